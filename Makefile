@@ -44,13 +44,13 @@ storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what 
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
 
 vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
-	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
+	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
 
 hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for its filters)
 	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
 replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)
-	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),REPLICA_SEED=$(SEED)) \
+	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),SEED=$(SEED)) \
 		$(BIN)/python -m pytest -s tests/replicas $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules

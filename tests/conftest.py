@@ -13,6 +13,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+import seeds
+
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
 SLOWEST_FIRST = ("kills", "end_to_end", "recipes", "store")
 """Folders whose files take longest. Workers take a file each: were these last, most would wait."""
@@ -27,7 +29,11 @@ for number in ("SIGINT", "SIGHUP"):
 
 # On a busy machine examples are made slowly, and that says nothing about a test.
 settings.register_profile(
-    "house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "house",
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(seeds.FIXED),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
 

@@ -1,12 +1,11 @@
 """A service that is killed again and again while it drains, reboots and refills a host.
 
-Failures name the seed, which DRAIN_SEED in the environment sets. `make test` makes a few kills and
+Failures name the seed, which SEED in the environment sets. `make test` makes a few kills and
 `make soak` more. The judge is the history, and the file in which simulated hosts remember their
 reboots.
 """
 
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -16,9 +15,9 @@ from typing import Any
 import pytest
 
 from end_to_end.running import Running
+from seeds import SEED
 
 FEW, MANY = 3, 12
-SEED = int(os.environ.get("DRAIN_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 LIFE_SECONDS = 1.5
 """The longest life: a whole drain takes a few seconds, mostly its looks at the host."""
@@ -101,10 +100,10 @@ def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(
 
     moves = service.operator.get("/v1/history?limit=1000")["operations"]
     done = Counter(name for each in moves for event in each["events"] for name in event["machines"])
-    assert {each["status"] for each in moves} == {"Completed"}, f"DRAIN_SEED={SEED}"
-    assert done == dict.fromkeys(MACHINES, 2), f"DRAIN_SEED={SEED}"
+    assert {each["status"] for each in moves} == {"Completed"}, f"SEED={SEED}"
+    assert done == dict.fromkeys(MACHINES, 2), f"SEED={SEED}"
     machines = service.operator.get("/v1/fleet/machines?host=h1")["machines"]
     assert tuple(machine["name"] for machine in machines) == MACHINES
-    assert reboots(tmp_path) == 1, f"DRAIN_SEED={SEED}"
-    assert words <= 1, f"DRAIN_SEED={SEED}"
+    assert reboots(tmp_path) == 1, f"SEED={SEED}"
+    assert words <= 1, f"SEED={SEED}"
     assert service.stop() == 0

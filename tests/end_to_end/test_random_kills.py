@@ -2,7 +2,7 @@
 
 Each life of it ends by SIGKILL after a random time, together with the programs that it began, as
 systemd ends a unit's. The judge is the actions' own log, which they sync line by line. The seed is
-printed; AGENT_KILLS and AGENT_SEED in the environment set the number of kills and the seed. What
+printed; AGENT_KILLS and SEED in the environment set the number of kills and the seed. What
 a kill meets still differs from run to run.
 """
 
@@ -19,10 +19,10 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started
 from end_to_end.interrupted import NAMES, judge
+from seeds import SEED
 
 KILLS = int(os.environ.get("AGENT_KILLS", "5"))
 MANY = 20
-SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 STARTING_SECONDS = 0.6
 """Within this a process is mostly killed before it has read its journal, or while it does."""
@@ -129,7 +129,7 @@ def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
 def test_kills_at_any_instant_leave_the_machine_as_it_should_be(
     cloud: Endpoint, agent: Agent, kills: int
 ) -> None:
-    sys.stdout.write(f"AGENT_SEED={SEED} AGENT_KILLS={kills} repeats the choices\n")
+    sys.stdout.write(f"SEED={SEED} AGENT_KILLS={kills} repeats the choices\n")
     chance = random.Random(SEED)
     lives = Lives(agent, chance)
     approvals: list[tuple[str, list[str]]] = []

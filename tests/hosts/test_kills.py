@@ -1,6 +1,6 @@
 """A task and a service that are killed at any moment: the guest comes to no harm, once or never.
 
-FAULT_ROUNDS=40 kills the task so often (3 by default); FAULT_SEED=N repeats a run.
+FAULT_ROUNDS=40 kills the task so often (3 by default); SEED=N repeats a run.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ import pytest
 
 from hosts.guest import Guest
 from hosts.lab import Lab
+from seeds import SEED
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
-SEED = int(os.environ.get("FAULT_SEED", "12"))
 TYPES = (
     ("freeze", "web-0"),
     ("reboot", "web-0"),

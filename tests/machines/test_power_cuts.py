@@ -2,7 +2,7 @@
 
 A cut loses what the machine had not written to its disk, its memory and every process at once. The
 judge is the actions' own log, which they sync line by line. The seed is printed; VM_CUTS and
-VM_SEED in the environment give another number of cuts and another seed.
+SEED in the environment give another number of cuts and another seed.
 """
 
 import os
@@ -16,9 +16,9 @@ import pytest
 
 from end_to_end.interrupted import judge
 from machines.site import LOG, STATUS, Site, command
+from seeds import SEED
 
 CUTS = int(os.environ.get("VM_CUTS", "10"))
-SEED = int(os.environ.get("VM_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 LINES = 4
 """So many more lines of the log are waited for at most before a cut: two actions leave them."""
 LIFE_SECONDS = 15
@@ -109,7 +109,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 def test_power_cuts_at_any_instant_leave_the_machine_as_it_should_be(site: Site) -> None:
-    sys.stdout.write(f"VM_SEED={SEED} VM_CUTS={CUTS} repeats the choices\n")
+    sys.stdout.write(f"SEED={SEED} VM_CUTS={CUTS} repeats the choices\n")
     lives = Lives(site, random.Random(SEED))
     scheduled, started, over = CUTS_AT_ONCE
     while lives.cuts < CUTS:

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from end_to_end.running import Running
 from house.tree import ROOT
 from recipes import commands, pages
 from recipes.power import Power, completed
+from seeds import SEED
 
 PAGE = "checkpoint"
 PROGRAM = ROOT / "docs" / "examples" / "computation.py"
@@ -296,8 +296,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_new_beginning(
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
     machines: Callable[[str], Machine],
 ) -> None:
-    seed = int(os.environ.get("SEED", "0")) or secrets.randbits(32)
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     machine = machines("batch")
     done: list[int] = []
     for boot in range(1, 11):
@@ -311,12 +310,12 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
             machine.process.send_signal(signal.SIGUSR1)
         machine.stop()
         first = machine.did(boot)[0]
-        assert first == (done[-1] if done else 0) + 1, f"SEED={seed}"
+        assert first == (done[-1] if done else 0) + 1, f"SEED={SEED}"
         done.append(machine.kept)
-    assert done == sorted(done), f"SEED={seed}"
+    assert done == sorted(done), f"SEED={SEED}"
     machine.further = 10
     machine.start()
     result = machine.result(machine.boots)
     other = machines("undisturbed")
     other.checkpoint, other.steps = other.folder / "checkpoint.json", machine.steps
-    assert undisturbed(other) == result, f"SEED={seed}"
+    assert undisturbed(other) == result, f"SEED={SEED}"

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -22,6 +21,7 @@ from end_to_end.running import Running
 from recipes import commands, pages, postgres
 from recipes.postgres import PAGE, Pair, Server, Writer
 from recipes.power import Power, completed
+from seeds import SEED
 
 pytestmark = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL is not installed")
 
@@ -234,8 +234,7 @@ def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer)
 
 @pytest.mark.soak
 def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: Writer) -> None:
-    seed = int(os.environ.get("SEED", "0")) or secrets.randbits(32)
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     old, new = pair.first, pair.second
     for _ in range(6):
         with old.begin("prepare") as script:
@@ -244,10 +243,10 @@ def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: 
             except subprocess.TimeoutExpired:
                 os.killpg(script.pid, signal.SIGKILL)
         status, text = old.switchover("prepare")
-        assert status == 0, f"SEED={seed}: {text}"
-        assert not new.standby, f"SEED={seed}"
+        assert status == 0, f"SEED={SEED}: {text}"
+        assert not new.standby, f"SEED={SEED}"
         status, text = old.switchover("recover")
-        assert status == 0, f"SEED={seed}: {text}"
+        assert status == 0, f"SEED={SEED}: {text}"
         assert text == "this is the standby, and streams\n"
         more(writer)
         old, new = new, old

@@ -1,12 +1,12 @@
 """The primary is lost under load, and its standby promoted."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from replicas import rounds
+from seeds import SEED
 
 PROMOTIONS = int(os.environ.get("REPLICA_PROMOTIONS", "6"))
 
@@ -15,9 +15,8 @@ pytestmark = pytest.mark.usefixtures("postgresql")
 
 @pytest.mark.timeout(600)
 def test_a_synchronous_standby_that_is_promoted_has_all_that_was_answered(tmp_path: Path) -> None:
-    seed = int(os.environ.get("REPLICA_SEED", "") or random.SystemRandom().getrandbits(31))
-    print(f"seed {seed}: REPLICA_SEED={seed} repeats its choices")
-    outcome = rounds.promote(tmp_path, seed, PROMOTIONS)
+    print(f"SEED={SEED} repeats the choices")
+    outcome = rounds.promote(tmp_path, SEED, PROMOTIONS)
     print(outcome.report())
     assert outcome.complaints == []
     assert outcome.kills == PROMOTIONS
