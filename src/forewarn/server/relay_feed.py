@@ -1,0 +1,222 @@
+"""What the service and its relays say to each other: JSON over HTTP/1.1, one token a host.
+
+    GET  /v1/relay/news?after=POSITION   News as soon as something of the host changed; 204 after
+                                         the wait, which the service chooses
+    POST /v1/relay/approvals             GuestApproval; 200 once it is durable, else a RelayRefusal
+    POST /v1/relay/sightings             a list of MachineSeen; 204
+    POST /v1/relay/requests              ScopeRequests; 204 once it is durable
+    POST /v1/relay/unknown               UnknownCaller; the News of that machine, or 404
+
+Both sides import this module, and a relay has no SQLAlchemy, so it imports neither the store nor
+what serves HTTP. Relays and services of neighbouring releases understand each other: fields that
+are not known are ignored, and those that are absent have their defaults. So a new field needs a
+default, and none is ever given another meaning.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance.model import Machine, Scope
+from forewarn.protocol import document
+from forewarn.vocabulary import AgentStatus
+
+NEWS_PATH: Final = "/v1/relay/news"
+APPROVALS_PATH: Final = "/v1/relay/approvals"
+SIGHTINGS_PATH: Final = "/v1/relay/sightings"
+REQUESTS_PATH: Final = "/v1/relay/requests"
+UNKNOWN_PATH: Final = "/v1/relay/unknown"
+
+AFTER: Final = "after"
+"""The query parameter of NEWS_PATH with the position that the relay has."""
+
+STATE_HEADER: Final = "forewarn-relay"
+"""The request header of NEWS_PATH with a RelayState, as JSON in one line."""
+
+BUSY_WAIT_SECONDS: Final = 5.0
+"""How long a request for news waits while an operation of the host is pending: a relay that froze
+is noticed so soon."""
+
+IDLE_WAIT_SECONDS: Final = 60.0
+"""How long it waits otherwise."""
+
+MAX_SIGHTINGS: Final = 2000
+"""The most machines in one request of sightings: more than a host has."""
+
+MAX_SCOPES: Final = 2000
+"""The most scopes in one request of scopes that were asked for."""
+
+MAX_EVENT_IDS: Final = 1000
+"""The most events of one approval (protocol.md section 5)."""
+
+MAX_NEWS_BYTES: Final = 64 * 1024 * 1024
+"""The largest body of News that a relay reads: a snapshot of ten thousand machines is 10 MB."""
+
+MAX_STATE_BYTES: Final = 1024
+"""The longest RelayState."""
+
+
+class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event as guests read it, and where it stands in the document."""
+
+    published: int
+    """The scope's incarnation that first showed it."""
+    event: document.Event
+
+
+class ScopeDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A scope with its whole document: to apply it twice changes nothing."""
+
+    scope: Scope
+    events: tuple[PublishedEvent, ...] = ()
+
+
+class GuestRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The service's settings that decide how guests are answered."""
+
+    post_without_header: str = "preview"
+    rate_per_second: float = 50.0
+    rate_burst: int = 100
+    enablement: str = "always"
+    disable_after_seconds: float = 86400.0
+    first_response_delay_seconds: float = 0.0
+    clock_scale: float = 1.0
+    """Seconds of the service in one real second."""
+    clock_origin: datetime | None = None
+    """When the service's clock and the real one showed the same, if it is scaled."""
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What changed for one host: apply all of it, then ask for what is after `position`."""
+
+    host: str
+    position: str
+    """Opaque to the relay."""
+    snapshot: bool = False
+    """It is everything of this host: what is not in it is gone."""
+    machines: tuple[Machine, ...] = ()
+    removed_machines: tuple[str, ...] = ()
+    """Keys."""
+    scopes: tuple[ScopeDocument, ...] = ()
+    """Each scope of `machines` that the relay does not have yet is among them."""
+    removed_scopes: tuple[str, ...] = ()
+    """Keys."""
+    rules: GuestRules | None = None
+    """In a snapshot; None where they are as before."""
+
+
+class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a relay says of itself with each request for news. Ages: a host's clock may be wrong."""
+
+    version: str = ""
+    age_seconds: float = 0.0
+    """How long it has run."""
+    machines: int = 0
+    """How many it serves."""
+    stale_seconds: float = 0.0
+    """How long it had not heard of the service before this request."""
+    stalled_seconds: float = 0.0
+    """For how long guests got no answer since its last request, because its loop stalled or its
+    sockets were closed."""
+
+
+class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A machine's approval (protocol.md section 5)."""
+
+    machine: str
+    """Its key."""
+    address: str
+    """The address that it asked from."""
+    event_ids: tuple[str, ...]
+
+
+class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The body of every answer of 400 and above.
+
+    400 `not-found` with the event that was never published; 400 `invalid`; 401 `unauthorized`: no
+    valid token; 403 `not-eligible`: the machine is not on this host; 404 `not-found`; 503
+    `unavailable`: nothing was changed; 503 `unknown-outcome`: nobody knows whether it was.
+    """
+
+    code: str
+    """An ErrorCode."""
+    message: str = ""
+    """For people."""
+    event_id: str = ""
+
+
+class MachineSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a machine's requests told last."""
+
+    machine: str
+    """Its key."""
+    age_seconds: float = 0.0
+    """How long ago it asked last."""
+    version: str
+    """The api-version of that request."""
+    agent: AgentStatus | None = None
+    reason: str = ""
+
+
+class ScopeRequests(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Scopes (keys) whose machines asked for their events (protocol.md section 8)."""
+
+    scopes: tuple[str, ...]
+
+
+class UnknownCaller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An address that no machine of the host has: it may be one that has just moved there."""
+
+    listener: str
+    address: str
+
+
+encode = msgspec.json.Encoder().encode
+"""Encode any of these, or a list of MachineSeen."""
+
+decode_news = msgspec.json.Decoder(News).decode
+decode_state = msgspec.json.Decoder(RelayState).decode
+decode_approval = msgspec.json.Decoder(GuestApproval).decode
+decode_refusal = msgspec.json.Decoder(RelayRefusal).decode
+decode_sightings = msgspec.json.Decoder(tuple[MachineSeen, ...]).decode
+decode_requests = msgspec.json.Decoder(ScopeRequests).decode
+decode_unknown = msgspec.json.Decoder(UnknownCaller).decode
+
+
+def news_of(
+    *,
+    host: str,
+    position: str,
+    snapshot: bool = False,
+    machines: Sequence[Machine] = (),
+    removed_machines: Sequence[str] = (),
+    scopes: Sequence[msgspec.Raw] = (),
+    removed_scopes: Sequence[str] = (),
+    rules: GuestRules | None = None,
+) -> bytes:
+    """Encode News whose scopes are encoded already: hosts that share a scope share its bytes."""
+    return encode(
+        _EncodedNews(
+            host=host,
+            position=position,
+            snapshot=snapshot,
+            machines=tuple(machines),
+            removed_machines=tuple(removed_machines),
+            scopes=tuple(scopes),
+            removed_scopes=tuple(removed_scopes),
+            rules=rules,
+        )
+    )
+
+
+class _EncodedNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    host: str
+    position: str
+    snapshot: bool = False
+    machines: tuple[Machine, ...] = ()
+    removed_machines: tuple[str, ...] = ()
+    scopes: tuple[msgspec.Raw, ...] = ()
+    removed_scopes: tuple[str, ...] = ()
+    rules: GuestRules | None = None
