@@ -280,6 +280,27 @@ def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_cl
     site.play(story)
 
 
+def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1")
+        await site.settle()
+        assert {operation.to_host for operation in site.live()} == {"h2", "h3"}
+        done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
+        for _ in range(60):
+            site.approve()
+            await site.settle()
+            site.clock.advance(20 * SECOND)
+        assert any(operation.to_host == "h3" for operation in site.live())
+        assert all(operation.unstarted for operation in site.live())
+        assert set(site.where(*ON_H1)) == {"h1", "h2"}
+        assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
+        done(site.plane.release(HoldKind.HOST, "h3", by="ann"))
+        await site.until(HostState.EMPTY)
+        assert "h3" in site.where(*ON_H1)
+
+    site.play(story)
+
+
 def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Site) -> None:
     async def story() -> None:
         site.failing.add("db")

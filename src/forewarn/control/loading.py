@@ -10,7 +10,7 @@ import msgspec
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import Needs, UnitOfWork
-from forewarn.maintenance import host_drain
+from forewarn.maintenance import host_drain, host_plan
 from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -159,7 +159,7 @@ def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
     on_host = hold.kind is HoldKind.HOST
     live = unit.live_operations() if on_host else {}
-    held = {i: o for i, o in live.items() if hold.name in o.hosts}
+    held = {i: o for i, o in live.items() if hold.covers(o)}
     return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
 
 
@@ -167,7 +167,8 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return what a connector is told of claimed operations; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.machines({key(name) for each in operations for name in each.machines})
-    closed = host_drain.closed(unit.drains().values())
+    held = (hold.name for hold in host_plan.of_hosts(unit.holds()))
+    closed = tuple(sorted({*host_drain.closed(unit.drains().values()), *held}))
     return tuple(_task(operation, known, closed) for operation in operations)
 
 
@@ -219,7 +220,7 @@ def _task(operation: Operation, known: dict[str, Machine], closed: tuple[str, ..
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
         unforeseen=operation.start_cause is StartCause.NO_NOTICE,
-        # A host may have been closed since it was chosen: the connector chooses another.
+        # A host may have been closed or held since it was chosen: the connector chooses another.
         to_host="" if operation.to_host in closed else operation.to_host,
         closed_hosts=closed,
         host_boot_id=operation.host_boot_id,

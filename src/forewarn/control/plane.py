@@ -433,7 +433,7 @@ class Plane:
         """Drain hosts, all or none, one after another; the answer is their drains as they are."""
         before = unit.drains()
         machines = loading.on_hosts(unit, survey)
-        host_plan.check(wanted, before, survey, machines)
+        host_plan.check(wanted, before, survey, machines, unit.holds())
         drains = tuple(host_drain.request(before.get(one.host), one, unit.now) for one in wanted)
         return Work(drains, Changes(drains=drains))
 
@@ -443,7 +443,7 @@ class Plane:
     ) -> Work[tuple[HostPlan, ...]]:
         """Tell how hosts would be drained; nothing changes."""
         machines = loading.on_hosts(unit, survey)
-        return Work(host_plan.plans(wanted, unit.drains(), survey, machines))
+        return Work(host_plan.plans(wanted, unit.drains(), survey, machines, unit.holds()))
 
     @_job
     def step_drain(

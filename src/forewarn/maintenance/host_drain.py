@@ -236,6 +236,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         view.machines,
         stay=drain.stay,
         shut=view.closed,
+        holds=view.holds,
         known=drain.guests,
     )
     drain = replace(drain, guests=found.guests, silent_since=None, reason="")

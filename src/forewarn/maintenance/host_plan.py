@@ -14,6 +14,8 @@ from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
     GuestFacts,
+    Hold,
+    HoldKind,
     HostFacts,
     HostState,
     Machine,
@@ -65,6 +67,7 @@ def plan(
     *,
     stay: Stay,
     shut: Iterable[str] = (),
+    holds: Iterable[Hold] = (),
     known: Iterable[DrainGuest] = (),
 ) -> HostPlan:
     """Return how the machines that run on a host leave it.
@@ -75,6 +78,7 @@ def plan(
         machines: The fleet's, by GUID.
         stay: What becomes of machines that cannot be moved while they run.
         shut: Further hosts that no machine may move to.
+        holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
         known: What is decided already, which stays; the rest of these is decided now.
     """
     running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
@@ -84,16 +88,19 @@ def plan(
         for guest in known
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
+    held = {hold.name: hold for hold in of_hosts(holds) if hold.name != host}
     memory = {
         name: facts.free_memory_mib
         for name, facts in survey.hosts.items()
-        if facts.answers and facts.target and name != host and name not in frozenset(shut)
+        if facts.answers and facts.target and name not in {host, *shut, *held}
     }
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
     new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
     guests = [_planned(g, machines[g.vm_id].name, stay, memory, problems) for g in new]
     guests.sort(key=lambda guest: guest.way is Way.STOP)
+    if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
+        problems += [f"{hold} is held: {hold.reason}" for hold in held.values()]
     problems += together([*decided.values(), *guests], machines)
     strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
     return HostPlan(
@@ -102,6 +109,11 @@ def plan(
         strangers=tuple(strangers),
         problems=tuple(problems),
     )
+
+
+def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
+    """Yield the holds of hosts: no machine moves to these."""
+    return (hold for hold in holds if hold.kind is HoldKind.HOST)
 
 
 def _planned(
@@ -146,6 +158,7 @@ def plans(
     drains: Mapping[str, Drain],
     survey: HostSurvey,
     machines: Mapping[str, Machine],
+    holds: Sequence[Hold] = (),
 ) -> tuple[HostPlan, ...]:
     """Return how hosts would be drained one after another, as far as it can be told now.
 
@@ -155,17 +168,21 @@ def plans(
     found = []
     for one in wanted:
         shut.add(one.host)
-        found.append(_plan_of(one, survey, machines, shut))
+        found.append(_plan_of(one, survey, machines, shut, holds))
         if one.reboot and one.bring_home:
             shut.discard(one.host)
     return tuple(found)
 
 
 def _plan_of(
-    wanted: Drain, survey: HostSurvey, machines: Mapping[str, Machine], shut: Iterable[str]
+    wanted: Drain,
+    survey: HostSurvey,
+    machines: Mapping[str, Machine],
+    shut: Iterable[str],
+    holds: Iterable[Hold],
 ) -> HostPlan:
     facts = survey.of(wanted.host)
-    found = plan(wanted.host, survey, machines, stay=wanted.stay, shut=shut)
+    found = plan(wanted.host, survey, machines, stay=wanted.stay, shut=shut, holds=holds)
     problems = found.problems
     if not facts.answers:
         problems = (f"host {wanted.host} does not answer: {facts.why}".rstrip(": "),)
@@ -179,6 +196,7 @@ def check(
     drains: Mapping[str, Drain],
     survey: HostSurvey,
     machines: Mapping[str, Machine],
+    holds: Sequence[Hold] = (),
 ) -> None:
     """Refuse the drain of hosts that are unknown, or that could not be drained now.
 
@@ -198,7 +216,7 @@ def check(
         if name not in survey.hosts:
             raise unknown("host", name)
     new = [one for one in wanted if is_up(drains.get(one.host))]
-    for found in plans(new, drains, survey, machines):
+    for found in plans(new, drains, survey, machines, holds):
         if found.problems:
             message = f"cannot drain host {found.host}: {'; '.join(found.problems)}"
             raise Refused(ErrorCode.NOT_ELIGIBLE, message, host=found.host)

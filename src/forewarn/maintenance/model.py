@@ -210,7 +210,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             case HoldKind.SCOPE:
                 return any(event.scope == self.name for event in operation.events)
             case HoldKind.HOST:
-                return self.name in operation.hosts
+                return self.name in operation.hosts or self.name == operation.to_host
             case HoldKind.MACHINE:
                 return self.name in map(key, operation.machines)
 

@@ -6,7 +6,16 @@ import pytest
 from builders import NOW
 from forewarn.maintenance import host_plan
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Stay, Way
+from forewarn.maintenance.model import (
+    Drain,
+    DrainGuest,
+    Hold,
+    HoldKind,
+    HostState,
+    Refused,
+    Stay,
+    Way,
+)
 from forewarn.vocabulary import ErrorCode
 from unit.maintenance.host_world import World
 
@@ -48,6 +57,35 @@ def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not
     (draining,) = wanted("h3", state=HostState.DRAINING)
     (plan,) = host_plan.plans(wanted("h1"), {"h3": draining}, world.survey(), world.machines())
     assert {guest.to_host for guest in plan.guests} == {"h2"}
+
+
+def held(host: str, reason: str = "its relay is away") -> Hold:
+    return Hold(kind=HoldKind.HOST, name=host, reason=reason, by="relay", at=NOW)
+
+
+def test_no_machine_moves_to_a_host_that_is_held() -> None:
+    world = World()
+    (plan,) = host_plan.plans(
+        wanted("h1"), {}, world.survey(), world.machines(), [held("h2"), held("h1")]
+    )
+    assert {guest.to_host for guest in plan.guests} == {"h3"}
+    assert plan.problems == ()
+    everything = Hold(kind=HoldKind.EVERYTHING, name="", reason="", by="ann", at=NOW)
+    host_plan.check(wanted("h1"), {}, world.survey(), world.machines(), [everything])
+
+
+def test_a_refusal_for_lack_of_room_names_the_hosts_that_are_held() -> None:
+    world = World()
+    survey, machines = world.survey(), world.machines()
+    with pytest.raises(Refused) as caught:
+        host_plan.check(wanted("h1"), {}, survey, machines, [held("h2"), held("h3", "a fan")])
+    assert caught.value.code is ErrorCode.NOT_ELIGIBLE
+    assert "host h2 is held: its relay is away" in caught.value.message
+    assert "host h3 is held: a fan" in caught.value.message
+    world.obstacles["db-0"] = ("a device",)
+    with pytest.raises(Refused) as caught:
+        host_plan.check(wanted("h1"), {}, world.survey(), machines, [held("h2")])
+    assert "held" not in caught.value.message  # h3 has the room
 
 
 def test_a_machine_that_was_to_be_looked_at_again_and_does_not_run_is_gone() -> None:
