@@ -105,6 +105,10 @@ class Judge:
         why = self._clocks.forbidden()
         if why and new.start_cause is not StartCause.NO_NOTICE:
             raise Wrong(f"{new.id} started while {why}")
+        if new.opens_at is not None and now < new.opens_at:
+            raise Wrong(f"{new.id} started before its window opened at {new.opens_at}")
+        if new.closes_at is not None and now >= new.closes_at:
+            raise Wrong(f"{new.id} started after its window closed at {new.closes_at}")
         if old is None or old.status is EventStatus.QUEUED:
             return  # it struck: the rules refuse that where notice is due
         missing = [e.id for e in new.events if not e.silent and e.approval is None]

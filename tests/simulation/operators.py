@@ -47,10 +47,17 @@ class Operators:
         later = None
         if chance.random() < 0.2:
             later = self._town.now + timedelta(seconds=chance.randint(-60, 7200))
+        opens = closes = None
+        if chance.random() < 0.2:
+            opens = self._town.now + timedelta(seconds=chance.randint(-60, 5400))
+        if chance.random() < 0.2:
+            closes = self._town.now + timedelta(seconds=chance.randint(600, 10_000))
         request = Request(
             event_type=event_type,
             source=chance.choice([EventSource.PLATFORM, EventSource.USER]),
             not_before=later,
+            opens_at=opens,
+            closes_at=closes,
             no_notice=chance.random() < 0.08,
             without_notice=chance.random() < 0.5,
             requested_by=self.someone(),

@@ -257,7 +257,7 @@ def play_all() -> None:
             forgetful,
             "not on the attention list",
         ),
-        (loading, "around", short_sighted, "are down|is also in operation"),
+        (loading, "around", short_sighted, "are down|is also in operation|is announced although"),
         (notice, "later", unjudged, "back to"),
         (ServiceClock, "may_start", at_any_time, "started while"),
         (decide, "extend_notices", not_given_back, "before its guests had their notice"),

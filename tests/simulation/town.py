@@ -426,7 +426,8 @@ class Town:
             # A clock that was ahead leaves leases behind that end hours from now.
             leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
             leased = any(until is not None and until > self.now for until in leases)
-            if not memory.live or (self.doubted and self.judge.ends == before and not leased):
+            resting = self.judge.ends == before and memory.next_wakeup() is None
+            if not memory.live or (self.doubted and resting and not leased):
                 break
 
     def items(self) -> list[alerts.Alert]:

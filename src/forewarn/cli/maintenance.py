@@ -24,6 +24,14 @@ NotBeforeOption = Annotated[
         "Default: as soon as the least notice allows.",
     ),
 ]
+OpensOption = Annotated[
+    str | None,
+    option("--opens", "TIME", "Start nothing before this time, approved or not. As --not-before."),
+]
+ClosesOption = Annotated[
+    str | None,
+    option("--closes", "TIME", "Cancel what has not started by this time. As --not-before."),
+]
 DurationOption = Annotated[
     str,
     option(
@@ -66,6 +74,8 @@ def schedule(
     scope: Annotated[str, option("--scope", "NAME", "All machines of this scope.")] = "",
     host: Annotated[str, option("--host", "NAME", "All machines on this host, of any scope.")] = "",
     not_before: NotBeforeOption = None,
+    opens: OpensOption = None,
+    closes: ClosesOption = None,
     duration: DurationOption = "-1",
     description: DescriptionOption = None,
     source: Annotated[
@@ -98,7 +108,8 @@ def schedule(
         raise typer.BadParameter("expected names of machines, or --scope, or --host")
     if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")
-    at = None if not_before is None else times.moment(not_before)
+    given = {"not_before": not_before, "opens_at": opens, "closes_at": closes}
+    moments = {name: times.moment(text) for name, text in given.items() if text is not None}
     body: dict[str, object] = {
         "event_type": kind.capitalize(),
         "machines": targets or [],
@@ -112,7 +123,7 @@ def schedule(
         "no_notice": no_notice,
         "without_notice": without_notice,
         "indivisible": indivisible,
-        "not_before": None if at is None else service.moment(at),
+        **{name: service.moment(moment) for name, moment in moments.items()},
     }
     path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
     service.post(path, **body).show(_draw_plan)
@@ -192,6 +203,8 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
             ("requested", f"{times.shown(one.requested_at)} by {one.requested_by or '-'}"),
             ("description", one.description),
             ("expected interruption", interruption or times.shown_span(one.duration_seconds)),
+            *([("opens", one.opens_at)] if one.opens_at else []),
+            *([("closes", one.closes_at)] if one.closes_at else []),
             *([("without notice", "in scopes that are off")] if one.without_notice else []),
             *(("rolling update", line) for line in map(_rolling_update, one.rolling_updates)),
         ]

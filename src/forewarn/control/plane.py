@@ -317,7 +317,7 @@ class Plane:
         due = unit.store.due(unit.now, ADVANCE_BATCH) if self._may_start() else {}
         if not due:
             return Work(0)
-        if all(operation.pending for operation in due.values()):
+        if all(o.pending and not o.closed(unit.now) for o in due.values()):
             snapshot = loading.around(unit, due)
         else:  # some are over, or come up, and let others go on
             snapshot = loading.ending(unit, due)

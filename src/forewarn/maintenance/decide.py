@@ -66,17 +66,29 @@ def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
     What waits for another operation wakes when that one's domains are up, not by time. A held one
-    wakes at its NotBefore, which then moves on, unless no guest reads it.
+    wakes at its NotBefore, which then moves on, unless no guest reads it. What has not started
+    wakes when its window closes, at the latest.
     """
     if operation.status is EventStatus.RETURNING:
         return operation.back_by
     if operation.status.over:
         return operation.up_at
+    if not operation.unstarted:
+        return None
+    at = _ready_at(operation)
+    closes = operation.closes_at
+    return at if closes is None else min(at or closes, closes)
+
+
+def _ready_at(operation: Operation) -> datetime | None:
+    """Return when an operation that has not started may start, or its NotBefore moves on."""
     if not operation.pending or operation.waits_for:
         return None
     if operation.held_at is not None:
         return None if operation.silent else operation.not_before
-    return AT_ONCE if operation.approved else operation.not_before
+    if not operation.approved:
+        return operation.not_before
+    return min(operation.opens_at or AT_ONCE, operation.not_before)
 
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
@@ -263,6 +275,8 @@ def advance_time(working: WorkingSet, ids: Iterable[str] | None = None) -> list[
             _give_up(working, operation)
         elif operation.status.over:
             working.settle(replace(operation, up_at=None))
+        elif operation.closed(working.now):
+            working.close_window(operation)
         elif operation.held_at is None:
             working.start_if_ready(operation)
         else:
@@ -335,6 +349,13 @@ def postpone_operations(
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
         not_before = notice.later(asked, operation.not_before, working.now)
+        if operation.closed(not_before):
+            assert operation.closes_at is not None
+            message = (
+                f"operation {operation_id} cannot be postponed to {notice.spoken(not_before)}: its "
+                f"window closes at {notice.spoken(operation.closes_at)}"
+            )
+            raise Refused(ErrorCode.NOT_ELIGIBLE, message, operation=operation_id)
         later = replace(operation, not_before=not_before)
         if operation.pending:
             later = replace(later, waits_for="")

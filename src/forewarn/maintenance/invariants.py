@@ -48,6 +48,7 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
 
 def check_operation(operation: Operation) -> None:
     """Check one operation by itself: its events, its times, why it started."""
+    _check_window(operation)
     places = {(event.scope, event.update_domain) for event in operation.events}
     status = operation.status
     started = not operation.unstarted and status is not EventStatus.CANCELED
@@ -109,6 +110,15 @@ def check_operation(operation: Operation) -> None:
         _hold(bool(holds), operation, message)
 
 
+def _check_window(operation: Operation) -> None:
+    start, opens = operation.started_at, operation.opens_at
+    if start is not None:
+        _hold(opens is None or start >= opens, operation, "it started before its window opened")
+        _hold(not operation.closed(start), operation, "it started after its window closed")
+    elif operation.pending and opens is not None:
+        _hold(operation.not_before >= opens, operation, "its NotBefore is before its window opens")
+
+
 def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
     """Check what one decision changed: never backwards, and incarnations only up.
 
@@ -145,6 +155,8 @@ def _check_forward(old: Operation, new: Operation) -> None:
     if new.not_before < old.not_before:
         raise _broken(new, f"its NotBefore went from {old.not_before} back to {new.not_before}")
     _hold(new.attempt >= old.attempt, new, "its fencing number went back")
+    windows = [(operation.opens_at, operation.closes_at) for operation in (old, new)]
+    _hold(windows[0] == windows[1], new, "its window changed")
     fixed = [[(event.id, event.scope, event.machines) for event in o.events] for o in (old, new)]
     _hold(fixed[0] == fixed[1], new, "its events or their machines changed")
     kept = all(

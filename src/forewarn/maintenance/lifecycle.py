@@ -36,7 +36,7 @@ class Trigger(StrEnum):
     FAIL = "fail"
     """The connector could not carry it out, or a machine did not come back."""
     CANCEL = "cancel"
-    """An operator cancels it, or a stronger operation supersedes it."""
+    """An operator cancels it, a stronger operation supersedes it, or its window closes."""
 
 
 TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = MappingProxyType(

@@ -288,6 +288,10 @@ class Impact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the operator asked for: with HOST the host itself is maintained."""
     live_migration: bool
     """A Freeze that moves its machines to other hosts."""
+    opens_at: datetime | None = None
+    """Nothing of it starts before this, approved or not; None for no such limit."""
+    closes_at: datetime | None = None
+    """What has not started by then is cancelled; None for no such limit."""
 
 
 class Operation(Impact, frozen=True, kw_only=True, gc=False):
@@ -402,8 +406,16 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         return vocabulary.EventStatus.STARTED, None
 
     def ready(self, now: datetime) -> bool:
-        """Tell whether its guests let it start: they approved it, or their notice is over."""
-        return self.approved or self.not_before <= now
+        """Tell whether its guests let it start: they approved it, or their notice is over.
+
+        An approval does not count before its window opens.
+        """
+        opened = self.opens_at is None or self.opens_at <= now
+        return (self.approved and opened) or self.not_before <= now
+
+    def closed(self, now: datetime) -> bool:
+        """Tell whether it is too late for it to start."""
+        return self.closes_at is not None and self.closes_at <= now
 
 
 class Verdict(StrEnum):

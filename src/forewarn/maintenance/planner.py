@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from forewarn.maintenance import model
+from forewarn.maintenance import model, notice
 from forewarn.vocabulary import (
     ErrorCode,
     EventSource,
@@ -75,6 +75,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
     """Aware; None for as soon as the least notice allows. What needs no notice waits for it too."""
+    opens_at: datetime | None = None
+    """Aware; nothing starts before it, approved or not. None for no such limit."""
+    closes_at: datetime | None = None
+    """Aware; what has not started by then is cancelled. None for no such limit."""
     duration_seconds: int = -1
     """The expected interruption; 0 none, -1 unknown."""
     description: str | None = None
@@ -157,6 +161,7 @@ def plan(
     completed. A failure without notice, a preemption and a deletion take all domains at once.
     """
     _check(request)
+    _check_window(request, now)
     machines = targets(snapshot, request)
     members = by_scope(machines)
     for scope in members:
@@ -279,6 +284,32 @@ def _check(request: Request) -> None:
     if request.not_before is not None:
         message = "a failure without notice has already happened: leave NotBefore out"
         raise model.Refused(ErrorCode.INVALID, message)
+
+
+def _check_window(request: Request, now: datetime) -> None:
+    """Refuse a window that nothing can start in."""
+    opens, closes, asked = request.opens_at, request.closes_at, request.not_before
+    for moment in (opens, closes):
+        if moment is not None and moment.tzinfo is None:
+            message = f"window {moment.isoformat()} has no time zone: add one, such as Z"
+            raise model.Refused(ErrorCode.INVALID, message)
+    if opens is None and closes is None:
+        return
+    if request.no_notice:
+        message = "a failure without notice has already happened: leave the window out"
+        raise model.Refused(ErrorCode.INVALID, message)
+    if closes is not None and closes <= max(now, opens or now, asked or now):
+        message = (
+            f"the window closes at {notice.spoken(closes)}: expected a time after it opens, after "
+            "NotBefore and after now"
+        )
+        raise model.Refused(ErrorCode.INVALID, message, closes=closes.isoformat())
+    if opens is not None and asked is not None and asked < opens:
+        message = (
+            f"NotBefore {notice.spoken(asked)} is before the window opens at "
+            f"{notice.spoken(opens)}: leave it out"
+        )
+        raise model.Refused(ErrorCode.INVALID, message, opens=opens.isoformat())
 
 
 def _check_eligible(request: Request, scope: model.Scope) -> None:

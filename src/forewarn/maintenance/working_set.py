@@ -187,7 +187,12 @@ class WorkingSet:
             least = timedelta(0)
         if known is not None and operation.not_before > self.now + least:
             asked = operation.not_before
+        if operation.opens_at is not None and operation.opens_at > (asked or self.now + least):
+            asked = operation.opens_at
         not_before = notice.not_before(asked, least, self.now)
+        if operation.closed(not_before):
+            self._close_unannounced(operation, not_before)
+            return
         behind = self._ahead(operation)
         if behind is not None:
             if before is None:
@@ -213,6 +218,32 @@ class WorkingSet:
             self._start_if_free(announced)
         else:
             self.put(announced)
+
+    def _close_unannounced(self, operation: model.Operation, not_before: datetime) -> None:
+        """End what cannot be announced: its window closes before its notice would be over."""
+        if operation.id in self.operations:
+            self.close_window(operation)
+            return
+        assert operation.closes_at is not None
+        message = (
+            f"the window closes at {notice.spoken(operation.closes_at)}, before the notice of the "
+            f"guests is over at {notice.spoken(not_before)}"
+        )
+        raise model.Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=not_before.isoformat())
+
+    def close_window(self, operation: model.Operation) -> None:
+        """Cancel an operation that cannot start in its window any more.
+
+        A rolling update that it belongs to finishes: nothing more of it fits the window.
+        """
+        assert operation.closes_at is not None
+        reason = f"its window closes at {notice.spoken(operation.closes_at)}"
+        index = operation.rolling_update
+        maintenance = self.maintenances.get(operation.maintenance)
+        if index is not None and maintenance is not None:
+            finished = {"state": model.RollingState.FINISHED, "reason": reason}
+            self._put_rolling_update(maintenance, index, **finished)
+        self.end(operation, Trigger.CANCEL, reason)
 
     def start_if_ready(self, operation: model.Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
@@ -293,15 +324,18 @@ class WorkingSet:
 
     def _go_on(self) -> None:
         """Start and announce what waited for operations whose domains are up."""
-        up = {name for name in self._ended if not self.operations[name].down}
-        waiting = [o for o in self.operations.values() if o.waits_for in up] if up else []
-        for other in sorted((o for o in waiting if o.pending), key=start_order):
-            # A clock that was set back may have put its NotBefore ahead again.
-            self.start_if_ready(replace(other, waits_for=""))
-        for other in sorted((o for o in waiting if not o.pending), key=queue_order):
-            self._announce_or_queue(replace(other, waits_for=""))
-        if self._ended:
-            self.continue_rolling_updates()
+        if not self._ended:
+            return
+        while self._ended:  # what is queued may end here: its window is too short for its notice
+            ended, self._ended = self._ended, []
+            up = {name for name in ended if not self.operations[name].down}
+            waiting = [o for o in self.operations.values() if o.waits_for in up] if up else []
+            for other in sorted((o for o in waiting if o.pending), key=start_order):
+                # A clock that was set back may have put its NotBefore ahead again.
+                self.start_if_ready(replace(other, waits_for=""))
+            for other in sorted((o for o in waiting if not o.pending), key=queue_order):
+                self._announce_or_queue(replace(other, waits_for=""))
+        self.continue_rolling_updates()
 
     def look_for_returns(self, operation: model.Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
@@ -479,6 +513,18 @@ class WorkingSet:
         step = planner.PlannedOperation(machines=machines, rolling_update=index)
         if self.conflicting(step) is not None:
             return
+        if maintenance.closes_at is not None:
+            least = max(
+                notice.minimum(
+                    maintenance.event_type, self.scopes[machine.scope].terminate_notice_minutes
+                )
+                for machine in machines
+            )
+            if notice.whole_seconds(self.now + least) >= maintenance.closes_at:
+                reason = f"its window closes at {notice.spoken(maintenance.closes_at)}"
+                finished = {"state": model.RollingState.FINISHED, "reason": reason}
+                self._put_rolling_update(maintenance, index, **finished)
+                return
         if self.off(step) and not maintenance.without_notice:
             reason = f"{min(self.off(step))} is off now: its guests would get no notice"
             self._put_rolling_update(
@@ -500,6 +546,8 @@ class WorkingSet:
         obstacle = self._obstacle(operation)
         if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
+        elif operation.closed(self.now):
+            self.put(operation)  # the next `advance_time` cancels it
         elif not self.policy.starts:
             self.put(operation)  # the next `advance_time` starts it
         elif operation.silent:

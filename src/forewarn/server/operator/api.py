@@ -219,6 +219,8 @@ async def request_maintenance(
     request = msgspec.structs.replace(
         data,
         not_before=data.not_before and requests.in_utc(data.not_before, "not_before"),
+        opens_at=data.opens_at and requests.in_utc(data.opens_at, "opens_at"),
+        closes_at=data.closes_at and requests.in_utc(data.closes_at, "closes_at"),
         requested_by=_who(data.requested_by),
     )
     plan = await backend.done(backend.plane.request(request, dry_run=dry_run))

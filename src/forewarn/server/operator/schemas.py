@@ -224,6 +224,8 @@ class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unkn
     host: ShortText = ""
     not_before: Moment | None = None
     """Null for as soon as the least notice allows."""
+    opens_at: Moment | None = None
+    closes_at: Moment | None = None
     requested_by: ShortText = msgspec.field(name="by", default="")
     idempotency_key: ShortText = ""
 

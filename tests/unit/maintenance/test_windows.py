@@ -1,0 +1,175 @@
+"""Windows: nothing starts before they open; what has not started when they close is cancelled."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import decide, invariants
+from forewarn.maintenance.model import HoldKind, Refused, RollingState
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+HOUR = timedelta(hours=1)
+OPENS, CLOSES = NOW + HOUR, NOW + 2 * HOUR
+STARTED, CANCELED, SCHEDULED = EventStatus.STARTED, EventStatus.CANCELED, EventStatus.SCHEDULED
+
+
+def asked(*machines: str, **more: Any) -> Bench:
+    bench = Bench()
+    bench.ask(REBOOT, *machines, **({"opens_at": OPENS, "closes_at": CLOSES} | more))
+    return bench
+
+
+def test_an_approved_event_does_not_start_before_its_window_opens() -> None:
+    bench = asked("web-0")
+    bench.approve(bench.event("1.1").id)
+    assert bench.operation("1.1").not_before == OPENS
+    assert decide.wakeup_at(bench.operation("1.1")) == OPENS
+    bench.let_pass(HOUR - SECOND)
+    assert bench.operation("1.1").status is SCHEDULED
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").status is STARTED
+
+
+def test_guests_read_a_not_before_that_lies_in_the_window() -> None:
+    assert asked("web-0").operation("1.1").not_before == OPENS
+    soon = asked("web-0", opens_at=NOW + MINUTE)
+    assert soon.operation("1.1").not_before == NOW + 15 * MINUTE
+    assert asked("web-0", not_before=NOW + 90 * MINUTE).operation("1.1").not_before == (
+        NOW + 90 * MINUTE
+    )
+
+
+def test_what_an_open_window_has_approved_starts_before_its_not_before() -> None:
+    bench = asked("web-0", opens_at=NOW + MINUTE)
+    bench.let_pass(2 * MINUTE)
+    bench.approve(bench.event("1.1").id)
+    assert bench.operation("1.1").status is STARTED
+
+
+def test_an_automatic_approval_waits_for_the_window() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER, opens_at=OPENS)
+    assert bench.operation("1.1").status is SCHEDULED
+    bench.let_pass(HOUR)
+    assert bench.operation("1.1").status is STARTED
+
+
+def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
+    bench = asked("web-0")
+    bench.hold(HoldKind.SCOPE, "web")
+    bench.let_pass(2 * HOUR - SECOND)
+    assert bench.operation("1.1").status is SCHEDULED
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").status is CANCELED
+    assert "window" in bench.operation("1.1").outcome
+
+
+def test_the_time_of_the_close_is_too_late_to_start() -> None:
+    bench = asked("web-0")
+    bench.now = CLOSES
+    bench.approve(bench.event("1.1").id)
+    assert bench.operation("1.1").status is SCHEDULED
+    bench.let_pass(0 * SECOND)
+    assert bench.operation("1.1").status is CANCELED
+
+
+def test_what_is_queued_is_cancelled_when_its_window_closes() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", not_before=NOW + 3 * HOUR)
+    bench.ask(REBOOT, "web-1", opens_at=OPENS, closes_at=CLOSES)
+    assert bench.operation("2.1").status is EventStatus.QUEUED
+    assert decide.wakeup_at(bench.operation("2.1")) == CLOSES
+    bench.let_pass(2 * HOUR)
+    assert bench.operation("2.1").status is CANCELED
+
+
+def test_what_is_queued_too_long_for_its_notice_is_never_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1", closes_at=CLOSES)
+    bench.let_pass(2 * HOUR - 10 * MINUTE)
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is CANCELED
+    assert bench.event("2.1").published == 0
+
+
+def test_what_waits_behind_a_window_that_is_too_short_goes_on() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1", closes_at=CLOSES)
+    bench.ask(REBOOT, "web-4")
+    bench.ask(REBOOT, "web-2")
+    assert bench.operation("4.1").waits_for == "1.1"
+    bench.let_pass(2 * HOUR - 10 * MINUTE)
+    bench.finish("1.1")
+    assert bench.operation("3.1").status is SCHEDULED
+    assert bench.operation("4.1").waits_for == "3.1"
+
+
+def test_a_rolling_update_finishes_when_no_further_step_fits_the_window() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web", closes_at=CLOSES)
+    bench.let_pass(2 * HOUR - 10 * MINUTE)
+    bench.finish("1.1")
+    (rolling,) = bench.snapshot.maintenances[1].rolling_updates
+    assert rolling.state is RollingState.FINISHED
+    assert rolling.reason
+    assert not bench.snapshot.maintenances[1].open
+    assert bench.snapshot.maintenances[1].announced == 1
+
+
+def test_a_rolling_update_finishes_with_the_step_that_its_window_cancels() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web", opens_at=OPENS, closes_at=CLOSES)
+    bench.hold(HoldKind.EVERYTHING)
+    bench.let_pass(2 * HOUR)
+    assert bench.operation("1.1").status is CANCELED
+    assert not bench.snapshot.maintenances[1].open
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"closes_at": NOW}, ErrorCode.INVALID),
+        ({"closes_at": OPENS}, ErrorCode.INVALID),
+        ({"not_before": OPENS - MINUTE}, ErrorCode.INVALID),
+        ({"not_before": CLOSES}, ErrorCode.INVALID),
+        ({"opens_at": OPENS.replace(tzinfo=None)}, ErrorCode.INVALID),
+        ({"closes_at": CLOSES.replace(tzinfo=None)}, ErrorCode.INVALID),
+        ({"no_notice": True}, ErrorCode.INVALID),
+        ({"opens_at": None, "closes_at": NOW + 15 * MINUTE}, ErrorCode.NOTICE_TOO_SHORT),
+    ],
+)
+def test_a_window_that_nothing_can_start_in_is_refused(
+    more: dict[str, Any], code: ErrorCode
+) -> None:
+    with pytest.raises(Refused) as refused:
+        asked("web-0", **more)
+    assert refused.value.code is code
+
+
+def test_nothing_is_postponed_out_of_its_window() -> None:
+    bench = asked("web-0")
+    with pytest.raises(Refused) as refused:
+        bench.postpone("1.1", to=CLOSES)
+    assert refused.value.code is ErrorCode.NOT_ELIGIBLE
+    bench.postpone("1.1", to=CLOSES - SECOND)
+
+
+def test_the_invariants_see_a_start_outside_its_window() -> None:
+    bench = asked("web-0")
+    bench.let_pass(HOUR)
+    operation = bench.operation("1.1")
+    for wrong in (
+        {"opens_at": NOW + HOUR + SECOND},
+        {"closes_at": NOW + HOUR},
+    ):
+        with pytest.raises(invariants.InvariantBroken):
+            invariants.check_operation(msgspec.structs.replace(operation, **wrong))
+    early = msgspec.structs.replace(asked("web-0").operation("1.1"), not_before=OPENS - SECOND)
+    with pytest.raises(invariants.InvariantBroken):
+        invariants.check_operation(early)
