@@ -111,6 +111,24 @@ class AgentStatus(StrEnum):
     """The machine works as usual."""
 
 
+class AccessRole(StrEnum):
+    """What an operator's account may do; each role may do all that those before it may."""
+
+    METRICS = "metrics"
+    """Read the metrics, and nothing else."""
+    VIEWER = "viewer"
+    """Read everything but the accounts and the audit log."""
+    OPERATOR = "operator"
+    """Change the fleet and maintenance, and read the audit log."""
+    ADMIN = "admin"
+    """Make and revoke tokens, and trust the clock."""
+
+    def allows(self, needed: "AccessRole") -> bool:
+        """Return whether this role may do what needs another."""
+        order = list(AccessRole)
+        return order.index(self) >= order.index(needed)
+
+
 class ErrorCode(StrEnum):
     """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
 
@@ -131,7 +149,9 @@ class ErrorCode(StrEnum):
     STALE = "stale"
     """Another executor has taken the operation over since."""
     UNAUTHORIZED = "unauthorized"
-    """The request to the operator plane lacks the token, or its Host is not accepted."""
+    """The request to the operator plane lacks a valid token, or its Host is not accepted."""
+    FORBIDDEN = "forbidden"
+    """The account's role does not allow the request."""
     UNAVAILABLE = "unavailable"
     """The store is unavailable; nothing was changed."""
     UNKNOWN_OUTCOME = "unknown-outcome"

@@ -2,6 +2,7 @@
 
 from store import (
     conformance,
+    conformance_accounts,
     conformance_any,
     conformance_history,
     conformance_outbox,
@@ -39,3 +40,7 @@ class TestMembers(conformance_outbox.Members):
 
 class TestText(conformance_outbox.Text):
     """See `conformance_outbox`."""
+
+
+class TestAccounts(conformance_accounts.Accounts):
+    """See `conformance_accounts`."""

@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from forewarn.maintenance.model import Changes
 from forewarn.store import sql, sqlite
-from forewarn.store.port import HistoryQuery, Reading
+from forewarn.store.port import AuditQuery, HistoryQuery, Reading
 from forewarn.vocabulary import EventStatus
 from store import engines, values
 from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances
@@ -94,6 +94,8 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "history by status": lambda r: r.history(
         HistoryQuery(statuses=(EventStatus.SCHEDULED,), limit=10)
     ),
+    "audit by account": lambda r: r.audit(AuditQuery(by="ann", limit=10)),
+    "audit page": lambda r: r.audit(AuditQuery(before=50, limit=10)),
     "setting": lambda r: r.setting("x"),
     "position": lambda r: r.position(),
     "changes after": lambda r: r.changes_after(5, 10),

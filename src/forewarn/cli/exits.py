@@ -45,6 +45,7 @@ OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
         ErrorCode.LIMIT: ExitStatus.REFUSED,
         ErrorCode.STALE: ExitStatus.REFUSED,
         ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
+        ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
         ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
         ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
         ErrorCode.INTERNAL: ExitStatus.INTERNAL,

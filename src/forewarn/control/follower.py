@@ -27,6 +27,7 @@ from forewarn.clock import Clock
 from forewarn.control import lost_changes
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.lost_changes import LostChanges
+from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
 from forewarn.store.port import (
     ChangeRecord,
@@ -88,12 +89,13 @@ class LostTail(StoreUnavailable):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a process keeps in memory of the store: scopes, machines, what is live, drains."""
+    """What a process keeps in memory of the store; of operations, what is live."""
 
     scopes: Mapping[str, Scope] = {}
     machines: Mapping[str, Machine] = {}
     operations: Mapping[str, Operation] = {}
     drains: Mapping[str, Drain] = {}
+    tokens: Mapping[str, Token] = {}
 
 
 def nothing_known() -> Known:
@@ -109,7 +111,13 @@ def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
 
 def known_of(reading: Reading) -> Known:
     """Return all that a process keeps in memory."""
-    return Known(reading.scopes(), reading.machines(), reading.live_operations(), reading.drains())
+    return Known(
+        reading.scopes(),
+        reading.machines(),
+        reading.live_operations(),
+        reading.drains(),
+        reading.tokens(),
+    )
 
 
 def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
@@ -131,6 +139,10 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
             *_new(before.operations, after.operations),
         ),
         drains=_new(before.drains, after.drains),
+        tokens=_new(before.tokens, after.tokens),
+        revoked_tokens=tuple(
+            name for name, token in before.tokens.items() if after.tokens.get(name) != token
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from forewarn.control import tombstones
+from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -69,6 +70,7 @@ class UnitOfWork:
         self._open: dict[int, Maintenance] | None = None
         self._holds: tuple[Hold, ...] | None = None
         self._drains: dict[str, Drain] | None = None
+        self._notes: list[AuditRecord] = []
         self._begin()
 
     # Answered from memory, as far as it goes. Keys that are not there are left out.
@@ -154,7 +156,8 @@ class UnitOfWork:
     def apply(self, changes: Changes) -> None:
         """Take over what a job came to."""
         # Of these only one change is saved at a time: a hold may be put and released in one batch.
-        alone = changes.removed_scopes or changes.holds or changes.released or changes.revived
+        names = ("removed_scopes", "holds", "released", "revived", "tokens", "revoked_tokens")
+        alone = {name: value for name in names if (value := getattr(changes, name))}
         if alone:
             self.save()
         for scope in changes.scopes:
@@ -181,21 +184,20 @@ class UnitOfWork:
                 if one.open:
                     self._open = dict(sorted((self._open | {one.number: one}).items()))
         if alone:
-            self._save(
-                msgspec.structs.replace(
-                    self._changes(),
-                    removed_scopes=changes.removed_scopes,
-                    holds=changes.holds,
-                    released=changes.released,
-                    revived=changes.revived,
-                )
-            )
+            self._save(msgspec.structs.replace(self._changes(), **alone))
             self._holds = None
+
+    def note(self, record: AuditRecord) -> None:
+        """Have a record in the audit log, which is saved with what it is about."""
+        self._notes.append(record)
 
     def save(self) -> None:
         """Save what is not saved yet."""
         if changes := self._changes():
             self._save(changes)
+        if self._notes:
+            self._transaction.record(self._notes)
+            self._notes = []
 
     def _save(self, changes: Changes) -> None:
         self._transaction.save(tombstones.record(self._transaction, changes, self.now))

@@ -12,6 +12,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     planner      what a request becomes
     host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts
+    accounts     operators' tokens, and the records of the audit log
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are
     observations what libvirt's hosts tell: a machine has moved, crashed, or is not known

@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from forewarn import vocabulary
+from forewarn.maintenance.accounts import Token
 
 
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
@@ -684,6 +685,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     revived: tuple[str, ...] = ()
     """Keys of tombstones that go: their machines were added again, or they are too many."""
     drains: tuple[Drain, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    """New ones."""
+    revoked_tokens: tuple[str, ...] = ()
+    """Names."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

@@ -10,7 +10,7 @@ import copy
 import heapq
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from forewarn.maintenance import decide
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -30,6 +31,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.store.port import (
+    AuditQuery,
     ChangeRecord,
     HistoryQuery,
     Membership,
@@ -72,6 +74,9 @@ class MemoryStore:
         self.all_changes: dict[int, ChangeRecord] = {}
         """The outbox, in order."""
         self.all_replicas: dict[str, Replica] = {}
+        self.all_tokens: dict[str, Token] = {}
+        self.all_audit: dict[int, AuditRecord] = {}
+        """The audit log, in order."""
         self.all_sightings: dict[str, tuple[datetime, SeenMachine]] = {}
         """What was seen of machines, and when that was written."""
         self._begun_at = Position()
@@ -209,6 +214,20 @@ class MemoryStore:
             next=page[-1] if len(found) > query.limit else None,
         )
 
+    def tokens(self) -> dict[str, Token]:
+        return dict(sorted(self.all_tokens.items()))
+
+    def audit(self, query: AuditQuery) -> list[AuditRecord]:
+        found = (
+            one
+            for one in reversed(self.all_audit.values())
+            if (not query.by or one.by == query.by)
+            and (query.since is None or one.at >= query.since)
+            and (query.until is None or one.at < query.until)
+            and (query.before is None or one.sequence < query.before)
+        )
+        return list(itertools.islice(found, query.limit))
+
     def setting(self, name: str) -> str | None:
         return self.all_settings.get(name)
 
@@ -252,6 +271,10 @@ class MemoryStore:
         _remove(self.all_tombstones, changes.revived)
         self.all_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
         self.all_drains |= {drain.host: drain for drain in changes.drains}
+        _remove(self.all_tokens, changes.revoked_tokens)
+        for token in changes.tokens:
+            assert token.name not in self.all_tokens, "a name has one token"
+            self.all_tokens[token.name] = token
         _remove(self.all_machines, changes.removed_machines)
         _remove(self.all_sightings, changes.removed_machines)
         _remove(self.all_scopes, changes.removed_scopes)
@@ -280,6 +303,20 @@ class MemoryStore:
         left = {operation.maintenance for operation in self.all_operations.values()}
         _remove(self.all_maintenances, {operation.maintenance for operation in gone} - left)
         return len(gone)
+
+    def record(self, records: Sequence[AuditRecord]) -> None:
+        refuse_nul(records)
+        last = next(reversed(self.all_audit), 0)
+        for number, one in enumerate(records, last + 1):
+            self.all_audit[number] = msgspec.structs.replace(one, sequence=number)
+
+    def purge_audit(self, before: datetime, limit: int, *, refusals: int) -> int:
+        known = itertools.islice(self.all_audit.values(), limit)
+        old = [one.sequence for one in itertools.takewhile(lambda one: one.at < before, known)]
+        refused = (n for n in reversed(self.all_audit) if not self.all_audit[n].done)
+        old += itertools.islice(refused, refusals, refusals + limit - len(old))
+        _remove(self.all_audit, old)
+        return len(set(old))
 
     def put_setting(self, name: str, value: str) -> None:
         refuse_nul(name, value)

@@ -1,7 +1,7 @@
 """What every store promises; tests/store holds each of them to it."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -151,6 +152,19 @@ class SeenMachine(Sighting, frozen=True, kw_only=True):
     """The machine's key."""
 
 
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records of the audit log to list, newest first; None and empty mean any."""
+
+    by: str = ""
+    since: datetime | None = None
+    """Written at or after this."""
+    until: datetime | None = None
+    """Written before this."""
+    before: int | None = None
+    """Only records with smaller numbers: the last one of the page before."""
+    limit: int = 100
+
+
 class Reading(Protocol):
     """A consistent view of one instant. Keys are lower-case names; unknown ones are left out."""
 
@@ -222,6 +236,12 @@ class Reading(Protocol):
         Pages neither repeat nor skip an operation while new ones are announced.
         """
 
+    def tokens(self) -> dict[str, Token]:
+        """Return the tokens of operators by name, in the order of names."""
+
+    def audit(self, query: AuditQuery) -> list[AuditRecord]:
+        """Return records of the audit log, the newest first."""
+
     def setting(self, name: str) -> str | None:
         """Return a value that the service wrote down for itself, None if it never did."""
 
@@ -256,7 +276,8 @@ class Transaction(Reading, Protocol):
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
-        Of drains, the latest of a host replaces the one before.
+        Of drains, the latest of a host replaces the one before. Of tokens, what is revoked goes
+        first; a new one is the only one of its name.
         """
 
     def next_maintenance_number(self) -> int:
@@ -277,6 +298,18 @@ class Transaction(Reading, Protocol):
 
         Returns:
             How many operations were forgotten.
+        """
+
+    def record(self, records: Sequence[AuditRecord]) -> None:
+        """Add records to the audit log, each with the next number, whatever number it has."""
+
+    def purge_audit(self, before: datetime, limit: int, *, refusals: int) -> int:
+        """Forget up to `limit` records that were written before this, the oldest first.
+
+        Of refused requests, only the latest `refusals` are kept, whatever their age.
+
+        Returns:
+            How many records were forgotten.
         """
 
     def put_setting(self, name: str, value: str) -> None:

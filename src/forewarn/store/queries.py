@@ -20,6 +20,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Drain,
     Hold,
@@ -32,6 +33,7 @@ from forewarn.maintenance.model import (
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import (
+    AuditQuery,
     ChangeRecord,
     HistoryQuery,
     Page,
@@ -59,6 +61,7 @@ _maintenances = tables.maintenances.c
 _operations = tables.operations.c
 _events = tables.events.c
 _changes = tables.changes.c
+_audit = tables.audit.c
 _to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
 
 _LAST_CHANGE = select(_changes.sequence, _changes.token).where(
@@ -218,6 +221,24 @@ class SqlReading:
             statement = statement.where(tables.sightings.c.saved_at >= since)
         found = map(tables.SIGHTINGS.value, self._rows(statement))
         return {seen.machine: seen for seen in found}
+
+    def tokens(self) -> dict[str, Token]:
+        found = self._values(tables.TOKENS, tables.tokens.c.name, None)
+        return dict(sorted((token.name, token) for token in found))
+
+    def audit(self, query: AuditQuery) -> list[AuditRecord]:
+        if "\0" in query.by:  # no row has it, and PostgreSQL would not look for it
+            return []
+        found = tables.AUDIT.select().order_by(_audit.sequence.desc()).limit(query.limit)
+        if query.by:
+            found = found.where(_audit.by == query.by)
+        if query.since is not None:
+            found = found.where(_audit.at >= query.since)
+        if query.until is not None:
+            found = found.where(_audit.at < query.until)
+        if query.before is not None:
+            found = found.where(_audit.sequence < query.before)
+        return [tables.AUDIT.value(row) for row in self._rows(found)]
 
     def count(self, table: Table) -> int:
         """Return how many rows a table has."""

@@ -1,7 +1,7 @@
 """The store over SQLAlchemy Core, whatever the database: connections, transactions, and writing."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice, takewhile
@@ -27,6 +27,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
@@ -179,6 +180,8 @@ class SqlTransaction(SqlReading):
         self._delete(tables.tombstones, "key", changes.revived)
         self._put(tables.TOMBSTONES, changes.tombstones)
         self._put(tables.DRAINS, changes.drains)
+        self._delete(tables.tokens, "name", changes.revoked_tokens)
+        self._write(insert(tables.tokens), map(tables.TOKENS.row, changes.tokens))
         self._delete(tables.machines, "key", changes.removed_machines)
         self._delete(tables.sightings, "machine", changes.removed_machines)
         self._delete(tables.scopes, "key", changes.removed_scopes)
@@ -209,6 +212,26 @@ class SqlTransaction(SqlReading):
         for numbers in chunks(of for _, of in found):
             self._run(delete(tables.maintenances).where(number.in_(numbers), ~kept))
         return len(found)
+
+    def record(self, records: Sequence[AuditRecord]) -> None:
+        refuse_nul(records)
+        last = self._run(select(func.max(tables.audit.c.sequence))).scalar() or 0
+        numbered = (
+            tables.AUDIT.row(one) | {"sequence": number}
+            for number, one in enumerate(records, last + 1)
+        )
+        self._write(insert(tables.audit), numbered)
+
+    def purge_audit(self, before: datetime, limit: int, *, refusals: int) -> int:
+        found = tables.audit.c
+        oldest = select(found.sequence, found.at).order_by(found.sequence).limit(limit)
+        old = [row.sequence for row in takewhile(lambda row: row.at < before, self._rows(oldest))]
+        refused = select(found.sequence).where(~found.done)
+        latest = refused.order_by(found.sequence.desc()).offset(refusals).limit(limit - len(old))
+        old += [row.sequence for row in self._rows(latest)]
+        for some in chunks(old):
+            self._run(delete(tables.audit).where(found.sequence.in_(some)))
+        return len(set(old))
 
     def put_setting(self, name: str, value: str) -> None:
         refuse_nul(name, value)

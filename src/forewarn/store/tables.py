@@ -23,7 +23,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from forewarn.maintenance import decide, model
+from forewarn.maintenance import accounts, decide, model
 from forewarn.store import port
 from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
 from forewarn.vocabulary import EventType
@@ -197,6 +197,31 @@ sightings = Table(
     Index(None, "saved_at"),
 )
 
+tokens = Table(
+    "tokens",
+    metadata,
+    *columns(accounts.Token, name=Column("name", Text, primary_key=True)),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    *columns(
+        accounts.AuditRecord,
+        sequence=Column(
+            "sequence",
+            BigInteger().with_variant(Integer, "sqlite"),
+            primary_key=True,
+            autoincrement=False,
+        ),
+    ),
+    # `AuditRecord.done`, so that strangers' refusals can be counted apart.
+    Column("done", Boolean, nullable=False),
+    Index(None, "at"),
+    Index(None, "by", "sequence"),
+    Index(None, "done", "sequence"),
+)
+
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
@@ -209,3 +234,5 @@ DRAINS = Mapping(model.Drain, drains)
 CHANGES = Mapping(port.ChangeRecord, changes)
 REPLICAS = Mapping(port.Replica, replicas)
 SIGHTINGS = Mapping(port.SeenMachine, sightings)
+TOKENS = Mapping(accounts.Token, tokens)
+AUDIT = Mapping(accounts.AuditRecord, audit, done=attrgetter("done"))

@@ -21,6 +21,7 @@ STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
     {
         ErrorCode.INVALID: 400,
         ErrorCode.UNAUTHORIZED: 401,
+        ErrorCode.FORBIDDEN: 403,
         ErrorCode.NOT_FOUND: 404,
         ErrorCode.CONFLICT: 409,
         ErrorCode.TOO_LATE: 409,

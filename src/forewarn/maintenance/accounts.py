@@ -1,0 +1,61 @@
+"""The operators' accounts: tokens with a role, and the record of what their holders did.
+
+The rules about maintenance never look at these values. They are here because they are saved and
+published together with what a request changes.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from forewarn.vocabulary import AccessRole
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of a bearer token. The token itself is shown once, and kept nowhere."""
+
+    name: str
+    """Whose it is: the name that history and the audit log show. Unique, case and all."""
+    role: AccessRole
+    digest: str
+    """The SHA-256 of the token, in hex (`server.operator.accounts.digest` says why that is enough).
+    """
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    """From then on it is refused; None: never."""
+
+    def expired(self, now: datetime) -> bool:
+        """Return whether its time is over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What somebody asked of the operator plane, and what came of it."""
+
+    sequence: int = 0
+    """The number that the store gives it, in the order of the commits; 0 before."""
+    at: datetime
+    by: str
+    """The name of the token, or of the unix socket's user; `""` where nobody was known."""
+    role: AccessRole | None
+    """None where nobody was known."""
+    address: str
+    """Where it came from: an IP address, or `unix:uid=1000`."""
+    action: str
+    """The method and the path, without the query."""
+    detail: str
+    """What it was about, in one line; `""` where it was refused before anybody looked."""
+    outcome: str
+    """`done`, or the code of the error."""
+    request: str
+    """The id of the request, which its answer carries as `X-Request-Id`."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the request did what it asked for."""
+        return self.outcome == DONE
+
+
+DONE = "done"
+"""The outcome of a request that was not refused."""
