@@ -234,7 +234,10 @@ class Room:
             counters=self.counters,
             enabler=enabler,
         )
-        writer = AnswerWriter(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d")
+        self.age = 0
+        writer = AnswerWriter(
+            self.clock, "00000000-0000-4000-8000-a3c5e7091b2d", age=lambda: self.age
+        )
         self.polls = polls(
             self.registry, self.documents, limiter=limiter, writer=writer, enabler=enabler
         )

@@ -417,3 +417,19 @@ def test_a_store_that_is_away_is_told_and_the_connection_stays() -> None:
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
         assert document.status == 200
         assert not peer.ended
+
+
+def test_answers_say_how_old_the_documents_are_once_they_are() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get())
+        plane.age = 7
+        plane.pass_time(1)
+        for request in (get(), get(room.EVENTS, "If-None-Match: 2"), get("/metadata/versions")):
+            peer.send(request)
+        plane.age = 0
+        plane.pass_time(1)
+        peer.send(get())
+        turn()
+        ages = [each.headers.get("age") for each in answers(peer.got)]
+        assert ages == [None, "7", "7", "7", None]

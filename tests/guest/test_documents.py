@@ -136,3 +136,33 @@ def test_an_event_of_a_scope_that_was_off_is_shown_to_nobody() -> None:
     assert read(kept) == []
     kept.learn(Changes(operations=(room.operation(silent),)))
     assert read(kept) == []
+
+
+@pytest.mark.parametrize("version", versions.BY_NAME.values(), ids=lambda each: each.name)
+def test_a_whole_document_reads_elsewhere_as_it_does_here(version: versions.Version) -> None:
+    kept = filled(
+        room.operation(room.event("C", published=2), room.event("A", published=2)),
+        room.operation(room.event("B", published=1), id="2.1", status=EventStatus.STARTED),
+    )
+    other = Documents()
+    for _ in range(2):  # taken twice it changes nothing
+        other.replace([kept.whole("web"), kept.whole("bastion")])
+        for scope in ("web", "bastion"):
+            assert other.page(scope, version).body == kept.page(scope, version).body
+    assert other.whole("web") == kept.whole("web")
+
+
+def test_a_whole_document_takes_the_place_of_the_one_before() -> None:
+    kept = filled(room.operation(room.event("A")))
+    other = Documents()
+    other.replace([kept.whole("web")])
+    kept.learn(Changes(operations=(room.operation(room.event("A"), status=EventStatus.CANCELED),)))
+    kept.learn(Changes(operations=(room.operation(room.event("B"), id="2.1"),)))
+    other.replace([kept.whole("web")])
+    assert ids(other) == ["B"]
+    kept.learn(Changes(operations=(room.operation(room.event("B"), status=EventStatus.CANCELED),)))
+    other.replace([kept.whole("web")])
+    assert read(other) == []
+    other.replace([], ["web", "never-there"])
+    with pytest.raises(KeyError):
+        other.page("web", NEWEST)

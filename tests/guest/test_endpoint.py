@@ -44,7 +44,7 @@ def ask(
     if isinstance(outcome, PendingApproval):
         outcome = plane.endpoint.approve(outcome)
     if isinstance(outcome, Future):
-        return plane.endpoint.settle(outcome)
+        return plane.endpoint.settle(outcome, "10.0.0.10")
     assert isinstance(outcome, Reply)
     return outcome
 
@@ -89,6 +89,7 @@ def test_an_event_of_another_scope_is_as_unknown_as_one_that_never_was(plane: ro
         (StoreUnavailable("the disk is full"), 503),
         (OutcomeUnknown("no answer to the commit"), 503),
         (Refused(ErrorCode.TOO_LATE, "too late"), 500),
+        (Refused(ErrorCode.NOT_ELIGIBLE, "it is on another host"), 403),
         (RuntimeError("a fault of ours"), 500),
     ],
     ids=repr,
@@ -113,7 +114,7 @@ def test_a_lost_answer_to_a_commit_is_never_told_as_nothing_approved(plane: room
 def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) -> None:
     future: Future[Any] = Future()
     future.cancel()
-    assert plane.endpoint.settle(future).status == 503
+    assert plane.endpoint.settle(future, "10.0.0.10").status == 503
 
 
 def test_the_version_comes_before_the_caller_and_the_caller_before_the_body(
@@ -183,7 +184,7 @@ def test_a_refused_approval_is_let_go_of_without_the_collector(plane: room.Room)
             decide(future)
         except Refused as refusal:
             future.set_exception(refusal)
-        assert plane.endpoint.settle(future).status == 400
+        assert plane.endpoint.settle(future, "10.0.0.10").status == 400
         return weakref.ref(future)
 
     gc.disable()

@@ -569,7 +569,7 @@ def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobo
             raise RuntimeError("the writer is closed")
 
     with room.opened() as (plane, turn):
-        plane.endpoint.plane = Closed()
+        plane.endpoint.approvals = Closed()
         peers = [plane.connect() for _ in range(2)]
         for peer in peers:
             peer.send(post())

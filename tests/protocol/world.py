@@ -101,7 +101,7 @@ class World:
         if isinstance(outcome, PendingApproval):
             outcome = endpoint.approve(outcome)
         if isinstance(outcome, Future):
-            return endpoint.settle(outcome)
+            return endpoint.settle(outcome, source.address)
         return endpoint.refuse_to_wait(outcome) if isinstance(outcome, LongPoll) else outcome
 
 

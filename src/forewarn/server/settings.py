@@ -18,6 +18,7 @@ from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettin
 from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
+from forewarn.server.relay_feed import GuestRules
 from forewarn.settings import FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
@@ -296,6 +297,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The URIs of the fleet's libvirt hosts, by name."""
         of_connector = {host.name: host.uri for host in self.connector.libvirt.host}
         return of_connector | self.fleet.libvirt.uris
+
+    @property
+    def guest_rules(self) -> GuestRules:
+        """How guests are answered, here and by relays; a scaled clock's origin is the store's."""
+        rules = self.rules
+        return GuestRules(
+            post_without_header=self.guest.post_without_header,
+            rate_per_second=rules.rate_per_second,
+            rate_burst=rules.rate_burst,
+            enablement=rules.enablement,
+            disable_after_seconds=rules.disable_after_seconds,
+            first_response_delay_seconds=rules.first_response_delay_seconds,
+            clock_scale=self.clock.scale,
+        )
 
     @property
     def libvirt_python(self) -> str:

@@ -13,6 +13,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Operation, Scope
 from forewarn.protocol import codec, document
 from forewarn.protocol.versions import Version
+from forewarn.server.relay_feed import PublishedEvent, ScopeDocument
 from forewarn.vocabulary import EventStatus, ScopeKind
 
 MAX_EMPTY: Final = 1024
@@ -81,6 +82,31 @@ class Documents:
         for key in changes.removed_scopes:
             self._scopes.pop(key, None)
             self._live.pop(key, None)
+
+    def replace(
+        self, documents: Iterable[ScopeDocument], removed_scopes: Iterable[str] = ()
+    ) -> None:
+        """Take whole documents in place of those that their scopes had."""
+        for whole in documents:
+            key = _key(whole.scope)
+            self._scopes[key] = whole.scope
+            events = {one.event.event_id: (one.published, one.event) for one in whole.events}
+            if events:
+                self._live[key] = _Live(events)
+            else:
+                self._live.pop(key, None)
+        for key in removed_scopes:
+            self._scopes.pop(key, None)
+            self._live.pop(key, None)
+
+    def whole(self, key: str) -> ScopeDocument:
+        """Return a scope with its document, such as `replace` takes, or raise KeyError."""
+        scope, live = self._scopes[key], self._live.get(key)
+        events = () if live is None else live.events.values()
+        return ScopeDocument(
+            scope=scope,
+            events=tuple(PublishedEvent(published=first, event=event) for first, event in events),
+        )
 
     def _put(self, operation: Operation) -> None:
         for event in operation.events:

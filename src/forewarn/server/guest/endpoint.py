@@ -5,10 +5,10 @@ looks the caller up, and takes the request out of its rate: all of that before a
 `answer` has the body.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -29,13 +29,25 @@ from forewarn.server.guest.machines import Registry, Source
 from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.vocabulary import ErrorCode
 
-if TYPE_CHECKING:
-    from forewarn.control.plane import Plane
-
 RETRY_AFTER_SECONDS: Final = 5
 """When to come back after 503: a poll or two later, when a short outage is over."""
 
 _log = structlog.get_logger(__name__)
+
+
+class GuestApprovals(Protocol):
+    """Where approvals go."""
+
+    def approve(
+        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> "Future[Any]":
+        """Approve events for a machine of this scope, by the scope's key and the machine's name.
+
+        The future is done, on any thread, once the approval is durable. It raises Refused
+        (NOT_FOUND) with the `event_id` that the scope never published, Refused (NOT_ELIGIBLE) where
+        the machine is not served here any more, or a StoreError.
+        """
+        ...
 
 
 class Admitted(msgspec.Struct):
@@ -69,7 +81,7 @@ class GuestEndpoint:
 
     registry: Registry
     documents: Documents
-    plane: "Plane"
+    approvals: GuestApprovals
     rules: Rules
     clock: Clock
     """Tells when a machine was last seen."""
@@ -205,7 +217,7 @@ class GuestEndpoint:
             return exchange.APPROVED
         machine = request.machine
         try:
-            submitted = self.plane.approve(
+            submitted = self.approvals.approve(
                 machine.scope, event_ids, by=machine.name, address=request.address
             )
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
@@ -215,8 +227,8 @@ class GuestEndpoint:
         request.entries = len(event_ids)
         return submitted
 
-    def settle(self, done: "Future[Any]") -> Reply:
-        """Answer an approval that is done, well or not."""
+    def settle(self, done: "Future[Any]", address: str) -> Reply:
+        """Answer an approval that came from an address and is done, well or not."""
         error = CancelledError() if done.cancelled() else done.exception(timeout=0)
         if error is None:
             return exchange.APPROVED
@@ -225,14 +237,18 @@ class GuestEndpoint:
             return exchange.refuse(refusals.UNKNOWN_OUTCOME, retry_after_seconds=seconds)
         if isinstance(error, (StoreError, CancelledError)):
             return exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=RETRY_AFTER_SECONDS)
-        if (
-            isinstance(error, Refused)
-            and error.code is ErrorCode.NOT_FOUND
-            and "event_id" in error.facts
-        ):
-            # Its frames hold the future that holds it: a guest who is refused again and again
-            # would fill the memory until the collector comes by.
-            error.__traceback__ = None
-            return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
+        if isinstance(error, Refused):
+            refused = _refusal_of(error, address)
+            if refused is not None:
+                # Its frames hold the future that holds it: a guest who is refused again and again
+                # would fill the memory until the collector comes by.
+                error.__traceback__ = None
+                return refused
         _log.error("an approval failed", exc_info=error)
         return exchange.refuse(refusals.INTERNAL)
+
+
+def _refusal_of(error: Refused, address: str) -> Reply | None:
+    if error.code is ErrorCode.NOT_FOUND and "event_id" in error.facts:
+        return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
+    return exchange.unknown_caller(address) if error.code is ErrorCode.NOT_ELIGIBLE else None

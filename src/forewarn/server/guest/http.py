@@ -14,6 +14,7 @@ trailers too. A callback that raises stops the parser at once: what is too many 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -347,11 +348,16 @@ class AnswerWriter:
             `x-ms-request-id`, and the answer's number ends it: no other start has these, and a new
             GUID for each answer would cost more than all the rest of it.
         scale: The clock's seconds in a real one.
+        age: How many seconds old the documents are, for the header Age (RFC 9111 section 5.1)
+            unless it is 0. None: they never are.
     """
 
-    def __init__(self, clock: Clock, guid: str, scale: float = 1.0) -> None:
+    def __init__(
+        self, clock: Clock, guid: str, scale: float = 1.0, age: Callable[[], int] | None = None
+    ) -> None:
         self._clock = clock
         self._scale = scale
+        self._age = age
         self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
         self._block = 0
         self._number = 0
@@ -369,6 +375,8 @@ class AnswerWriter:
         self.second = time.replace(microsecond=0)
         self.until = now + (self.second + _SECOND - time).total_seconds() / self._scale
         self._date = codec.http_date(self.second)
+        if self._age is not None and (seconds := self._age()):
+            self._date += b"\r\nAge: %d" % seconds
         self._beginnings.clear()
 
     def put(self, status: int, end: bytes) -> bytes:

@@ -1,18 +1,19 @@
 """The guest plane put together, as the service fills, opens, feeds and stops it."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
 from forewarn import clock
-from forewarn.control.plane import Plane
-from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import model
 from forewarn.protocol import exchange
 from forewarn.server import secret_files
+from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.counters import Counters, Figures
@@ -20,11 +21,11 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler
 from forewarn.server.guest.endpoint import GuestEndpoint
 from forewarn.server.guest.http import AnswerWriter
-from forewarn.server.guest.limits import Limiter, Rate, Reason
+from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import Proxies, Registry
 from forewarn.server.guest.repeated_polls import Polls
-from forewarn.server.settings import Settings
+from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
 FINISH_SECONDS: Final = 5.0
@@ -33,63 +34,100 @@ FINISH_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class GuestPlane:
-    """The metadata endpoint on its listeners. Made and used on the event loop."""
+class GuestBackend(endpoint.GuestApprovals, Protocol):
+    """What stands behind the guest plane: a service's control plane, or a relay's connection."""
 
-    def __init__(
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+        """Record that machines of these scopes (keys) asked for their events; then it is done."""
+        ...
+
+
+class GuestPlane:
+    """The metadata endpoint on its listeners. Made and used on the event loop.
+
+    Args:
+        listeners: The addresses that guests ask at.
+        limits: Of each connection, and of all.
+        rules: How guests are answered; `apply` gives others.
+        backend: Where approvals and first requests go.
+        time: The time that scopes are turned on by; its `wait` delays answers.
+        wall: What answers show as the time.
+        on_turn: Is told of each turn that a guest gets, in monotonic seconds.
+        mint: Makes a new GUID.
+        handed_over: Sockets of systemd's, which are taken in place of our own.
+        age: How many seconds old the documents are, which answers say unless it is 0; None where
+            they are always as of the last change.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
         self,
-        settings: Settings,
-        plane: Plane,
-        watch: ServiceClock,
-        policy: model.Policy,
         *,
+        listeners: Sequence[Listener],
+        limits: Limits,
+        rules: GuestRules,
+        backend: GuestBackend,
+        time: clock.Clock,
+        wall: clock.Clock,
+        on_turn: Callable[[float], None],
         mint: Callable[[], str],
         handed_over: HandedOver,
+        age: Callable[[], int] | None = None,
     ) -> None:
         self._handed_over = handed_over
-        self._settings = settings.guest
-        self._proxies = tuple(_proxies(each) for each in settings.guest.listener)
+        self._given = tuple(listeners)
+        self._backend = backend
+        self._time = time
+        self._proxies = tuple(_proxies(each) for each in self._given)
         self._counters = Counters()
         self._registry = Registry(proxied=any(self._proxies))
         self._documents = Documents()
-        rules = settings.rules
-        limiter = Limiter(Rate(per_second=rules.rate_per_second, burst=rules.rate_burst))
-        loop = asyncio.get_running_loop()
-        enabler = None
-        if policy.enablement is not model.Enablement.ALWAYS:
-            enabler = Enabler(
-                self._documents,
-                plane.record_requests,
-                policy,
-                delay_seconds=rules.first_response_delay_seconds,
-                clock=watch,
-                loop=loop,
-            )
-        endpoint = GuestEndpoint(
+        self._loop = asyncio.get_running_loop()
+        limiter = Limiter(Rate())
+        self._endpoint = GuestEndpoint(
             self._registry,
             self._documents,
-            plane,
-            rules=exchange.Rules(post_without_header=settings.guest.post_without_header),
-            clock=watch.wall,
+            backend,
+            rules=exchange.Rules(),
+            clock=wall,
             limiter=limiter,
             monotonic=clock.monotonic,
             counters=self._counters,
-            enabler=enabler,
         )
-        writer = AnswerWriter(watch.wall, mint(), settings.clock.scale)
-        self._polls = Polls(
-            self._registry, self._documents, limiter=limiter, writer=writer, enabler=enabler
-        )
+        writer = AnswerWriter(wall, mint(), rules.clock_scale, age)
+        self._polls = Polls(self._registry, self._documents, limiter=limiter, writer=writer)
         self._connections = Connections(
-            endpoint,
+            self._endpoint,
             writer,
-            limits=settings.guest,
+            limits=limits,
             counters=self._counters,
-            loop=loop,
+            loop=self._loop,
             polls=self._polls,
-            on_turn=watch.turn,
+            on_turn=on_turn,
         )
-        self._listeners = Listeners(loop, self._connections)
+        self._listeners = Listeners(self._loop, self._connections)
+        self.apply(rules)
+
+    def apply(self, rules: GuestRules) -> None:
+        """Answer by these rules from now on; the clock stays as it is."""
+        # A later release's word that this one does not know counts as the default, "preview".
+        post_without_header = cast("Any", rules.post_without_header)
+        self._endpoint.rules = exchange.Rules(post_without_header=post_without_header)
+        limiter = Limiter(Rate(per_second=rules.rate_per_second, burst=rules.rate_burst))
+        self._endpoint.limiter = self._polls.limiter = limiter
+        enabler = None
+        if rules.enablement == model.Enablement.FIRST_REQUEST:
+            enabler = Enabler(
+                self._documents,
+                self._backend.record_requests,
+                model.Policy(
+                    enablement=model.Enablement.FIRST_REQUEST,
+                    disable_after=timedelta(seconds=rules.disable_after_seconds),
+                ),
+                delay_seconds=rules.first_response_delay_seconds,
+                clock=self._time,
+                loop=self._loop,
+            )
+        self._endpoint.enabler = self._polls.enabler = enabler
 
     @property
     def machines(self) -> Mapping[str, model.Machine]:
@@ -109,14 +147,36 @@ class GuestPlane:
 
     def learn(self, changes: model.Changes) -> None:
         """Take over what changed, all of it before the next request."""
+        self._documents.learn(changes)
+        self._follow(changes)
+
+    def replace(
+        self,
+        documents: Collection[ScopeDocument],
+        *,
+        removed_scopes: Collection[str] = (),
+        machines: Collection[model.Machine] = (),
+        removed_machines: Collection[str] = (),
+    ) -> None:
+        """Take over whole documents, and machines, all of them before the next request."""
+        self._documents.replace(documents, removed_scopes)
+        self._follow(
+            model.Changes(
+                scopes=tuple(document.scope for document in documents),
+                removed_scopes=tuple(removed_scopes),
+                machines=tuple(machines),
+                removed_machines=tuple(removed_machines),
+            )
+        )
+
+    def _follow(self, changes: model.Changes) -> None:
         self._warn_of_unheard(changes.machines)
         self._registry.learn(changes)
-        self._documents.learn(changes)
         self._polls.learn()
         self._connections.long_polls.learn(changes)
 
     def _warn_of_unheard(self, machines: Collection[model.Machine]) -> None:
-        names = {listener.name for listener in self._settings.listener}
+        names = {listener.name for listener in self._given}
         unheard = [m for m in machines if m.address and m.listener not in names]
         if unheard:
             _log.warning(
@@ -168,7 +228,7 @@ class GuestPlane:
         self.reload()
         try:
             opened = await self._listeners.open(
-                list(zip(self._settings.listener, self._proxies, strict=True)), self._handed_over
+                list(zip(self._given, self._proxies, strict=True)), self._handed_over
             )
         except CannotListen as error:
             message = f"guest.listener: {error}"
@@ -180,7 +240,7 @@ class GuestPlane:
         """Read the proxies' secrets again; if one cannot be read, all stay (SecretUnusable)."""
         read = [
             tuple(secret_files.shared_secret(Path(path)) for path in listener.proxy_secret_files)
-            for listener in self._settings.listener
+            for listener in self._given
         ]
         for proxies, secrets in zip(self._proxies, read, strict=True):
             if proxies is not None:
