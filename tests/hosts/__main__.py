@@ -1,7 +1,7 @@
 """Run the tests of this folder, each file in namespaces of its own, three of them at once.
 
 `python -m hosts [FILES] [PYTEST'S ARGUMENTS]`. It needs no root, only namespaces for ordinary users
-and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it runs, as root, the file that does need it. What a
+and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it runs, as root, the files that do need it. What a
 test leaves running ends with its namespaces. Where they cannot be made, pytest runs outside and
 says so by its skips.
 """
@@ -19,6 +19,7 @@ import pytest
 from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
+OF_ROOT = ("filter", "polkit", "ssh")
 AT_ONCE = 3
 """Files: a guest that boots takes a core, but most of the time all of them wait."""
 
@@ -26,8 +27,8 @@ AT_ONCE = 3
 def chosen(arguments: Sequence[str]) -> list[str]:
     """Return the files that are named; all that can run if none is."""
     named = [each for each in arguments if Path(each.partition("::")[0]).exists()]
-    of_root = HERE / "test_filter.py"
-    every = [of_root] if namespace.with_root() else sorted({*HERE.glob("test_*.py")} - {of_root})
+    of_root = {HERE / f"test_{name}.py" for name in OF_ROOT}
+    every = of_root if namespace.with_root() else {*HERE.glob("test_*.py")} - of_root
     # The longest first: whoever begins last ends last.
     return named or [str(path) for path in sorted(every, key=_size, reverse=True)]
 

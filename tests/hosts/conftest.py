@@ -29,6 +29,12 @@ def _nothing_is_missing() -> None:
 
 
 @pytest.fixture(scope="session")
+def as_root(_nothing_is_missing: None) -> None:
+    if not namespace.with_root():
+        pytest.skip("it needs root: make hosts ROOT=1")
+
+
+@pytest.fixture(scope="session")
 def lab(_nothing_is_missing: None) -> Iterator[labs.Lab]:
     """The lab of a run of pytest, which is one file's."""
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:

@@ -12,7 +12,7 @@ from typing import Any
 
 from end_to_end.running import Running
 from forewarn.cli import main
-from hosts import image
+from hosts import image, site
 from hosts.guest import ROUTER, Guest
 from hosts.host import Host, until
 
@@ -111,8 +111,13 @@ class Lab:
             guest.wait_until_up()
         return made
 
-    def serve(self, settings: str = SIMULATED) -> Running:
-        """Run the service with these settings beside its sockets and store."""
+    def serve(self, settings: str = SIMULATED, *, as_the_unit: bool = False) -> Running:
+        """Run the service with these settings beside its sockets and store.
+
+        Args:
+            settings: From `[connector]` on.
+            as_the_unit: As its user and with its capabilities, which takes root.
+        """
         assert self.service is None, "it runs: stop it first"
         folder = self.folder / "service"
         folder.mkdir(exist_ok=True)
@@ -121,7 +126,10 @@ class Lab:
             f'[store]\npath = "forewarn.db"\n'
             f'[[guest.listener]]\naddress = "{ENDPOINT}"\nport = 80\n{settings}\n'
         )
-        running.start()
+        if as_the_unit:
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, site.USER_ID, site.USER_ID)
+        running.start(*(site.as_the_unit(site.READS_ALL) if as_the_unit else ()))
         self.service = running
         os.environ["FOREWARN_CONFIG"] = str(running.settings)
         os.environ.pop("FOREWARN_OPERATOR", None)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hosts import namespace
 from hosts.guest import BRIDGED, FILTERED, ROUTER, Guest
 from hosts.lab import ENDPOINT, Lab
 from hosts.system_host import SystemHost
@@ -20,10 +19,8 @@ VICTIM = "10.99.0.11"
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(as_root: None) -> Iterator[Lab]:
     """One host, whose libvirtd is root's, and the guide's rules before the service."""
-    if not namespace.with_root():
-        pytest.skip("packet filters need root: make hosts ROOT=1")
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
         made = Lab(Path(folder), SystemHost)
         try:
