@@ -46,7 +46,7 @@ storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what 
 vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
 	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
 
-hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for its filters)
+hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for what takes root)
 	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
 replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)

@@ -7,7 +7,9 @@ running; three files run at once.
     lab       The network, the hosts h1 and h2 (and more by `lab.host("h3")`), the service at
               169.254.169.254 port 80, the fleet, the command line.
     host      A host: virsh against it, its power, its libvirtd, its cable, its boot id.
-    system_host A host whose libvirtd is root's, for test_filter alone: `make hosts ROOT=1`.
+    system_host A host whose libvirtd is root's: `make hosts ROOT=1`.
+    ssh_host    Such a host that is reached by SSH alone.
+    site        What a test of root has to itself: /etc, and the user of the service's unit.
     guest     A guest: where it runs, and all of its polls, by which a test judges.
     image     The kernel and the initramfs of the guests; init.sh is their only program.
     agent_image   A disk with the agent itself, for a guest that runs it.

@@ -30,8 +30,9 @@ def _nothing_is_missing() -> None:
 
 @pytest.fixture(scope="session")
 def as_root(_nothing_is_missing: None) -> None:
-    if not namespace.with_root():
-        pytest.skip("it needs root: make hosts ROOT=1")
+    why = labs.missing_of_root() if namespace.with_root() else "it needs root: make hosts ROOT=1"
+    if why:
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")

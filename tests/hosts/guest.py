@@ -12,7 +12,8 @@ from typing import Any
 
 from hosts.host import IDS, Host, until
 
-ROUTER = "10.99.0.1"
+NETWORK = "10.99.0"
+ROUTER = f"{NETWORK}.1"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
 UP = re.compile(r"UP (\S+)")
 OFF = re.compile(r"\bOFF\b")
@@ -106,6 +107,7 @@ class Guest:
         button: Turn off when the power button is pressed.
         route: What it reaches by its router.
         wire: What its interface is tied to: TAP, or with root BRIDGED or FILTERED.
+        network: The first three numbers of its address; its router has the first address.
         takes: An address that it uses in place of its own.
         memory_mib: 64 did not boot.
         devices: XML of more devices.
@@ -124,6 +126,7 @@ class Guest:
         button: bool = True,
         route: str = "default",
         wire: str = TAP,
+        network: str = NETWORK,
         takes: str = "",
         memory_mib: int = 96,
         devices: str = "",
@@ -131,7 +134,7 @@ class Guest:
     ) -> None:
         self.name = name
         self.hosts = hosts
-        self.address = f"10.99.0.{10 + number}"
+        self.address = f"{network}.{10 + number}"
         self.mac = f"52:54:00:99:00:{10 + number:02x}"
         self.vm_id = str(uuid.uuid5(IDS, name))
         self.console = folder / f"{name}.console"
@@ -147,7 +150,7 @@ class Guest:
         words = {
             "name": name,
             "address": takes or self.address,
-            "router": ROUTER,
+            "router": f"{network}.1",
             "route": route,
             "approve": "yes" if approve else "no",
             "button": "heed" if button else "ignored",

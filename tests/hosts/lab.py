@@ -22,6 +22,8 @@ PACKAGES = (
     "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
     "python3-libvirt busybox-static e2fsprogs iproute2"
 )
+PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd")
+PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd"
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
 NETWORK = (
@@ -43,9 +45,8 @@ SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n
 
 def missing() -> str:
     """Say what is missing for a lab; empty if nothing is."""
-    absent = [name for name in PROGRAMS if not _found(name)]
-    if absent:
-        return f"{', '.join(absent)} not found: install {PACKAGES}"
+    if absent := _absent(PROGRAMS):
+        return f"{absent} not found: install {PACKAGES}"
     if subprocess.run(
         [PYTHON, "-c", "import libvirt"], capture_output=True, check=False
     ).returncode:
@@ -53,8 +54,18 @@ def missing() -> str:
     return image.missing()
 
 
+def missing_of_root() -> str:
+    """Say what else is missing for the tests that take root; empty if nothing is."""
+    absent = _absent(PROGRAMS_OF_ROOT)
+    return f"{absent} not found: install {PACKAGES_OF_ROOT}" if absent else ""
+
+
+def _absent(programs: Iterable[str]) -> str:
+    return ", ".join(name for name in programs if not _found(name))
+
+
 def _found(program: str) -> bool:
-    folders = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin"]
+    folders = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin", "/usr/lib/polkit-1"]
     return any(os.access(Path(folder) / program, os.X_OK) for folder in folders)
 
 

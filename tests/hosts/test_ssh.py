@@ -37,8 +37,7 @@ def lab(as_root: None) -> Iterator[Lab]:
         made = Lab(folder, ssh_host.SshHost)
         try:
             with Path("/etc/hosts").open("a") as file:
-                for host in map(made.host, NAMES):
-                    file.write(f"{host.address} {host.name}\n")
+                file.writelines(f"{host.address} {host.name}\n" for host in map(made.host, NAMES))
             prepare(home)
             yield made
         finally:
@@ -94,9 +93,7 @@ def test_the_hosts_keys_that_were_saved_are_those_that_the_hosts_have(lab: Lab, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ssh_lets_the_units_user_in_by_the_key_that_systemd_hands_over(
-    lab: Lab, name: str
-) -> None:
+def test_ssh_lets_the_units_user_in_by_the_key_that_systemd_hands_over(lab: Lab, name: str) -> None:
     assert as_the_unit("cat", "/etc/forewarn/ssh_key").returncode != 0
     asked = as_the_unit("ssh", f"root@{name}", "cat", "/proc/sys/kernel/random/boot_id")
     assert asked.stdout.strip() == lab.hosts[name].boot_id, asked.stderr

@@ -1,4 +1,7 @@
-"""What the guide `libvirt.md` gives the service to reach its hosts: a drop-in, SSH's settings."""
+"""What the guide `libvirt.md` gives the service to reach its hosts: a drop-in, SSH's settings.
+
+What takes real hosts, and root, is in tests/hosts.
+"""
 
 import re
 import shutil
@@ -12,6 +15,12 @@ from recipes import pages
 
 PAGE = "libvirt"
 CREDENTIAL = re.compile(r"LoadCredential=(\S+):(\S+)")
+
+
+def test_every_block_is_of_a_language_that_a_test_runs() -> None:
+    text = (pages.GUIDES / f"{PAGE}.md").read_text(encoding="utf-8")
+    found = {*re.findall(r"(?m)^```(\S+)$", text)}
+    assert found == {"console", "ini", "js", "nft", "sh", "ssh-config", "toml", "xml"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
