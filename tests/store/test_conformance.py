@@ -6,6 +6,7 @@ from store import (
     conformance_any,
     conformance_history,
     conformance_outbox,
+    conformance_relays,
     conformance_together,
 )
 
@@ -44,3 +45,7 @@ class TestText(conformance_outbox.Text):
 
 class TestAccounts(conformance_accounts.Accounts):
     """See `conformance_accounts`."""
+
+
+class TestRelays(conformance_relays.Relays):
+    """See `conformance_relays`."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+from forewarn.maintenance.relays import Relay
 from forewarn.store.port import Membership, Reading, Replica, SeenMachine, Store, Transaction
 
 
@@ -29,6 +30,9 @@ class Wrapped:
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         return self.inner.beat(replica, seen)
+
+    def hear(self, relays: Iterable[Relay]) -> None:
+        self.inner.hear(relays)
 
     def join(self, name: str) -> Membership:
         return self.inner.join(name)

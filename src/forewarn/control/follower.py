@@ -29,6 +29,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.lost_changes import LostChanges
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
+from forewarn.maintenance.relays import RelayToken
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
@@ -96,6 +97,7 @@ class Known(msgspec.Struct, frozen=True):
     operations: Mapping[str, Operation] = {}
     drains: Mapping[str, Drain] = {}
     tokens: Mapping[str, Token] = {}
+    relay_tokens: Mapping[str, RelayToken] = {}
 
 
 def nothing_known() -> Known:
@@ -117,6 +119,7 @@ def known_of(reading: Reading) -> Known:
         reading.live_operations(),
         reading.drains(),
         reading.tokens(),
+        reading.relay_tokens(),
     )
 
 
@@ -143,6 +146,8 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
         revoked_tokens=tuple(
             name for name, token in before.tokens.items() if after.tokens.get(name) != token
         ),
+        relay_tokens=_new(before.relay_tokens, after.relay_tokens),
+        void_relay_tokens=tuple(before.relay_tokens.keys() - after.relay_tokens.keys()),
     )
 
 

@@ -30,6 +30,19 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+_ALONE = (
+    "removed_scopes",
+    "holds",
+    "released",
+    "revived",
+    "tokens",
+    "revoked_tokens",
+    "relay_tokens",
+    "void_relay_tokens",
+)
+"""The fields of Changes of which one value is saved at a time."""
+
+
 class Work(msgspec.Struct, Generic[T], frozen=True):
     """What a job came to: what to answer, and what to save."""
 
@@ -156,8 +169,7 @@ class UnitOfWork:
     def apply(self, changes: Changes) -> None:
         """Take over what a job came to."""
         # Of these only one change is saved at a time: a hold may be put and released in one batch.
-        names = ("removed_scopes", "holds", "released", "revived", "tokens", "revoked_tokens")
-        alone = {name: value for name in names if (value := getattr(changes, name))}
+        alone = {name: value for name in _ALONE if (value := getattr(changes, name))}
         if alone:
             self.save()
         for scope in changes.scopes:

@@ -13,6 +13,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     accounts     operators' tokens, and the records of the audit log
+    relays       the relays on hosts: their tokens, and which hosts are held for theirs
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are
     observations what libvirt's hosts tell: a machine has moved, crashed, or is not known

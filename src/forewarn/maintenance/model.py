@@ -16,6 +16,7 @@ import msgspec
 
 from forewarn import vocabulary
 from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.relays import RelayToken
 
 
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
@@ -689,6 +690,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """New ones."""
     revoked_tokens: tuple[str, ...] = ()
     """Names."""
+    relay_tokens: tuple[RelayToken, ...] = ()
+    """New ones, and those that were used first."""
+    void_relay_tokens: tuple[str, ...] = ()
+    """Digests."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

@@ -30,6 +30,7 @@ from forewarn.maintenance.model import (
     Tombstone,
     key,
 )
+from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
@@ -75,6 +76,8 @@ class MemoryStore:
         """The outbox, in order."""
         self.all_replicas: dict[str, Replica] = {}
         self.all_tokens: dict[str, Token] = {}
+        self.all_relay_tokens: dict[str, RelayToken] = {}
+        self.all_relays: dict[str, Relay] = {}
         self.all_audit: dict[int, AuditRecord] = {}
         """The audit log, in order."""
         self.all_sightings: dict[str, tuple[datetime, SeenMachine]] = {}
@@ -117,6 +120,15 @@ class MemoryStore:
                     latest = msgspec.structs.replace(one, agent=kept.agent, reason=kept.reason)
                     self.all_sightings[one.machine] = replica.beat_at, latest
         return replica.beat_at
+
+    def hear(self, relays: Iterable[Relay]) -> None:
+        with self.write():
+            refuse_nul(relays := list(relays))
+            for one in relays:
+                known = self.all_relays.get(one.host)
+                if known is None or known.heard_at <= one.heard_at:
+                    held_for = one.held_for if known is None else known.held_for
+                    self.all_relays[one.host] = msgspec.structs.replace(one, held_for=held_for)
 
     def join(self, name: str) -> Membership:
         return _Member(self._members, name)
@@ -217,6 +229,14 @@ class MemoryStore:
     def tokens(self) -> dict[str, Token]:
         return dict(sorted(self.all_tokens.items()))
 
+    def relay_tokens(self) -> dict[str, RelayToken]:
+        found = self.all_relay_tokens.values()
+        oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
+        return {token.digest: token for token in oldest_first}
+
+    def relays(self) -> dict[str, Relay]:
+        return dict(self.all_relays)
+
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         found = (
             one
@@ -275,6 +295,8 @@ class MemoryStore:
         for token in changes.tokens:
             assert token.name not in self.all_tokens, "a name has one token"
             self.all_tokens[token.name] = token
+        _remove(self.all_relay_tokens, changes.void_relay_tokens)
+        self.all_relay_tokens |= {token.digest: token for token in changes.relay_tokens}
         _remove(self.all_machines, changes.removed_machines)
         _remove(self.all_sightings, changes.removed_machines)
         _remove(self.all_scopes, changes.removed_scopes)
@@ -354,6 +376,13 @@ class MemoryStore:
 
     def forget_replica(self, name: str) -> None:
         _remove(self.all_replicas, [name])
+
+    def mark_relay(self, host: str, held_for: datetime | None) -> None:
+        if (known := self.all_relays.get(host)) is not None:
+            self.all_relays[host] = msgspec.structs.replace(known, held_for=held_for)
+
+    def forget_relay(self, host: str) -> None:
+        _remove(self.all_relays, [host])
 
     def _save_operation(self, operation: Operation) -> None:
         assert operation.maintenance in self.all_maintenances

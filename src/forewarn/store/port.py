@@ -22,6 +22,7 @@ from forewarn.maintenance.model import (
     Sighting,
     Tombstone,
 )
+from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 TURN_SECONDS = 30
@@ -239,6 +240,12 @@ class Reading(Protocol):
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators by name, in the order of names."""
 
+    def relay_tokens(self) -> dict[str, RelayToken]:
+        """Return the valid tokens of relays, by digest, the oldest first."""
+
+    def relays(self) -> dict[str, Relay]:
+        """Return what was heard last of each relay, by host."""
+
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         """Return records of the audit log, the newest first."""
 
@@ -277,7 +284,8 @@ class Transaction(Reading, Protocol):
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
         Of drains, the latest of a host replaces the one before. Of tokens, what is revoked goes
-        first; a new one is the only one of its name.
+        first; a new one is the only one of its name. Of relays' tokens, void ones go first, and
+        one of a known digest replaces it.
         """
 
     def next_maintenance_number(self) -> int:
@@ -341,6 +349,12 @@ class Transaction(Reading, Protocol):
     def forget_replica(self, name: str) -> None:
         """Forget what this replica said of itself."""
 
+    def mark_relay(self, host: str, held_for: datetime | None) -> None:
+        """Note for which absence of its relay a host is held; None: it is over."""
+
+    def forget_relay(self, host: str) -> None:
+        """Forget what was heard of this host's relay."""
+
 
 class Membership(Protocol):
     """A replica's name, taken as long as this is open; and the news of changes."""
@@ -403,6 +417,18 @@ class Store(Protocol):
         Returns:
             The time that was written: the database's, or `replica.beat_at` where the process's own
             clock counts.
+
+        Raises:
+            StoreUnavailable: It cannot be written now.
+            StoreUnusable: The store was damaged or taken away since it was opened.
+        """
+
+    def hear(self, relays: Iterable[Relay]) -> None:
+        """Write what was heard of relays, in a transaction of its own.
+
+        Of a relay, the latest that any replica heard counts; `held_for` stays as it is.
+
+        In a shared store it does not wait for the writing one, and may be lost in a crash.
 
         Raises:
             StoreUnavailable: It cannot be written now.

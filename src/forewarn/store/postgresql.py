@@ -42,6 +42,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from forewarn.clock import SystemClock
+from forewarn.maintenance.relays import Relay
 from forewarn.store import migrations, tables
 from forewarn.store.mapping import Row
 from forewarn.store.port import (
@@ -553,6 +554,14 @@ class PostgresqlStore(SqlStore):
             message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
             raise StoreUnavailable(message) from lost
         return told
+
+    def hear(self, relays: Iterable[Relay]) -> None:
+        try:
+            with self._transaction(self._beats) as connection:
+                SqlTransaction(connection).put_relays(relays)
+        except _Lost as lost:
+            message = f"the connection to {self._place} was lost while relays were noted ({lost})"
+            raise StoreUnavailable(message) from lost
 
     def close(self) -> None:
         self._deciding.close()

@@ -30,6 +30,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
 )
+from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import (
@@ -225,6 +226,15 @@ class SqlReading:
     def tokens(self) -> dict[str, Token]:
         found = self._values(tables.TOKENS, tables.tokens.c.name, None)
         return dict(sorted((token.name, token) for token in found))
+
+    def relay_tokens(self) -> dict[str, RelayToken]:
+        found = self._values(tables.RELAY_TOKENS, tables.relay_tokens.c.digest, None)
+        oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
+        return {token.digest: token for token in oldest_first}
+
+    def relays(self) -> dict[str, Relay]:
+        found = self._values(tables.RELAYS, tables.relays.c.host, None)
+        return {relay.host: relay for relay in found}
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         if "\0" in query.by:  # no row has it, and PostgreSQL would not look for it

@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import Changes, Operation, key
+from forewarn.maintenance.relays import Relay
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import (
@@ -109,6 +110,11 @@ class SqlStore:
             transaction.put_sightings(seen, replica.beat_at)
         return replica.beat_at
 
+    def hear(self, relays: Iterable[Relay]) -> None:
+        with self.write() as transaction:
+            assert isinstance(transaction, SqlTransaction)
+            transaction.put_relays(relays)
+
     def join(self, name: str) -> Membership:
         raise StoreUnusable(f"{self._place} is one process's: {name!r} cannot share it")
 
@@ -182,6 +188,8 @@ class SqlTransaction(SqlReading):
         self._put(tables.DRAINS, changes.drains)
         self._delete(tables.tokens, "name", changes.revoked_tokens)
         self._write(insert(tables.tokens), map(tables.TOKENS.row, changes.tokens))
+        self._delete(tables.relay_tokens, "digest", changes.void_relay_tokens)
+        self._put(tables.RELAY_TOKENS, changes.relay_tokens)
         self._delete(tables.machines, "key", changes.removed_machines)
         self._delete(tables.sightings, "machine", changes.removed_machines)
         self._delete(tables.scopes, "key", changes.removed_scopes)
@@ -271,6 +279,18 @@ class SqlTransaction(SqlReading):
 
     def forget_replica(self, name: str) -> None:
         self._delete(tables.replicas, "name", [name])
+
+    def mark_relay(self, host: str, held_for: datetime | None) -> None:
+        marked = update(tables.relays).where(tables.relays.c.host == host)
+        self._run(marked.values(held_for=held_for))
+
+    def forget_relay(self, host: str) -> None:
+        self._delete(tables.relays, "host", [host])
+
+    def put_relays(self, relays: Iterable[Relay]) -> None:
+        """Write what was heard of relays, where nobody heard later; for `SqlStore.hear`."""
+        refuse_nul(relays := sorted(relays, key=attrgetter("host")))  # in one order, as sightings
+        self._put(tables.RELAYS, relays)
 
     def put_replica(self, replica: Replica) -> None:
         """Write what a replica says of itself; for `SqlStore.beat`."""
@@ -368,6 +388,9 @@ def _upsert(dialect: str, table: Table) -> Executable:
         where = table.c.asked_at <= statement.excluded.asked_at
         silent = statement.excluded.agent.is_(None)
         new |= {n: case((silent, table.c[n]), else_=new[n]) for n in ("agent", "reason")}
+    if table is tables.relays:
+        where = table.c.heard_at <= statement.excluded.heard_at
+        del new["held_for"]  # `mark_relay` alone writes it
     upsert: Executable = statement.on_conflict_do_update(
         index_elements=key_of, set_=new, where=where
     )

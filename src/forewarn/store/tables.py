@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from forewarn.maintenance import accounts, decide, model
+from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.store import port
 from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
 from forewarn.vocabulary import EventType
@@ -222,6 +223,19 @@ audit = Table(
     Index(None, "done", "sequence"),
 )
 
+relay_tokens = Table(
+    "relay_tokens",
+    metadata,
+    *columns(RelayToken, digest=Column("digest", Text, primary_key=True)),
+)
+
+relays = Table(
+    # What was heard last of the relay of each host.
+    "relays",
+    metadata,
+    *columns(Relay, host=Column("host", Text, primary_key=True)),
+)
+
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
@@ -236,3 +250,5 @@ REPLICAS = Mapping(port.Replica, replicas)
 SIGHTINGS = Mapping(port.SeenMachine, sightings)
 TOKENS = Mapping(accounts.Token, tokens)
 AUDIT = Mapping(accounts.AuditRecord, audit, done=attrgetter("done"))
+RELAY_TOKENS = Mapping(RelayToken, relay_tokens)
+RELAYS = Mapping(Relay, relays)

@@ -1,0 +1,147 @@
+"""The relays on hosts: their tokens, what was heard of each, and which hosts are held for theirs.
+
+Notice is time in which guests can read and approve. On a host with a relay they can while the relay
+reaches the service, so a host whose relay is away is held: nothing of it starts, and NotBefore of
+its operations moves later by the time that the relay was away
+(docs/decisions/0020-relays-and-holds.md).
+
+A relay asks for news all the time, and each request says how far it has come. It is *away* once its
+next request is late; it is *back* once it asks again and has everything that concerns its host.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+BY: Final = "relay"
+"""Who places and releases these holds, as history shows it."""
+
+LATE: Final = timedelta(seconds=5)
+"""How late a relay's next request may be: as long as guests may miss anything at all
+(`timekeeping.OUTAGE_SECONDS`)."""
+
+HEARSAY: Final = timedelta(seconds=6)
+"""How much later it may be where another replica heard the relay last: that one writes it down
+within two seconds and this one reads it within two, if both have their turns."""
+
+MAX_TOKENS: Final = 2
+"""The most valid tokens of a host: the one that is used, and the one that replaces it."""
+
+
+class RelayToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of the token of a host's relay; the token itself is shown once."""
+
+    digest: str
+    """The SHA-256 of the token, in hex."""
+    host: str
+    """As the fleet spells it."""
+    created_by: str
+    created_at: datetime
+    used_at: datetime | None = None
+    """When it was used first; None before that."""
+
+
+class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was heard last of a host's relay, by whichever replica."""
+
+    host: str
+    replica: str
+    """The replica that heard it."""
+    version: str
+    started_at: datetime
+    heard_at: datetime
+    """When its last request for news came."""
+    due_at: datetime
+    """By when its next request is expected: the end of that one's wait, or its answer."""
+    epoch: str
+    sequence: int
+    """The change up to which it has everything, and the epoch in which this number counts."""
+    machines: int
+    """How many machines it serves."""
+    held_for: datetime | None = None
+    """The `heard_at` of the absence for which its host was held last; None once that is over."""
+
+
+class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica judges relays by."""
+
+    replica: str
+    """Its own name."""
+    since: datetime
+    """Since when it has known what all replicas hear: an absence counts from here at the earliest.
+    """
+    scale: float = 1.0
+    """Seconds of the service in one real second: relays live in real time."""
+    tokens: Mapping[str, datetime] = {}
+    """The hosts whose relays have a token: when the oldest valid one was made."""
+
+
+class RelayHolds(msgspec.Struct, frozen=True):
+    """Whose hosts to hold, since when, and whose to release."""
+
+    hold: tuple[tuple[Relay, datetime], ...] = ()
+    release: tuple[Relay, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be done."""
+        return bool(self.hold or self.release)
+
+
+# The tokens.
+
+
+def issue(known: Iterable[RelayToken], new: RelayToken) -> tuple[str, ...]:
+    """Return the digests of the tokens that become void when a host is given a new one.
+
+    The one that its relay uses stays valid, so that the new one can be brought there; of those
+    that were never used, none does.
+    """
+    own = [token for token in known if token.host == new.host]
+    used = [token for token in own if token.used_at is not None]
+    keep = max(used or own, key=lambda token: (token.created_at, token.digest), default=None)
+    return tuple(token.digest for token in own if token is not keep)
+
+
+def use(known: Iterable[RelayToken], used: RelayToken) -> tuple[str, ...]:
+    """Return the digests of the tokens that become void when a token is used first: older ones."""
+    return tuple(
+        token.digest
+        for token in known
+        if token.host == used.host
+        and token.digest != used.digest
+        and token.created_at <= used.created_at
+    )
+
+
+# Who is away.
+
+
+def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
+    """Tell whether a relay should have asked again by now."""
+    patience = LATE if relay.replica == terms.replica else LATE + HEARSAY
+    return now - max(relay.due_at, terms.since) > patience * terms.scale
+
+
+def judge(
+    relays: Iterable[Relay],
+    terms: RelayTerms,
+    has_all: Callable[[Relay], bool],
+    now: datetime,
+) -> RelayHolds:
+    """Return which hosts are to be held because their relay is away, and which released.
+
+    A host is held once for each absence: an operator may release it. `has_all` tells whether a
+    relay has everything that concerns its host.
+    """
+    hold, release = [], []
+    for relay in relays:
+        made = terms.tokens.get(relay.host)
+        guarded = made is not None and relay.heard_at >= made
+        away = guarded and is_away(relay, terms, now)
+        if away and relay.held_for != relay.heard_at:
+            hold.append((relay, max(relay.heard_at, terms.since)))
+        elif relay.held_for is not None and not away and (not guarded or has_all(relay)):
+            release.append(relay)
+    return RelayHolds(tuple(hold), tuple(release))

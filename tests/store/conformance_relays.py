@@ -1,0 +1,142 @@
+"""What every store must keep of relays: their tokens, and what was heard of each."""
+
+from datetime import datetime
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.store.port import Store, Transaction
+from store.conformance import assert_rolled_back, save
+from store.engines import Engine
+from store.values import MINUTE, NOW
+
+TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
+MOMENTS = st.integers(0, 10**6).map(lambda minutes: NOW + minutes * MINUTE)
+TOKENS = st.builds(
+    RelayToken,
+    digest=TEXTS,
+    host=TEXTS,
+    created_by=TEXTS,
+    created_at=MOMENTS,
+    used_at=st.none() | MOMENTS,
+)
+RELAYS = st.builds(
+    Relay,
+    host=TEXTS,
+    replica=TEXTS,
+    version=TEXTS,
+    started_at=MOMENTS,
+    heard_at=MOMENTS,
+    due_at=MOMENTS,
+    epoch=TEXTS,
+    sequence=st.integers(0, 2**62),
+    machines=st.integers(0, 10**6),
+    held_for=st.none() | MOMENTS,
+)
+
+
+def token(digest: str, host: str = "h1", **fields: object) -> RelayToken:
+    known = {"created_by": "ann", "created_at": NOW}
+    return msgspec.convert(known | fields | {"digest": digest, "host": host}, RelayToken)
+
+
+def relay(host: str = "h1", heard_at: datetime = NOW, **fields: object) -> Relay:
+    known: dict[str, object] = {
+        "replica": "a",
+        "version": "1",
+        "started_at": NOW,
+        "due_at": heard_at + MINUTE,
+        "epoch": "e",
+        "sequence": 7,
+        "machines": 3,
+    }
+    return msgspec.convert(known | fields | {"host": host, "heard_at": heard_at}, Relay)
+
+
+def known(store: Store) -> dict[str, Relay]:
+    with store.read() as reading:
+        return reading.relays()
+
+
+class Relays:
+    """Tokens come, are used and go; of a relay the latest that was heard counts."""
+
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+    @given(TOKENS, RELAYS)
+    def test_tokens_and_relays_are_read_back_exactly(
+        self,
+        engine: Engine,
+        tmp_path_factory: pytest.TempPathFactory,
+        made: RelayToken,
+        heard: Relay,
+    ) -> None:
+        store = engine.open(tmp_path_factory.mktemp("relays"))
+        save(store, Changes(relay_tokens=(made,)))
+        store.hear([heard])
+        with store.read() as reading:
+            assert reading.relay_tokens() == {made.digest: made}
+            assert reading.relays() == {heard.host: heard}
+        store.close()
+
+    def test_tokens_are_listed_the_oldest_first_and_go_when_void(self, store: Store) -> None:
+        late, early = token("a", created_at=NOW + MINUTE), token("b")
+        save(store, Changes(relay_tokens=(late, early)))
+        with store.read() as reading:
+            assert list(reading.relay_tokens().values()) == [early, late]
+        save(store, Changes(void_relay_tokens=("b", "nobody's")))
+        with store.read() as reading:
+            assert reading.relay_tokens() == {"a": late}
+
+    def test_a_token_that_was_used_replaces_itself(self, store: Store) -> None:
+        save(store, Changes(relay_tokens=(token("a"),)))
+        used = token("a", used_at=NOW + MINUTE)
+        save(store, Changes(relay_tokens=(used,)))
+        with store.read() as reading:
+            assert reading.relay_tokens() == {"a": used}
+
+    def test_of_a_relay_the_latest_that_anybody_heard_counts(self, store: Store) -> None:
+        store.hear([relay("h2"), relay("h1", NOW + MINUTE)])
+        store.hear([relay("h1", NOW, replica="b"), relay("h2", NOW + MINUTE, replica="b")])
+        assert known(store) == {
+            "h1": relay("h1", NOW + MINUTE),
+            "h2": relay("h2", NOW + MINUTE, replica="b"),
+        }
+
+    def test_what_is_heard_leaves_alone_for_which_absence_a_host_is_held(
+        self, store: Store
+    ) -> None:
+        store.hear([relay()])
+        with store.write() as transaction:
+            transaction.mark_relay("h1", NOW)
+            transaction.mark_relay("unknown", NOW)
+            assert transaction.relays()["h1"].held_for == NOW
+        store.hear([relay("h1", NOW + MINUTE)])
+        assert known(store) == {"h1": relay("h1", NOW + MINUTE, held_for=NOW)}
+        with store.write() as transaction:
+            transaction.mark_relay("h1", None)
+        assert known(store)["h1"].held_for is None
+
+    def test_a_relay_that_is_forgotten_is_gone(self, store: Store) -> None:
+        store.hear([relay("h1"), relay("h2")])
+        with store.write() as transaction:
+            transaction.forget_relay("h1")
+        assert list(known(store)) == ["h2"]
+
+    def test_a_mark_is_undone_with_its_transaction(self, store: Store) -> None:
+        store.hear([relay()])
+
+        def mark(transaction: Transaction) -> None:
+            transaction.mark_relay("h1", NOW)
+            transaction.forget_relay("h1")
+
+        assert_rolled_back(store, mark)
+        assert known(store) == {"h1": relay()}
+
+    def test_a_relay_that_says_a_nul_is_refused(self, store: Store) -> None:
+        with pytest.raises(Refused):
+            store.hear([relay(version="a\0b")])
+        assert known(store) == {}
