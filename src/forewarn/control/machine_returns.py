@@ -106,18 +106,11 @@ class ReturnWatch:
 
     async def look(self) -> None:
         """Look once; after StoreError the next look finds the same."""
-        news = self._news & self._awaiting.keys()
-        news.update(
-            operation.id
-            for operation in self._awaiting.values()
-            if decide.has_returned(operation, self._sighting)
-        )
-        self._news = set()  # what comes while the plane decides is for the next look
-        if news:
+        if news := self.take_news():
             try:
-                await asyncio.wrap_future(self._plane.record_returns(sorted(news)))
+                await asyncio.wrap_future(self._plane.record_returns(news))
             except BaseException:
-                self._news |= news
+                self._news.update(news)
                 raise
         now = self._clock.monotonic()
         if now - self._asked_again >= ASK_AGAIN_EVERY:
@@ -125,3 +118,14 @@ class ReturnWatch:
             for operation in self._awaiting.values():
                 if operation.status is EventStatus.RETURNING:
                     self._ask_again(operation)
+
+    def take_news(self) -> list[str]:
+        """Return the operations that the plane has to look at again; each is returned once."""
+        news = self._news & self._awaiting.keys()
+        news.update(
+            operation.id
+            for operation in self._awaiting.values()
+            if decide.has_returned(operation, self._sighting)
+        )
+        self._news = set()  # what comes while the plane decides is for the next look
+        return sorted(news)

@@ -1,9 +1,55 @@
-"""Fleets played from scenarios, without waiting and without a network.
+"""What tests of handlers use, and fleets played from scenarios.
 
-A text says what operators, guests, the connector and the clock do, and what must hold after that.
-`parser` reads it, `scenario` plays it over `harness`, a service without sockets, and `trace` checks
-what must hold over time. For tests of handlers, see docs/guides/handling.md.
+`emulator` is a server of Scheduled Events in the process of a test: `emulated_service` has the
+rules and the guest plane, `wire` the connections of handlers. `plugin` makes it a pytest fixture.
+
+A scenario is a text that says what operators, guests, the connector and the clock do, and what must
+hold after that. `parser` reads it, `scenario` plays it over `harness`, a service without sockets,
+and `trace` checks what must hold over time.
 
 Nothing here decides what is right: the rules do, and the expectations of the scenario. Time stands
-still until the scenario moves it. Used by `cli` and by tests.
+still until it is moved. Used by `cli` and by tests; the names below are public.
 """
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forewarn.maintenance.model import Refused
+    from forewarn.testing.emulator import (
+        EmulatedApproval,
+        EmulatedEvent,
+        EmulatedMachine,
+        Emulator,
+        NotIdle,
+    )
+    from forewarn.testing.wire import Exchange
+
+__all__ = [
+    "EmulatedApproval",
+    "EmulatedEvent",
+    "EmulatedMachine",
+    "Emulator",
+    "Exchange",
+    "NotIdle",
+    "Refused",
+]
+
+_ELSEWHERE = {"Refused": "forewarn.maintenance.model", "Exchange": "forewarn.testing.wire"}
+_EXTRA = ("httptools", "prometheus_client", "structlog")
+"""What `forewarn[testing]` installs."""
+
+if not TYPE_CHECKING:  # a type checker sees every name above, and that there is no other
+
+    def __getattr__(name: str) -> object:
+        """Load a public name at its first use."""
+        if name not in __all__:
+            raise AttributeError(f"module 'forewarn.testing' has no attribute {name!r}")
+        try:
+            found = importlib.import_module(_ELSEWHERE.get(name, "forewarn.testing.emulator"))
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRA:
+                raise
+            message = f"the emulator needs {error.name}: pip install 'forewarn[testing]'"
+            raise ImportError(message) from error
+        return getattr(found, name)

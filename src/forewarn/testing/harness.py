@@ -7,11 +7,11 @@ nothing else. A guest sees the rendered document, decoded as a client decodes it
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -49,6 +49,9 @@ MAX_WAKEUPS: Final = 100_000
 
 Answer = TypeVar("Answer")
 
+Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
+"""Runs a coroutine to its end."""
+
 
 class ServerKilled(Exception):  # noqa: N818 - what happened, not a mistake
     """The server died before the commit: nobody got an answer, and nothing changed."""
@@ -75,9 +78,18 @@ class _MortalStore(memory.MemoryStore):
 class Harness:
     """A fleet, its server and the time."""
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
-        self.clock = ManualClock(BEGINNING)
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        *,
+        beginning: datetime = BEGINNING,
+        run: Run = asyncio.run,
+    ) -> None:
+        self.clock = ManualClock(beginning)
+        self.beginning = beginning
         self.elapsed = timedelta()
+        self._run = run
         self._tasks: dict[str, Task] = {}
         self._sightings: dict[str, Sighting] = {}
         """What the machines' requests told last, by key: in the server's memory alone."""
@@ -96,8 +108,8 @@ class Harness:
         """Start the server from its store, in the order of the real service."""
         if self.up:
             raise Impossible("the server runs already")
-        feed = Changefeed()
-        loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
+        feed = self.feed = Changefeed()
+        loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
         writer = InlineWriter(self._store, self._watch, feed)
         plane = Plane(
@@ -105,11 +117,11 @@ class Harness:
             self._mint,
             self._policy,
             may_start=self._watch.may_start,
-            sighting=self._sightings.get,
+            sighting=self.sighting,
         )
-        self._returns = ReturnWatch(plane, self._watch, self._sightings.get, lambda _: None)
+        self._returns = ReturnWatch(plane, self._watch, self.sighting, lambda _: None)
         self._heartbeat = Heartbeat(plane, self._watch, loop_time)
-        asyncio.run(self._heartbeat.begin())
+        self._run(self._heartbeat.begin())
         plane.release_claims().result()
         self._documents = Documents()
         with self._store.read() as reading:
@@ -120,9 +132,13 @@ class Harness:
         feed.subscribe(self._judge)
         feed.subscribe(self._returns.learn)
         self._watch.open()
-        self._plane = plane
+        self.plane = plane
         self.up = True
         self._tick()
+
+    def sighting(self, machine_key: str) -> Sighting | None:
+        """Return what a machine's requests told last, None if it has not asked."""
+        return self._sightings.get(machine_key)
 
     def _judge(self, changes: Changes) -> None:
         """Check what the guests' documents and the operations have become by a commit."""
@@ -155,7 +171,7 @@ class Harness:
         self._doomed = self._store.doomed = False
         self._sightings.clear()
         self._heartbeat.stop()
-        asyncio.run(self._heartbeat.run())
+        self._run(self._heartbeat.run())
         self.up = False
 
     def doom(self) -> None:
@@ -167,17 +183,23 @@ class Harness:
         self._need_server()
         self._store.doomed = self._doomed
         try:
-            answer = question(self._plane).result()
+            answer = question(self.plane).result()
         except ServerKilled:
             self.kill()
             raise
         finally:
             self._store.doomed = False
-        self._claim()
-        asyncio.run(self._returns.look())
-        self._claim()
-        self._check_trace()
+        self.follow_up()
         return answer
+
+    def follow_up(self) -> None:
+        """Let the connector claim tasks and look for machines that are back."""
+        self._claim()
+        if news := self._returns.take_news():
+            self.plane.record_returns(news).result()
+            self._claim()
+        if self._trace.complaints:
+            raise InvariantBroken(self._trace.complaints[0])
 
     def record_request(self, machine: str, report: AgentReport | None = None) -> None:
         """Let a guest ask for its events, which turns its scope on.
@@ -248,7 +270,7 @@ class Harness:
     def trust_clock(self) -> None:
         """Let an operator declare that the wall clock is right."""
         self._need_server()
-        asyncio.run(self._heartbeat.believe())
+        self._run(self._heartbeat.believe())
         self._tick()
 
     def reads(self, scope: str, version: Version) -> Listing:
@@ -279,13 +301,9 @@ class Harness:
                 reading.holds(),
                 {},
                 self._watch.now(),
-                up_since=BEGINNING,
+                up_since=self.beginning,
                 clock=self._watch.clock_doubt(),
             )
-
-    def _check_trace(self) -> None:
-        if self._trace.complaints:
-            raise InvariantBroken(self._trace.complaints[0])
 
     def _need_server(self) -> None:
         if not self.up:
@@ -294,7 +312,7 @@ class Harness:
     def _next_wakeup(self) -> timedelta | None:
         if not self.up or not self._watch.may_start():
             return None
-        wakeup = self._plane.next_wakeup().result()
+        wakeup = self.plane.next_wakeup().result()
         return None if wakeup is None else self.elapsed + (wakeup - self._watch.now())
 
     def _pass(self, until: timedelta) -> None:
@@ -305,5 +323,5 @@ class Harness:
         self.ask(lambda plane: plane.advance())
 
     def _claim(self) -> None:
-        while tasks := self._plane.claim("connector", LEASE, CLAIMS).result():
+        while tasks := self.plane.claim("connector", LEASE, CLAIMS).result():
             self._tasks.update({task.operation: task for task in tasks})

@@ -591,22 +591,22 @@ class _Words:
         return tuple(found)
 
     def span(self, expected: str) -> timedelta:
-        span = _span(self._word)
-        if span is None:
+        found = span(self._word)
+        if found is None:
             raise self.error(expected)
         self._next += 1
-        return span
+        return found
 
     def seconds(self) -> int:
         return int(self.span("a span, such as 90s").total_seconds())
 
     def signed_span(self) -> timedelta:
         """Take a span with its sign, such as `+24h`."""
-        sign, span = self._word[:1], _span(self._word[1:])
-        if sign not in {"+", "-"} or span is None:
+        sign, found = self._word[:1], span(self._word[1:])
+        if sign not in {"+", "-"} or found is None:
             raise self.error("a span with its sign, such as +24h or -1h")
         self._next += 1
-        return span if sign == "+" else -span
+        return found if sign == "+" else -found
 
     def moment(self) -> datetime:
         return BEGINNING + self.span(A_TIME)
@@ -641,7 +641,8 @@ class _Words:
         return kind(self.one_of_these(kind, expected))
 
 
-def _span(text: str) -> timedelta | None:
+def span(text: str) -> timedelta | None:
+    """Return a span such as `1h30m`; None for what is none."""
     match = SPAN.fullmatch(text) if text else None
     if match is None:
         return None

@@ -52,7 +52,8 @@ class LongPolls:
         self._of_scope: dict[str, set[LongPoll]] = {}
         self._count = 0
         self._woken: deque[LongPoll] = deque()
-        self._is_waking = False
+        self.is_waking = False
+        """Whether more are answered at the loop's next turn."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -108,7 +109,7 @@ class LongPolls:
             self._woken.append(poll)
 
     def _wake_on(self) -> None:
-        self._is_waking = False
+        self.is_waking = False
         self._wake()
 
     def _wake(self) -> None:
@@ -119,8 +120,8 @@ class LongPolls:
             self._wake_soon()
 
     def _wake_soon(self) -> None:
-        if self._woken and not self._is_waking:
-            self._is_waking = True
+        if self._woken and not self.is_waking:
+            self.is_waking = True
             self._loop.call_soon(self._wake_on)
 
     def _wake_one(self, poll: LongPoll) -> None:

@@ -1,6 +1,7 @@
 """The guest plane put together, as the service fills, opens, feeds and stops it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -15,6 +16,7 @@ from forewarn.protocol import exchange
 from forewarn.server import secret_files
 from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
+from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.counters import Counters, Figures
 from forewarn.server.guest.documents import Documents
@@ -23,7 +25,7 @@ from forewarn.server.guest.endpoint import GuestEndpoint
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
-from forewarn.server.guest.machines import Proxies, Registry
+from forewarn.server.guest.machines import Proxies, Registry, Source
 from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.sockets import HandedOver, SocketUnusable
@@ -93,7 +95,7 @@ class GuestPlane:
             monotonic=clock.monotonic,
             counters=self._counters,
         )
-        writer = AnswerWriter(wall, mint(), rules.clock_scale, age)
+        writer = self._writer = AnswerWriter(wall, mint(), rules.clock_scale, age)
         self._polls = Polls(self._registry, self._documents, limiter=limiter, writer=writer)
         self._connections = Connections(
             self._endpoint,
@@ -245,6 +247,19 @@ class GuestPlane:
         for proxies, secrets in zip(self._proxies, read, strict=True):
             if proxies is not None:
                 proxies.secrets = secrets
+
+    def connection(self, source: Source) -> Connection:
+        """Return a new connection of a peer, for who accepts peers elsewhere."""
+        return Connection(self._connections, source)
+
+    def note_jump(self) -> None:
+        """Note that the clock was moved: what answers tell of the time is read again."""
+        self._writer.until = -math.inf
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether waiting requests are about to be answered."""
+        return self._connections.long_polls.is_waking
 
     def suspend(self) -> None:
         """Close every connection without an answer until `resume`: what is known may be too old."""

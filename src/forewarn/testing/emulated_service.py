@@ -1,0 +1,269 @@
+"""The service of an emulator: the harness's rules, with the guest plane in front of them.
+
+Maintenance that has started lasts as long as the simulated connector's, unless a test ends it
+before. A machine that has asked once is taken to go on asking while the clock is moved: in real
+time it polls a few times at most while fifteen minutes pass. Used on the emulator's thread alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.connectors import simulated
+from forewarn.connectors.port import Outcome
+from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.model import Changes, Enablement, Operation, Refused, Sighting, key
+from forewarn.server.guest.plane import GuestPlane
+from forewarn.server.settings import RulesSettings, Settings
+from forewarn.server.sockets import HandedOver
+from forewarn.testing.harness import Harness
+from forewarn.testing.wire import Wire, WireConnection
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+BACK: Final = timedelta(days=3650)
+"""How long a machine may take to ask again: a test's clock says nothing about a real handler's."""
+
+SECOND: Final = timedelta(seconds=1)
+
+MAX_STEPS: Final = 100_000
+"""The most ends of maintenance that one wait passes; more is a fault of the rules."""
+
+
+DELAYED_TURNS: Final = 10
+"""Turns of the loop from the end of a first answer's delay to the answer: six, and some to spare.
+Everything else happens in the turn that it is due in."""
+
+
+class EmulatedService(Harness):
+    """A fleet, its rules and its guest plane on a loopback port."""
+
+    def __init__(
+        self,
+        rules: RulesSettings,
+        beginning: datetime,
+        run: Callable[[Coroutine[Any, Any, None]], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._guests: GuestPlane | None = None
+        self._ends: dict[str, timedelta] = {}
+        """When what has started ends by itself, by operation."""
+        self._listening: dict[str, datetime] = {}
+        """Until when machines have gone on asking, by key."""
+        self._on_news = on_news
+        self._is_following = False
+        self.fault: BaseException | None = None
+        """What went wrong where nobody waits for an answer."""
+        policy = msgspec.structs.replace(rules.policy, back=BACK)
+        self._settings = Settings(rules=rules)
+        self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
+        super().__init__(Fleet(), policy, beginning=beginning, run=run)
+
+    async def open(self, port: int) -> int:
+        """Open the port, 0 for any free one; return which it is."""
+        settings = self._settings
+        guests = self._guests = GuestPlane(
+            listeners=(),
+            limits=settings.guest,
+            rules=settings.guest_rules,
+            backend=self.plane,
+            time=self.clock,
+            wall=self.clock,
+            on_turn=lambda _: None,  # a test may stop in a debugger: that is no outage
+            mint=self._mint,
+            handed_over=HandedOver(),
+        )
+        guests.fill((), (), ())
+        self.feed.subscribe(guests.learn)
+        self.feed.subscribe(self._learn)
+        await guests.open()
+        self.wire = Wire(
+            guests.connection,
+            self.clock,
+            settings.guest,
+            on_request=self._on_news,
+            on_answer=self._follow,
+        )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: WireConnection(self.wire), "127.0.0.1", port
+        )
+        number: int = self._server.sockets[0].getsockname()[1]
+        return number
+
+    async def close(self) -> None:
+        """Close the port and every connection."""
+        assert self._guests is not None
+        self._server.close()
+        for connection in list(self.wire.open):
+            connection.abort()
+        self._guests.suspend()
+        await self._guests.close()
+
+    async def settle(self) -> None:
+        """Return when all that has changed was told to those who wait for it."""
+        assert self._guests is not None
+        quiet = 0
+        while quiet <= self._chain:
+            busy = self._guests.is_waking or self._is_following or self.wire.pending
+            quiet = 0 if busy else quiet + 1
+            await asyncio.sleep(0)  # the loop's next turns are what is waited for
+        if self.fault is not None:
+            raise self.fault
+
+    # What follows from a request or a change.
+
+    def _learn(self, changes: Changes) -> None:
+        for operation in changes.operations:
+            if operation.status is EventStatus.RETURNING:
+                # It need not wait for the end of its waiting request to ask again.
+                asyncio.get_running_loop().call_soon(self._ask_again, operation)
+        self._follow_soon()
+
+    def _ask_again(self, operation: Operation) -> None:
+        assert self._guests is not None
+        self._guests.ask_again(operation)
+
+    def _follow_soon(self) -> None:
+        if not self._is_following:
+            self._is_following = True
+            asyncio.get_running_loop().call_soon(self._follow)
+
+    def _follow(self) -> None:
+        self._is_following = False
+        try:
+            self.follow_up()
+        except BaseException as error:  # noqa: BLE001 - the next call of the test raises it
+            self.fault = self.fault or error
+        self._on_news()
+
+    def sighting(self, machine_key: str) -> Sighting | None:
+        """Return what a machine's requests told last.
+
+        The guest plane notes whole seconds. Nothing lasts for less than a second here, so who asked
+        in the second in which maintenance ended has asked after that.
+        """
+        told = super().sighting(machine_key)
+        seen = self._guests.seen(machine_key) if self._guests is not None else None
+        if seen is None:
+            return told
+        asked_at = seen.asked_at + SECOND
+        if told is not None:
+            asked_at = max(asked_at, told.asked_at)
+        since = self._listening.get(machine_key, asked_at)
+        return msgspec.structs.replace(seen, asked_at=max(asked_at, since))
+
+    # Time.
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass, and all happen that is due meanwhile."""
+        self.advance_to(self.elapsed + by)
+
+    def advance_to(self, moment: timedelta) -> None:
+        """Let time pass to a moment, from the beginning."""
+        for _ in self.run_until(moment, inclusive=True):
+            pass
+
+    def _next_wakeup(self) -> timedelta | None:
+        known = super()._next_wakeup()
+        return min([*self._ends.values(), *([known] if known is not None else [])], default=None)
+
+    def _pass(self, until: timedelta) -> None:
+        super()._pass(until)
+        if self._guests is None:
+            return
+        self._guests.note_jump()
+        down = {
+            key(name)
+            for operation in self.live()
+            if operation.status in {EventStatus.STARTED, EventStatus.RETURNING}
+            for name in operation.machines
+        }
+        now = self.clock.now()
+        for machine in self._guests.machines:
+            if machine not in down and self._guests.seen(machine) is not None:
+                self._listening[machine] = now
+
+    def _tick(self) -> None:
+        for operation in [name for name, end in self._ends.items() if end <= self.elapsed]:
+            self.end(operation, Outcome(succeeded=True))
+        super()._tick()
+
+    def _claim(self) -> None:
+        super()._claim()
+        started = {o.id: o for o in self.live() if o.status is EventStatus.STARTED}
+        for name in started.keys() - self._ends.keys():
+            operation = started[name]
+            assert operation.started_at is not None
+            lasts = simulated.DURATIONS[operation.event_type]
+            self._ends[name] = operation.started_at + lasts - self.beginning
+
+    def end(self, operation: str, outcome: Outcome) -> None:
+        """End what has started, well or not."""
+        self._ends.pop(operation, None)
+        self.report(operation, outcome, None)
+
+    # What a test asks for.
+
+    def live(self) -> list[Operation]:
+        """Return the operations that are not over."""
+        return list(self.look(lambda reading: reading.live_operations()).values())
+
+    def operations(self) -> list[Operation]:
+        """Return every operation that there ever was, in the order of their maintenance."""
+        return list(self._store.all_operations.values())
+
+    def started(self, operation: str) -> list[str]:
+        """Return an operation that has started and has not ended; `""` is for all of them.
+
+        Raises:
+            Refused: It is not so, or there is none.
+        """
+        found = [name for name in self._ends if operation in {"", name}]
+        if found:
+            return found
+        known = self.operation(operation) if operation else None
+        message = "nothing has started" if known is None else f"{operation} is {known.status}"
+        hint = "it starts once a machine approves it, or when advance() passes its notice"
+        raise Refused(ErrorCode.CONFLICT, f"{message}: {hint}", operation=operation)
+
+    def finish(self, operation: str) -> None:
+        """Let an operation take its time and succeed; `""` is for all that have started."""
+        for name in self.started(operation):
+            self.advance_to(max(self.elapsed, self._ends.get(name, self.elapsed)))
+
+    def fail(self, operation: str, reason: str) -> None:
+        """Let an operation fail now; `""` is for all that have started."""
+        for name in self.started(operation):
+            self.end(name, Outcome(succeeded=False, message=reason))
+
+    def work_off(self) -> list[str]:
+        """Carry out what has started, as far as that goes; return what is awaited then."""
+        for _ in range(MAX_STEPS):
+            live = self.live()
+            if not live:
+                return []
+            if self._ends:
+                self.advance_to(max(self.elapsed, min(self._ends.values())))
+            elif all(o.status is EventStatus.QUEUED for o in live):
+                due = self._next_wakeup()
+                if due is None:
+                    return [_awaited(o) for o in live]
+                self.advance_to(max(self.elapsed, due))
+            else:
+                return [_awaited(o) for o in live]
+        message = f"maintenance goes on after {MAX_STEPS} steps"
+        raise AssertionError(message)
+
+
+def _awaited(operation: Operation) -> str:
+    what = f"{operation.event_type} of {', '.join(operation.machines)} ({operation.id})"
+    if operation.status is EventStatus.SCHEDULED:
+        if operation.held_at is not None:
+            return f"{what} is held"
+        return f"{what} waits for {operation.waits_for or 'an approval'}"
+    if operation.status is EventStatus.RETURNING:
+        return f"{what} waits until {', '.join(operation.awaited)} asks for events again"
+    return f"{what} is {operation.status}"

@@ -1,0 +1,501 @@
+"""The emulator: Scheduled Events on a loopback port, with a clock that stands until it is told.
+
+    with Emulator() as emulator:
+        machine = emulator.machine("web-0")
+        event = emulator.schedule("Reboot", "web-0")
+        ...                              # your handler reads, drains and approves
+        emulator.until_idle()
+        assert event.approved_by == "web-0"
+
+The wire, the rules and the guest plane are the service's own, on one background thread. Any thread
+may call an emulator, also one in which an event loop runs: no call but `until_idle` and `until`
+waits for anything but that thread.
+"""
+
+import asyncio
+import operator
+import threading
+import tomllib
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from forewarn import clock
+from forewarn.maintenance import fleet, planner
+from forewarn.maintenance.model import Event, Operation, Refused, key
+from forewarn.server.settings import RulesSettings
+from forewarn.testing import parser
+from forewarn.testing.emulated_service import EmulatedService
+from forewarn.testing.wire import Exchange
+from forewarn.vocabulary import ErrorCode, EventSource, EventType
+
+T = TypeVar("T")
+
+Span: TypeAlias = timedelta | float | str
+"""A `timedelta`, seconds, or a text such as `90s`, `15m` or `1h30m`."""
+
+IDLE_SECONDS: Final = 10.0
+"""How long `until_idle` and `until` wait, in real seconds: ten polls of a usual handler."""
+
+CLOSE_SECONDS: Final = 30.0
+"""How long the end waits for the thread, which only closes sockets then."""
+
+DEFAULT: Final = "127.0.0.1"
+
+
+class NotIdle(TimeoutError):  # noqa: N818 - what it is not
+    """Something that was waited for did not happen in time; the message says what."""
+
+
+class EmulatedMachine(msgspec.Struct, frozen=True):
+    """A machine, and where its handler finds its events."""
+
+    name: str
+    endpoint: str
+    """The URL before `/metadata/...`."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What to set so that clients ask here: Forewarn's, its agent's, and curl's proxies."""
+        return {"FOREWARN_ENDPOINT": self.endpoint, "NO_PROXY": DEFAULT, "no_proxy": DEFAULT}
+
+
+class EmulatedApproval(msgspec.Struct, frozen=True):
+    """The first approval of an event."""
+
+    event_id: str
+    by: str
+    """The machine, or the operator who approved on its behalf."""
+    at: datetime
+
+
+class EmulatedEvent:
+    """An event, always as it is now."""
+
+    def __init__(self, emulator: "Emulator", operation: str, event_id: str) -> None:
+        self._emulator = emulator
+        self.operation = operation
+        """The operation that it belongs to, such as `1.1`."""
+        self.event_id = event_id
+
+    def __repr__(self) -> str:
+        """Return what it is and where it is in its life."""
+        return f"<{self.event_type} of {', '.join(self.machines)}: {self.status}>"
+
+    @property
+    def event_type(self) -> str:
+        """`Freeze`, `Reboot`, `Redeploy`, `Preempt` or `Terminate`."""
+        return self._now().event_type.value
+
+    @property
+    def status(self) -> str:
+        """Where it is in its life.
+
+        `Scheduled`, `Started`, `Completed`, `Failed` or `Canceled`; `Queued` before guests see it,
+        and `Returning` while they still read Started, until their machines have asked again.
+        """
+        return self._now().status.value
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines that it affects, in the order of `Resources`."""
+        return self._event().machines
+
+    @property
+    def not_before(self) -> datetime:
+        """When it starts without an approval."""
+        return self._now().not_before
+
+    @property
+    def approved_by(self) -> str:
+        """The machine that approved it first; `""` while none has."""
+        approval = self._event().approval
+        return "" if approval is None else approval.by
+
+    @property
+    def start_cause(self) -> str:
+        """Why it started: `approved`, `notice-over` or `no-notice`; `""` while it has not."""
+        cause = self._now().start_cause
+        return "" if cause is None else cause.value
+
+    @property
+    def outcome(self) -> str:
+        """What was said at its end; `""` for nothing."""
+        return self._now().outcome
+
+    def _now(self) -> Operation:
+        found = self._emulator.read(lambda service: service.operation(self.operation))
+        assert found is not None  # nothing is ever forgotten here
+        return found
+
+    def _event(self) -> Event:
+        return next(event for event in self._now().events if event.id == self.event_id)
+
+
+class Emulator:
+    """Scheduled Events for tests; a context manager.
+
+    Args:
+        rules: Settings of `[rules]`, such as `{"enablement": "first-request"}`.
+        port: The port on 127.0.0.1; 0 is any free one.
+        beginning: What the clock shows at first; None for the time of day.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: Mapping[str, object] | None = None,
+        port: int = 0,
+        beginning: datetime | None = None,
+    ) -> None:
+        self._rules = msgspec.convert(dict(rules or {}), RulesSettings)
+        self._port = port
+        self._beginning = beginning
+        self._news = threading.Condition()
+        self._changes = 0
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._service: EmulatedService
+        self._machines: dict[str, EmulatedMachine] = {}
+
+    # Beginning and end.
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def start(self) -> None:
+        """Open the port; once."""
+        assert self._thread is None, "an emulator is started once"
+        ready: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name="forewarn-emulator", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._port = ready.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def stop(self) -> None:
+        """Close the port and every connection, and end the thread; more than once is no matter."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self, ready: "Future[int]") -> None:
+        loop = self._loop = asyncio.new_event_loop()
+        try:
+            try:
+                beginning = self._beginning or clock.SystemClock().now().replace(microsecond=0)
+                self._service = EmulatedService(
+                    self._rules, beginning, loop.run_until_complete, self._tell
+                )
+                port = loop.run_until_complete(self._service.open(self._port))
+            except BaseException as error:  # noqa: BLE001 - whoever starts it gets it
+                ready.set_exception(error)
+                return
+            ready.set_result(port)
+            loop.run_forever()
+            loop.run_until_complete(self._service.close())
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+                loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            loop.close()
+
+    # The fleet.
+
+    def machine(self, name: str, **fields: object) -> EmulatedMachine:
+        """Add a machine of its own, with the fields of a `[[machine]]` of the fleet file."""
+        self.fleet({"machine": [{"name": name, **fields}]})
+        return self._machines[key(name)]
+
+    def fleet(self, definition: Mapping[str, object] | Path | str) -> tuple[EmulatedMachine, ...]:
+        """Add machines as a fleet file defines them, and return all that there are.
+
+        Args:
+            definition: TOML text, the path of a file, or what TOML would be read as.
+        """
+        if isinstance(definition, Path):
+            definition = definition.read_text(encoding="utf-8")
+        if isinstance(definition, str):
+            definition = tomllib.loads(definition)
+        wanted = msgspec.convert(definition, fleet.Fleet)
+
+        def apply(service: EmulatedService) -> list[str]:
+            service.ask(lambda plane: plane.apply_fleet(wanted))
+            machines = service.look(lambda reading: reading.machines())
+            if not service.wire.default_machine and machines:
+                service.wire.default_machine = next(iter(machines))
+            return [machine.name for machine in machines.values()]
+
+        for name in self._change(apply):
+            endpoint = f"{self._address}/vm/{name}"
+            self._machines.setdefault(key(name), EmulatedMachine(name, endpoint))
+        return tuple(self._machines.values())
+
+    @property
+    def _address(self) -> str:
+        return f"http://{DEFAULT}:{self._port}"
+
+    @property
+    def endpoint(self) -> str:
+        """The URL before `/metadata/...` of the machine that was added first."""
+        return self._address
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What to set so that clients ask as the machine that was added first."""
+        return EmulatedMachine("", self.endpoint).environment
+
+    # Maintenance.
+
+    def schedule(
+        self,
+        event_type: str,
+        *machines: str,
+        notice: Span | None = None,
+        scope: str = "",
+        host: str = "",
+        source: str = "Platform",
+        description: str | None = None,
+        duration_seconds: int = -1,
+        no_notice: bool = False,
+    ) -> EmulatedEvent:
+        """Announce maintenance of machines, of a scope or of a host.
+
+        Args:
+            event_type: `Freeze`, `Reboot`, `Redeploy`, `Preempt` or `Terminate`.
+            *machines: Their names.
+            notice: How long until NotBefore; None for the least that the type has.
+            scope: All machines of an availability set, a scale set or a cloud service.
+            host: All machines on it.
+            source: `Platform` or `User`.
+            description: What guests read; None for the usual text.
+            duration_seconds: What guests read; -1 is unknown.
+            no_notice: Whether it has happened already: the event is Started at once.
+
+        Returns:
+            Its first event: of several scopes or update domains each has its own in `history`.
+
+        Raises:
+            Refused: The rules do not allow it, for example too short a notice.
+        """
+        kind, asked_by = EventType(event_type), EventSource(source)
+
+        def request(service: EmulatedService) -> tuple[str, str]:
+            at = None if notice is None else service.clock.now() + span(notice)
+            wanted = planner.Request(
+                event_type=kind,
+                source=asked_by,
+                machines=machines,
+                scope=scope,
+                host=host,
+                not_before=at,
+                description=description,
+                duration_seconds=duration_seconds,
+                no_notice=no_notice,
+                requested_by="emulator",
+            )
+            first = service.ask(lambda plane: plane.request(wanted)).operations[0]
+            return first.id, first.events[0].id
+
+        return EmulatedEvent(self, *self._change(request))
+
+    def finish(self, event: EmulatedEvent | None = None) -> None:
+        """Let what has started take its time and succeed; None is for all that has started.
+
+        The clock moves on by what is left of it. Then the event is gone as soon as its machines
+        have asked again, if they ever asked.
+
+        Raises:
+            Refused: Nothing has started.
+        """
+        self._change(lambda service: service.finish(_operation_of(event)))
+
+    def fail(self, event: EmulatedEvent | None = None, reason: str = "it failed") -> None:
+        """Let what has started fail now; None is for all that has started.
+
+        Raises:
+            Refused: Nothing has started.
+        """
+        self._change(lambda service: service.fail(_operation_of(event), reason))
+
+    def cancel(self, event: EmulatedEvent | None = None, reason: str = "canceled") -> None:
+        """Cancel what is Scheduled; None is for all that is.
+
+        Raises:
+            Refused: It has started, or is over.
+        """
+
+        def cancel(service: EmulatedService) -> None:
+            names = [_operation_of(event)] if event else [o.id for o in service.live() if o.pending]
+            for name in names:
+                service.ask(operator.methodcaller("cancel", name, reason=reason))
+
+        self._change(cancel)
+
+    # Time.
+
+    @property
+    def now(self) -> datetime:
+        """What the clock shows."""
+        return self.read(lambda service: service.clock.now())
+
+    def advance(self, by: Span) -> None:
+        """Let time pass.
+
+        When this returns, all that is due by then has happened, documents show it, and waiting
+        requests are answered.
+        """
+        length = span(by)
+        self._change(lambda service: service.advance(length))
+
+    def until_idle(self, seconds: float = IDLE_SECONDS) -> None:
+        """Let handlers work until no maintenance is left.
+
+        Handlers read and approve in real time. What has started is carried out at once: the clock
+        moves on by as long as it takes, and never only because a notice is to pass. It is over when
+        its machines have asked again.
+
+        Args:
+            seconds: How long to wait for handlers, in real time.
+
+        Raises:
+            NotIdle: What is left waits for a handler; the message says for what.
+        """
+        self._wait(lambda: self._change(lambda service: service.work_off()), seconds)
+
+    def until(self, condition: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
+        """Wait until a condition holds; it is asked after each answer and each change.
+
+        Args:
+            condition: Is called in this thread.
+            seconds: How long to wait, in real time.
+
+        Raises:
+            NotIdle: It does not hold in time.
+        """
+        self._wait(lambda: [] if condition() else ["the condition does not hold"], seconds)
+
+    def _wait(self, left: Callable[[], list[str]], seconds: float) -> None:
+        until = clock.monotonic() + seconds
+        seen, waiting = -1, list[str]()
+        while self._has_news(seen, until - clock.monotonic()):
+            seen = self._changes  # before the question: what comes meanwhile is news
+            if not (waiting := left()):
+                return
+        raise NotIdle(f"after {seconds:g} s: {'; '.join(waiting)}")
+
+    def _has_news(self, seen: int, seconds: float) -> bool:
+        with self._news:
+            return self._news.wait_for(lambda: self._changes != seen, max(0.0, seconds))
+
+    # What there is to see.
+
+    @property
+    def approvals(self) -> list[EmulatedApproval]:
+        """The first approval of each event, in their order."""
+        found = [
+            EmulatedApproval(event.id, event.approval.by, event.approval.at)
+            for operation in self._operations()
+            for event in operation.events
+            if event.approval is not None
+        ]
+        return sorted(found, key=lambda approval: approval.at)
+
+    def events(self) -> list[EmulatedEvent]:
+        """Return the events that guests see now."""
+        return [
+            EmulatedEvent(self, operation.id, event.id)
+            for operation in self._operations()
+            if operation.status.visible
+            for event in operation.events
+            if not event.silent
+        ]
+
+    def history(self) -> list[EmulatedEvent]:
+        """Return every event that there ever was, in the order of their maintenance."""
+        return [
+            EmulatedEvent(self, operation.id, event.id)
+            for operation in self._operations()
+            for event in operation.events
+        ]
+
+    @property
+    def requests(self) -> list[Exchange]:
+        """Every request of handlers, and its answer, oldest first."""
+        return self.read(lambda service: list(service.wire.exchanges))
+
+    def _operations(self) -> list[Operation]:
+        return self.read(lambda service: service.operations())
+
+    # The thread.
+
+    def read(self, question: Callable[[EmulatedService], T]) -> T:
+        """Return what the service answers, on its own thread."""
+
+        async def ask() -> T:
+            return question(self._service)
+
+        return self._call(ask())
+
+    def _change(self, order: Callable[[EmulatedService], T]) -> T:
+        async def carry_out() -> T:
+            self._service.follow_up()
+            done = order(self._service)
+            await self._service.settle()
+            return done
+
+        return self._call(carry_out())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None or not self._thread.is_alive():
+            coroutine.close()
+            raise Refused(ErrorCode.UNAVAILABLE, "the emulator is not running: use it in a 'with'")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _tell(self) -> None:
+        with self._news:
+            self._changes += 1
+            self._news.notify_all()
+
+
+def _operation_of(event: EmulatedEvent | None) -> str:
+    return "" if event is None else event.operation
+
+
+def span(length: Span) -> timedelta:
+    """Read a span; ValueError for what is none."""
+    if isinstance(length, timedelta):
+        found = length
+    elif isinstance(length, str):
+        read = parser.span(length)
+        if read is None:
+            message = f"invalid span {length!r}: expected one such as 90s, 15m or 1h30m"
+            raise ValueError(message)
+        found = read
+    else:
+        found = timedelta(seconds=length)
+    if found < timedelta():
+        message = f"invalid span {length!r}: the clock only goes forward"
+        raise ValueError(message)
+    return found

@@ -1,0 +1,276 @@
+"""The emulator's connections: each request passes here before the guest plane has it.
+
+A connection reads requests one at a time, exactly as the guest plane does, and hands each whole one
+to a connection of the guest plane, whose answer it passes on. So every exchange is recorded. What
+HTTP itself refuses is handed over as it came. All of it runs on the emulator's thread.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from forewarn.clock import Clock
+from forewarn.protocol.message import HttpRequest
+from forewarn.server import sockets
+from forewarn.server.guest import machines
+from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.http import CONTINUE, RequestReader
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.machines import Source
+
+MAX_EXCHANGES: Final = 10_000
+"""The exchanges that are kept, the latest ones: hours of a handler that polls once a second."""
+
+_INTERIM: Final = CONTINUE.partition(b"\r\n")[0]
+
+
+class Exchange(msgspec.Struct, kw_only=True):
+    """A request of a handler, and its answer."""
+
+    at: datetime
+    """When the request was complete, by the emulator's clock."""
+    method: str
+    target: str
+    """Path and query, as they were sent."""
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    status: int = 0
+    """Of the answer; 0 while there is none."""
+    answer: bytes = b""
+    """The body of the answer."""
+
+
+class Entrance(Protocol):
+    """Returns a connection of the guest plane for a peer."""
+
+    def __call__(self, source: Source, /) -> Connection: ...  # noqa: D102 - as the class says
+
+
+class Wire:
+    """What all connections share: the record of their exchanges, and the machine by default.
+
+    Args:
+        enter: Returns a connection of the guest plane.
+        clock: The emulator's.
+        limits: What a request may have.
+        on_request: Called when a request was recorded.
+        on_answer: Called when an answer is there, before it goes out.
+    """
+
+    default_machine = ""
+    """The key of the machine that asks where the path names none."""
+
+    def __init__(
+        self,
+        enter: Entrance,
+        clock: Clock,
+        limits: Limits,
+        *,
+        on_request: Callable[[], None],
+        on_answer: Callable[[], None],
+    ) -> None:
+        self.enter = enter
+        self.clock = clock
+        self.limits = limits
+        self.on_request = on_request
+        self.on_answer = on_answer
+        self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
+        self.open: set[WireConnection] = set()
+        self.pending = 0
+        """What is about to go out."""
+
+    def later(self, act: Callable[[], None]) -> None:
+        """Do something towards a handler after all that the guest plane does now, in this order."""
+        self.pending += 1
+        asyncio.get_running_loop().call_soon(self._act, act)
+
+    def _act(self, act: Callable[[], None]) -> None:
+        self.pending -= 1
+        act()
+
+    def source(self, host: str) -> Source:
+        """Return where a peer's requests come from."""
+        address = machines.normalised(host)
+        return Source(
+            address=address,
+            network=machines.network_of(address),
+            vm_paths=True,
+            default_vm=self.default_machine,
+        )
+
+    def record(self, request: HttpRequest, body: bytes) -> Exchange:
+        """Record a request."""
+        exchange = Exchange(
+            at=self.clock.now(),
+            method=_text(request.method),
+            target=_text(request.target),
+            headers=tuple((_text(name), _text(value)) for name, value in request.headers),
+            body=body,
+        )
+        self.exchanges.append(exchange)
+        self.on_request()
+        return exchange
+
+
+class WireConnection(asyncio.Protocol):
+    """One connection of a handler."""
+
+    _outer: asyncio.Transport
+    _inner: Connection
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._reader = RequestReader(wire.limits)
+        self._taken = b""
+        """What has come of the request that is not complete."""
+        self._ahead = b""
+        """What came behind it."""
+        self._exchange: Exchange | None = None
+        """The one that waits for its answer."""
+        self._is_broken = False
+        """Whether something came that is no HTTP: the rest is handed over as it comes."""
+        self._continued = False
+        self._at_end = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Open a connection of the guest plane for the peer."""
+        self._outer = cast("asyncio.Transport", transport)
+        self._wire.open.add(self)
+        host = sockets.host_of(self._outer.get_extra_info("peername"))
+        self._inner = self._wire.enter(self._wire.source(host))
+        self._inner.connection_made(_Inward(self._outer, self.take_answer, self._wire.later))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on."""
+        self._wire.open.discard(self)
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass it on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on."""
+        self._inner.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless a request waits for its answer."""
+        if self._is_broken:
+            self._inner.data_received(data)
+            return
+        self._ahead += data
+        self._read()
+
+    def eof_received(self) -> bool:
+        """Note that the peer sends no more; it still gets its answers."""
+        self._at_end = True
+        return self._end() if not self._ahead else True
+
+    def _end(self) -> bool:
+        if self._taken:
+            data, self._taken = self._taken, b""
+            self._inner.data_received(data)
+        return bool(self._inner.eof_received())
+
+    def _read(self) -> None:
+        reader = self._reader
+        while self._ahead and self._exchange is None and not self._is_broken:
+            data = self._ahead
+            position = reader.read(data, 0)
+            self._taken, self._ahead = self._taken + data[:position], data[position:]
+            if reader.fault is not None:
+                self._is_broken = True
+                data, self._taken, self._ahead = self._taken + self._ahead, b"", b""
+                self._inner.data_received(data)
+            elif reader.body is not None:
+                self._hand_over(reader.head.request, reader.body)
+            elif reader.head.expects_continue and not self._continued:
+                self._continued = True  # the guest plane has the request only with its body
+                self._outer.write(CONTINUE)
+        if self._at_end and not self._ahead and self._exchange is None and not self._end():
+            self._outer.close()
+
+    def _hand_over(self, request: HttpRequest, body: bytes) -> None:
+        data, self._taken = self._taken, b""
+        self._reader.next()
+        self._exchange = self._wire.record(request, body)
+        self._inner.data_received(data)
+
+    def take_answer(self, data: bytes) -> None:
+        """Pass an answer of the guest plane on, once all that follows from it has happened."""
+        if data.startswith(_INTERIM):
+            if not self._continued:
+                self._outer.write(data)
+            return
+        self._wire.on_answer()
+        if (exchange := self._exchange) is not None:
+            head, _, exchange.answer = data.partition(b"\r\n\r\n")
+            exchange.status = int(head.split(b" ", 2)[1])
+            self._exchange, self._continued = None, False
+        self._outer.write(data)
+        if not self._outer.is_closing():
+            self._read()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._outer.abort()
+
+
+class _Inward(asyncio.Transport):
+    """What a connection of the guest plane writes to: its answers go by the wire."""
+
+    def __init__(
+        self,
+        outer: asyncio.Transport,
+        take_answer: Callable[[bytes], None],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        super().__init__()
+        self._outer = outer
+        self._take_answer = take_answer
+        self._later = later
+        self._is_closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        answer = bytes(data)
+        self._later(lambda: self._take_answer(answer))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's
+        return self._outer.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._outer.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._outer.get_write_buffer_size()
+
+    def can_write_eof(self) -> bool:
+        return self._outer.can_write_eof()
+
+    def write_eof(self) -> None:
+        self._later(self._outer.write_eof)
+
+    def pause_reading(self) -> None:
+        self._outer.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._outer.resume_reading()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._outer.is_closing()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._later(self._outer.close)
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._outer.abort()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("latin-1")

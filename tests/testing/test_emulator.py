@@ -1,0 +1,347 @@
+"""The emulator as tests of handlers use it: real clients, real sockets, a clock that stands."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import forewarn
+from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
+from forewarn.vocabulary import ErrorCode
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PATIENCE = 30.0
+"""Real seconds that end a test which would hang otherwise."""
+
+QUICK = forewarn.Pace(poll_seconds=0.05)
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(beginning=NOON) as started:
+        yield started
+
+
+@pytest.fixture
+def web(emulator: Emulator) -> EmulatedMachine:
+    return emulator.machine("web-0")
+
+
+Handle = Callable[[forewarn.Client, forewarn.Change], None]
+
+
+def approve(client: forewarn.Client, change: forewarn.Change) -> None:
+    if change.appeared and not change.event.started:
+        client.approve(change.event)
+
+
+class Handler:
+    """A handler on a thread of its own, and the changes that it was told of."""
+
+    def __init__(self, machine: EmulatedMachine, handle: Handle = approve) -> None:
+        self.told: list[str] = []
+        self._handle = handle
+        self._client = forewarn.Client(machine.endpoint, pace=QUICK)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Handler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._client, contextlib.suppress(forewarn.Misuse):  # closed while it approves
+            for change in self._client.watch():
+                self.told.append(change.kind)
+                self._handle(self._client, change)
+
+
+def test_a_client_reads_what_was_scheduled(emulator: Emulator, web: EmulatedMachine) -> None:
+    event = emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(web.endpoint) as client:
+        (read,) = client.events()
+    assert (read.event_id, read.event_type, read.status) == (
+        event.event_id,
+        "Reboot",
+        "Scheduled",
+    )
+    assert read.not_before == NOON + timedelta(minutes=15)
+    assert read.concerns_me
+
+
+def test_the_clock_stands_until_it_is_told(emulator: Emulator, web: EmulatedMachine) -> None:
+    event = emulator.schedule("Reboot", "web-0")
+    emulator.advance("14m59s")
+    assert event.status == "Scheduled"
+    assert emulator.now == NOON + timedelta(seconds=899)
+    emulator.advance(1)
+    assert event.status == "Started"
+    assert event.start_cause == "notice-over"
+    with forewarn.Client(web.endpoint) as client:
+        assert client.events()[0].started
+
+
+def test_notice_left_follows_the_clock_at_once(emulator: Emulator, web: EmulatedMachine) -> None:
+    emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(web.endpoint) as client:
+        client.document()
+        emulator.advance("5m")
+        left = client.events()[0].notice_left
+    assert left is not None
+    assert timedelta(minutes=5) < left <= timedelta(minutes=10)
+
+
+def test_an_approval_starts_the_event_and_is_kept(emulator: Emulator, web: EmulatedMachine) -> None:
+    event = emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(web.endpoint) as client:
+        client.approve(event.event_id)
+    assert (event.status, event.start_cause, event.approved_by) == ("Started", "approved", "web-0")
+    assert [(a.event_id, a.by, a.at) for a in emulator.approvals] == [
+        (event.event_id, "web-0", NOON)
+    ]
+
+
+def test_what_is_finished_shows_once_more_to_a_machine_that_asked(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    event = emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(web.endpoint) as client:
+        client.document()
+        emulator.advance("15m")
+        emulator.finish()
+        assert event.status == "Returning"
+        assert [each.started for each in client.events()] == [True]
+        assert event.status == "Completed"
+        assert client.events() == ()
+
+
+def test_a_machine_that_never_asked_is_not_waited_for(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    event = emulator.schedule("Reboot", web.name)
+    emulator.advance("1h")
+    assert event.status == "Completed"
+    emulator.until_idle(0)
+
+
+def test_maintenance_ends_by_itself_once_its_time_is_over(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    event = emulator.schedule("Freeze", web.name, notice="20m")
+    assert event.not_before == NOON + timedelta(minutes=20)
+    emulator.advance("20m")
+    assert event.status == "Started"
+    emulator.advance("9s")
+    assert event.status == "Completed"
+
+
+def test_what_fails_is_gone_and_says_why(emulator: Emulator, web: EmulatedMachine) -> None:
+    event = emulator.schedule("Redeploy", web.name, no_notice=True)
+    assert event.status == "Started"
+    emulator.fail(event, "no such host")
+    assert (event.status, event.outcome) == ("Failed", "no such host")
+    assert emulator.events() == []
+    assert [each.event_id for each in emulator.history()] == [event.event_id]
+
+
+def test_a_scheduled_event_is_canceled(emulator: Emulator, web: EmulatedMachine) -> None:
+    first = emulator.schedule("Reboot", web.name)
+    emulator.cancel(first)
+    assert first.status == "Canceled"
+    second = emulator.schedule("Reboot", web.name)
+    emulator.cancel()
+    assert second.status == "Canceled"
+
+
+@pytest.mark.parametrize("end", [Emulator.finish, Emulator.fail])
+def test_nothing_is_ended_before_it_has_started(
+    emulator: Emulator, web: EmulatedMachine, end: Callable[..., None]
+) -> None:
+    with pytest.raises(Refused) as nothing:
+        end(emulator)
+    event = emulator.schedule("Reboot", web.name)
+    with pytest.raises(Refused) as too_early:
+        end(emulator, event)
+    assert nothing.value.code is too_early.value.code is ErrorCode.CONFLICT
+
+
+def test_the_rules_refuse_too_short_a_notice(emulator: Emulator, web: EmulatedMachine) -> None:
+    with pytest.raises(Refused) as refused:
+        emulator.schedule("Reboot", web.name, notice="1m")
+    assert refused.value.code is ErrorCode.NOTICE_TOO_SHORT
+
+
+def test_a_handler_is_driven_until_nothing_is_left(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    with Handler(web) as handler:
+        event = emulator.schedule("Reboot", web.name)
+        emulator.until_idle(PATIENCE)
+        assert event.status == "Completed"
+        emulator.until(lambda: handler.told[-1:] == ["gone"], PATIENCE)
+    assert handler.told == ["appeared", "started", "gone"]
+    assert emulator.now == NOON + timedelta(seconds=90)
+
+
+def test_one_rolling_update_is_driven_through_all_domains(emulator: Emulator) -> None:
+    machines = emulator.fleet(
+        """
+        [[availability_set]]
+        name = "web"
+        update_domains = 3
+        machines = [{ name = "web-0" }, { name = "web-1" }, { name = "web-2" }]
+        """
+    )
+    with Handler(machines[0]):
+        emulator.schedule("Reboot", scope="web")
+        emulator.until_idle(PATIENCE)
+    assert [(e.machines, e.status) for e in emulator.history()] == [
+        (("web-0",), "Completed"),
+        (("web-1",), "Completed"),
+        (("web-2",), "Completed"),
+    ]
+
+
+def test_what_a_handler_leaves_undone_is_named(emulator: Emulator, web: EmulatedMachine) -> None:
+    event = emulator.schedule("Reboot", web.name)
+    with pytest.raises(NotIdle) as not_idle:
+        emulator.until_idle(0)
+    assert event.operation in str(not_idle.value)
+    assert event.status == "Scheduled"
+
+
+def test_a_condition_that_never_holds_ends_the_wait(emulator: Emulator) -> None:
+    with pytest.raises(NotIdle):
+        emulator.until(lambda: False, 0)
+
+
+def test_waiting_requests_are_answered_when_the_clock_has_moved(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    event = emulator.schedule("Reboot", web.name)
+    answered = threading.Event()
+
+    def handle(_: forewarn.Client, change: forewarn.Change) -> None:
+        if change.started:
+            answered.set()
+
+    with Handler(web, handle):
+        emulator.until(lambda: asked(emulator, prefer="wait="), PATIENCE)
+        emulator.advance("15m")
+        waited = asked(emulator, prefer="wait=")[0]
+        assert waited.status == 200
+        assert event.event_id.encode() in waited.answer
+        assert answered.wait(PATIENCE)
+
+
+def asked(emulator: Emulator, **headers: str) -> list[Exchange]:
+    """Return the requests for events that have these headers."""
+    return [
+        exchange
+        for exchange in emulator.requests
+        if "scheduledevents" in exchange.target
+        and all(
+            value in dict(exchange.headers).get(name.capitalize(), "")
+            for name, value in headers.items()
+        )
+    ]
+
+
+def test_two_machines_of_their_own_read_their_own_events(emulator: Emulator) -> None:
+    first, second = emulator.machine("a"), emulator.machine("b")
+    emulator.schedule("Reboot", "b")
+    with forewarn.Client(first.endpoint) as client:
+        assert client.machine().name == "a"
+        assert client.events() == ()
+    with forewarn.Client(second.endpoint) as client:
+        assert [event.resources for event in client.events()] == [("b",)]
+    with forewarn.Client(emulator.endpoint) as client:
+        assert client.machine().name == "a"
+
+
+def test_the_environment_leads_a_client_here(emulator: Emulator, web: EmulatedMachine) -> None:
+    assert web.environment["FOREWARN_ENDPOINT"] == web.endpoint
+    assert emulator.environment["FOREWARN_ENDPOINT"] == emulator.endpoint
+
+
+def test_an_asyncio_handler_runs_in_the_thread_that_asks(emulator: Emulator) -> None:
+    web = emulator.machine("web-0")
+
+    async def story() -> list[str]:
+        told = []
+        event = emulator.schedule("Reboot", "web-0")
+        async with forewarn.AsyncClient(web.endpoint, pace=QUICK) as client:
+            idle = asyncio.create_task(asyncio.to_thread(emulator.until_idle, PATIENCE))
+            async for change in client.watch():
+                told.append(change.kind)
+                if change.appeared:
+                    await client.approve(change.event)
+                if change.gone:
+                    break
+            await idle
+        assert event.status == "Completed"
+        return told
+
+    assert asyncio.run(story()) == ["appeared", "started", "gone"]
+
+
+def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
+    del web
+    rules = {"enablement": "first-request", "first_response_delay_seconds": 120.0}
+    with Emulator(rules=rules, beginning=NOON) as emulator:
+        machine = emulator.machine("web-0")
+        with Handler(machine):
+            emulator.until(lambda: asked(emulator), PATIENCE)
+            emulator.advance("119s")
+            assert asked(emulator)[0].status == 0
+            emulator.advance("1s")
+            assert asked(emulator)[0].status == 200
+
+
+def test_a_stopped_emulator_says_so(web: EmulatedMachine) -> None:
+    del web
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+    emulator.stop()
+    with pytest.raises(Refused) as refused:
+        emulator.advance("1m")
+    assert refused.value.code is ErrorCode.UNAVAILABLE
+
+
+def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> None:
+    port = int(emulator.endpoint.rpartition(":")[2])
+    with pytest.raises(OSError, match="address"):
+        Emulator(port=port).start()
+
+
+def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
+    for length in ("yesterday", "", -1, timedelta(seconds=-1)):
+        with pytest.raises(ValueError, match="span"):
+            emulator.advance(length)
+
+
+def test_a_thousand_leave_nothing_behind() -> None:
+    def left() -> tuple[int, int]:
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    with Emulator() as emulator:
+        emulator.machine("web-0")
+    gc.collect()
+    before = left()
+    for number in range(1000):
+        with Emulator() as emulator:
+            machine = emulator.machine("web-0")
+            if number % 100 == 0:
+                client = forewarn.Client(machine.endpoint)
+                client.document()
+        if number % 100 == 0:
+            client.close()
+    assert left() == before

@@ -1,0 +1,79 @@
+"""The pytest plugin: a fixture for tests of handlers, and nothing for other runs."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from forewarn.testing import plugin
+
+ROOT = Path(__file__).parents[2]
+
+HEAVY = ("forewarn.server", "forewarn.control", "forewarn.testing.emulator", "structlog", "msgspec")
+
+UNRELATED = f"""
+import sys
+
+def test_nothing_of_the_service_is_loaded():
+    assert "forewarn.testing.plugin" in sys.modules
+    assert [name for name in {HEAVY!r} if name in sys.modules] == []
+"""
+
+HANDLER = """
+import forewarn
+
+def test_a_handler_approves(forewarn_emulator):
+    machine = forewarn_emulator.machine("web-0")
+    event = forewarn_emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(machine.endpoint) as client:
+        client.approve(client.events()[0])
+    assert event.status == "Started"
+"""
+
+
+GUIDE = ROOT / "docs" / "guides" / "testing.md"
+
+
+def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", plugin.__name__, "-p", "no:cacheprovider"],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_pytest_finds_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"forewarn": plugin.__name__}
+
+
+def test_a_run_that_does_not_use_it_loads_nothing_of_the_service(tmp_path: Path) -> None:
+    done = run(tmp_path, UNRELATED)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_test_gets_an_emulator(tmp_path: Path) -> None:
+    done = run(tmp_path, HANDLER)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_guides_own_tests_pass(tmp_path: Path) -> None:
+    _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")
+    done = run(tmp_path, rest.partition("```")[0])
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_the_guides_own_test_is_red_for_a_handler_that_never_approves(tmp_path: Path) -> None:
+    _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")
+    broken = rest.partition("```")[0].replace("if self.drain():", "if False:")
+    broken = broken.replace("until_idle()", "until_idle(0.5)")
+    done = run(tmp_path, broken + "\n\nHandler.daemon = True\n")
+    assert "1 failed, 1 passed" in done.stdout
+    assert "waits for an approval" in done.stdout
