@@ -113,7 +113,8 @@ def main(cast: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began it ends it
     chance = random.Random(cast["seed"])
     places = [each if isinstance(each, str) else tuple(each) for each in cast["places"]]
-    wire = Wire(places, Journal(Path(cast["journal"])))
+    journal = Journal(Path(cast["journal"]))
+    wire = Wire(places, journal, may_be_away=cast.get("may_be_away", False))
     wire.at = cast.get("at", 0)
     client: Guest | operators.Operator
     if cast["role"] == "guest":

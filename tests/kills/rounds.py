@@ -9,7 +9,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -391,7 +391,7 @@ def mortal() -> list[str]:
     return [f"{SPOT}_{number}" for number in range(1, MACHINES_OF_SCOPE)]
 
 
-def spot() -> dict[str, Any]:
+def spot(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
     """Return the scale set of low priority."""
     return {
         "name": SPOT,
@@ -399,12 +399,13 @@ def spot() -> dict[str, Any]:
         "priority": "low",
         "terminate_notice_minutes": 5,
         "machines": [
-            {"index": n, "update_domain": n % 3, "host": f"h{n}"} for n in range(MACHINES_OF_SCOPE)
+            {"index": n, "update_domain": n % 3, "host": hosts[n % len(hosts)]}
+            for n in range(MACHINES_OF_SCOPE)
         ],
     }
 
 
-def fleet() -> dict[str, Any]:
+def fleet(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
     """Return sets of three domains each on shared hosts, and machines that are alone."""
     return {
         "availability_set": [
@@ -412,15 +413,19 @@ def fleet() -> dict[str, Any]:
                 "name": scope,
                 "update_domains": 3,
                 "machines": [
-                    {"name": f"{scope}-{n}", "update_domain": n % 3, "host": f"h{n}"}
+                    {
+                        "name": f"{scope}-{n}",
+                        "update_domain": n % 3,
+                        "host": hosts[n % len(hosts)],
+                    }
                     for n in range(MACHINES_OF_SCOPE)
                 ],
             }
             for scope in SETS
         ],
-        "scale_set": [spot()],
+        "scale_set": [spot(hosts)],
         "machine": [
-            {"name": ALONE, "host": "h0"},
+            {"name": ALONE, "host": hosts[0]},
             *({"name": f"own-{operator}"} for operator in OPERATORS),
         ],
     }

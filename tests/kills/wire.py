@@ -42,10 +42,18 @@ class Wire:
     Args:
         places: Where the service is reached: several for replicas, of which the next one is taken
             when the connection breaks.
+        may_be_away: Whether a 503 is no answer: where there are others, or behind a relay.
     """
 
-    def __init__(self, places: Sequence[str | tuple[str, int]], journal: Journal) -> None:
+    def __init__(
+        self,
+        places: Sequence[str | tuple[str, int]],
+        journal: Journal,
+        *,
+        may_be_away: bool = False,
+    ) -> None:
         self.journal = journal
+        self._may_be_away = may_be_away or len(places) > 1
         self.at = 0
         """Which of the places it asks."""
         self._places = places
@@ -120,8 +128,8 @@ class Wire:
             self._socket = None
 
     def _go_on_from(self, kind: str, status: int, answer: bytes) -> None:
-        """Note that a replica is away, where there are others; it counts as no answer."""
-        if status == UNAVAILABLE and len(self._places) > 1:
+        """Note that a replica is away, where that may be; it counts as no answer."""
+        if status == UNAVAILABLE and self._may_be_away:
             self.journal.write("away", request=kind, place=self.at, said=answer.decode())
             message = f"replica {self.at} is away"
             raise ValueError(message)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
@@ -36,6 +36,7 @@ class Cluster:
         seed: Of every choice that the clients make.
         names: Of the replicas.
         settings: Further ones for all.
+        own_settings: Further ones by name.
         paths: URLs by name, of replicas that reach the database by another way.
         variables: Further ones of the environment, by name.
         program: What carries maintenance out, instead of the kills' program; its log is
@@ -51,6 +52,7 @@ class Cluster:
         seed: int,
         names: tuple[str, ...] = NAMES,
         settings: str = "",
+        own_settings: Mapping[str, str] = NOTHING,
         paths: Mapping[str, str] = NOTHING,
         variables: Mapping[str, Mapping[str, str]] = NOTHING,
         program: Path = Path(program.__file__),
@@ -68,7 +70,7 @@ class Cluster:
                 command,
                 settings=(
                     f'[store]\nurl = "{paths.get(name, url)}"\n'
-                    f'[replica]\nname = "{name}"\n{settings}'
+                    f'[replica]\nname = "{name}"\n{settings}{own_settings.get(name, "")}'
                 ),
                 check=[*command, "check"] if checked else [],
                 variables=variables.get(name, NOTHING),
@@ -101,27 +103,31 @@ class Cluster:
             replica.start(fresh=fresh)
             replica.wait_until_ready()
 
-    def prepare(self) -> None:
-        """Give them a fleet, and let the clients begin, each with a replica of its own."""
+    def prepare(self, hosts: Sequence[str] = rounds.HOSTS) -> None:
+        """Give them a fleet on these hosts, and let the clients begin."""
         self.start()
-        self.ask("PUT", "/v1/fleet", rounds.fleet())
+        self.ask("PUT", "/v1/fleet", rounds.fleet(hosts))
+        self.begin_guests()
         names, mortal = rounds.machines(), rounds.mortal()
-        places: list[Any] = [["127.0.0.1", each.port] for each in self.replicas.values()]
-        for at, scope in enumerate(rounds.SCOPES):
-            mine = [name for name in names if name.startswith(scope)]
-            cast = {"scope": scope, "machines": mine, "mortal": mortal}
-            self._client(f"guest-{scope}", "guest", places, at, **cast)
         sockets = [str(each.socket) for each in self.replicas.values()]
         for at, name in enumerate(rounds.OPERATORS):
             cast = {
                 "name": name,
-                "revived": [rounds.spot()],
+                "revived": [rounds.spot(hosts)],
                 "scopes": rounds.SCOPES,
                 "machines": names,
-                "hosts": rounds.HOSTS,
+                "hosts": hosts,
                 "mortal": mortal,
             }
-            self._client(name, "operator", sockets, at, **cast)
+            self.begin_client(name, "operator", sockets, at, **cast)
+
+    def begin_guests(self) -> None:
+        """Let a guest of each scope begin, each with a replica of its own."""
+        places: list[Any] = [["127.0.0.1", each.port] for each in self.replicas.values()]
+        for at, scope in enumerate(rounds.SCOPES):
+            mine = [name for name in rounds.machines() if name.startswith(scope)]
+            cast = {"scope": scope, "machines": mine, "mortal": rounds.mortal()}
+            self.begin_client(f"guest-{scope}", "guest", places, at, **cast)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the operator plane of the first replica that answers."""
@@ -170,8 +176,12 @@ class Cluster:
                 told += 1
         return told
 
-    def settle(self, seconds: float) -> list[str]:
+    def settle(self, seconds: float, stale_seconds: float = judge.STALE_SECONDS) -> list[str]:
         """Let everything end, and judge it; all replicas run.
+
+        Args:
+            seconds: How long that may take.
+            stale_seconds: See the judge.
 
         Returns:
             What is wrong, a sentence each.
@@ -190,10 +200,9 @@ class Cluster:
                 pass
             assert said, f"{name} did not end"
         finals = [
-            rounds.last_word(replica, SCALE, judge.STALE_SECONDS)
-            for replica in self.replicas.values()
+            rounds.last_word(replica, SCALE, stale_seconds) for replica in self.replicas.values()
         ]
-        return judge.judge(self.journals(), journal.read(self.runs_path), finals)
+        return judge.judge(self.journals(), journal.read(self.runs_path), finals, stale_seconds)
 
     def _approve(self, events: list[dict[str, Any]]) -> None:
         """Approve for the guests, and write it down as the clients do."""
@@ -220,7 +229,8 @@ class Cluster:
         """The names of the clients."""
         return list(self._clients)
 
-    def _client(self, client: str, role: str, places: list[Any], at: int, **cast: Any) -> None:
+    def begin_client(self, client: str, role: str, places: list[Any], at: int, **cast: Any) -> None:
+        """Let a client begin at one of several places."""
         cast |= {
             "role": role,
             "seed": self.seed * 100 + len(self._clients),

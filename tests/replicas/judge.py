@@ -17,18 +17,24 @@ STALE_SECONDS: Constant = 2.0
 was lost is made up for within a second, and the machine is a busy one."""
 
 
-def judge(journals: Journals, runs: list[dict[str, Any]], finals: Sequence[Final]) -> list[str]:
+def judge(
+    journals: Journals,
+    runs: list[dict[str, Any]],
+    finals: Sequence[Final],
+    stale_seconds: float = STALE_SECONDS,
+) -> list[str]:
     """Return what is wrong, each in a sentence.
 
     Args:
         journals: What each client wrote down, in its order.
         runs: What the connector's program wrote down, in its order.
         finals: What each replica shows at the end.
+        stale_seconds: The longest that a guest may read what another guest has read replaced.
     """
     return [
         *single.judge(journals, runs, finals[0]),
         *_replicas_agree(finals),
-        *_nothing_is_stale_for_long(journals),
+        *_nothing_is_stale_for_long(journals, stale_seconds),
     ]
 
 
@@ -48,7 +54,7 @@ def _replicas_agree(finals: Sequence[Final]) -> Iterator[str]:
                     )
 
 
-def _nothing_is_stale_for_long(journals: Journals) -> Iterator[str]:
+def _nothing_is_stale_for_long(journals: Journals, seconds: float) -> Iterator[str]:
     read: dict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
     for name, entries in journals.items():
         for entry in entries:
@@ -60,11 +66,11 @@ def _nothing_is_stale_for_long(journals: Journals) -> Iterator[str]:
         known = sorted((at, number) for at, _, number, _ in entries)
         newest, position = 0, 0
         for _, began, number, reader in sorted(entries, key=lambda entry: entry[1]):
-            while position < len(known) and known[position][0] <= began - STALE_SECONDS:
+            while position < len(known) and known[position][0] <= began - seconds:
                 newest = max(newest, known[position][1])
                 position += 1
             if number < newest:
                 yield (
-                    f"{reader} read incarnation {number} of {scope}, more than {STALE_SECONDS} s "
+                    f"{reader} read incarnation {number} of {scope}, more than {seconds} s "
                     f"after {newest} had been read"
                 )
