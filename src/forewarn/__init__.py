@@ -6,11 +6,13 @@ contracts in pyproject.toml keep this):
 
     __main__                   `python -m forewarn` is the command line
     cli                        what people type; the only place that wires rooms together
+    relay                      answers the guests of one hypervisor in the service's place
     server | agent             the two planes: guests' metadata endpoint, operators' API; what
                                prepares a machine and approves
     control | client           the plane, the ticker, the executor, the feed; the client library
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
+    status_port                where agents and relays show their status and metrics
     vocabulary | clock         the enums that every room shares; the only reader of a clock
     settings | systemd         settings files, and their errors; what systemd is told
 """

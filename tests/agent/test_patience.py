@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.bench import begin, event, rule
-from forewarn.agent import status
+from forewarn import status_port
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.messages import (
     ActionFinished,
@@ -21,7 +21,8 @@ from forewarn.agent.messages import (
 )
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.status import ANSWER_SECONDS, CONNECTIONS, SECONDS, Peers, StatusServer
+from forewarn.agent.status import ANSWER_SECONDS, Peers
+from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 
 READY = b"ok\n"
 
@@ -97,13 +98,13 @@ def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     assert told.first() == PeersAnswered(1, frozenset())
 
 
-def shown(path: str, own: bool) -> status.Page:
+def shown(path: str, own: bool) -> status_port.Page:
     del path, own
     return 200, "text/plain", READY
 
 
 def test_probes_are_answered_however_many_others_drip() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     over = threading.Event()
     slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
 

@@ -9,9 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.bench import Bench, command, event, rule
+from forewarn import status_port
 from forewarn.agent import status
 from forewarn.agent.messages import ApprovalAnswered
-from forewarn.agent.status import FAMILIES, PREFIX, Metrics, StatusServer
+from forewarn.agent.status import FAMILIES, PREFIX, Metrics
+from forewarn.status_port import StatusServer
 
 NAME = r"[a-z_][a-z0-9_]*"
 SAMPLE = re.compile(
@@ -100,13 +102,13 @@ def test_an_approval_that_is_not_taken_is_counted_by_reason(
 
 
 def test_what_a_labels_value_must_not_hold_is_escaped() -> None:
-    assert status._labels([("a", 'b"\\\n')]) == '{a="b\\"\\\\\\n"}'
+    assert status_port._labels([("a", 'b"\\\n')]) == '{a="b\\"\\\\\\n"}'
 
 
 # the port
 
 
-def shown(path: str, own: bool) -> status.Page | None:
+def shown(path: str, own: bool) -> status_port.Page | None:
     whose = b"own" if own else b"another"
     return (200, "text/plain", whose) if path == "/here" else None
 
@@ -122,7 +124,7 @@ def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
 
 def test_it_answers_one_after_another_until_it_is_closed() -> None:
     before = set(threading.enumerate())
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     assert [ask(port.number, path)[0] for path in ("/here", "/there", "/here")] == [200, 404, 200]
     port.close()
     assert not port._thread.is_alive()
@@ -134,20 +136,20 @@ def test_it_answers_one_after_another_until_it_is_closed() -> None:
 
 
 def test_a_port_that_nobody_has_asked_closes_as_soon() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     port.close()
     assert not port._thread.is_alive()
 
 
 def test_it_closes_although_somebody_is_connected_and_says_nothing() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     with socket.create_connection(("127.0.0.1", port.number)):
         port.close()
         assert not port._thread.is_alive()
 
 
 def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     assert ask(port.number, "/here") == (200, b"own")
     assert ask(port.number, "/here", by="127.0.0.2") == (200, b"another")
     port.close()
@@ -159,11 +161,11 @@ def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
         (b"GET /here?x=1 HTTP/1.0\r\n\r\n", 200),
         (b"POST /here HTTP/1.1\r\nHost: x\r\n\r\n", 405),
         (b"\x16\x03\x01 no http\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nA: " + b"x" * status.HEAD_BYTES, 400),
+        (b"GET / HTTP/1.1\r\nA: " + b"x" * status_port.HEAD_BYTES, 400),
     ],
 )
 def test_what_is_not_a_get_is_refused(sent: bytes, status_code: int) -> None:
-    port = StatusServer(("127.0.0.1", 0), shown)
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     with socket.create_connection(("127.0.0.1", port.number), timeout=10) as connection:
         connection.sendall(sent)
         assert connection.recv(64).startswith(b"HTTP/1.1 %d" % status_code)

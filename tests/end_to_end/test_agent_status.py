@@ -132,11 +132,12 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
 
 EARLY = """
 import os, signal, sys
-from forewarn.agent import __main__, daemon, status
+from forewarn import status_port
+from forewarn.agent import __main__, daemon
 
-class Asked(status.StatusServer):
-    def __init__(self, *given):
-        super().__init__(*given)
+class Asked(status_port.StatusServer):
+    def __init__(self, *given, name):
+        super().__init__(*given, name=name)
         for number in (signal.SIGUSR1, signal.SIGHUP):  # as by whoever has read /status just now
             os.kill(os.getpid(), number)
 

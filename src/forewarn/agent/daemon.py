@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, settings, systemd
+from forewarn import clock, settings, status_port, systemd
 from forewarn.agent import messages, state, status
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
@@ -27,12 +27,12 @@ from forewarn.agent.logs import ActivityLog
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import OFF, AgentSettings
-from forewarn.agent.status import TEXT, Peers, StatusServer
+from forewarn.agent.status import Peers
+from forewarn.status_port import TEXT, StatusServer
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
 JSON: Final = "application/json; charset=utf-8"
-METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """random(4): another with each boot."""
@@ -118,7 +118,7 @@ class Daemon:
         listen = self._settings.status.listen
         if listen != OFF:
             address = settings.split_address(listen)
-            self._server = StatusServer(address, self.page)
+            self._server = StatusServer(address, self.page, name="forewarn-agent")
 
     def run(self) -> None:
         """Run until it is told to end, and then until its actions have ended.
@@ -166,7 +166,7 @@ class Daemon:
             self._end_told.put(None)
             self._inputs.put(messages.ShutdownRequested())
 
-    def page(self, path: str, own: bool) -> status.Page | None:  # noqa: FBT001 - a callback
+    def page(self, path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
         """Return a page of the status port. Any thread may call it."""
         now, poller = clock.monotonic(), self._poller
         silent = now - self._heard_at
@@ -194,7 +194,7 @@ class Daemon:
                     last_look=None if at is None else wall - (now - at),
                     looks=poller.looks,
                 )
-                return 200, METRICS, self._counted + live
+                return 200, status_port.METRICS, self._counted + live
         return None
 
     def _over(self) -> bool:

@@ -1,26 +1,22 @@
-"""What the agent shows: `/status`, the metrics, and the port; and what it reads of its peers.
+"""What the agent shows: `/status` and the metrics; and what it reads of its peers.
 
 Peers read one another's `/status`: `agrees` says that a machine is prepared for an event and that
 the event may start. Each answer of the port comes from what the daemon published last: a probe
 neither waits for the deciding thread nor disturbs it.
 
-The metrics are plain text made here, as prometheus-client would cost every machine half of the
-agent's start again (docs/decisions/0010). `FAMILIES` lists them.
+`FAMILIES` lists the metrics, which `status_port` writes.
 """
 
-import contextlib
 import logging
-import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import h11
 import msgspec
 
-from forewarn import clock
+from forewarn import clock, status_port
 from forewarn.agent import action_settings, approval, messages, state
 from forewarn.agent.decider import Decider
 from forewarn.agent.rules import ActionOutcome
@@ -28,6 +24,7 @@ from forewarn.agent.settings import MACHINE_PLACE
 from forewarn.agent.state import Case, Effect
 from forewarn.client import transport
 from forewarn.client.transport import RequestFailed
+from forewarn.status_port import Labels
 from forewarn.vocabulary import AgentStatus
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
@@ -149,8 +146,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
 
 
 PREFIX: Final = "forewarn_agent_"
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "events": "Events that are not over, by type and phase.",
@@ -175,11 +170,6 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
 
 REFUSED: Final = (("reason", "refused"),)
 UNANSWERED: Final = (("reason", "unanswered"),)
-
-DECIMALS: Final = 3
-"""Of fractions, milliseconds. No digit before the point is left out, for rates of counters."""
-
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 class Metrics:
@@ -256,141 +246,7 @@ def live_page(*, healthy: bool, endpoint_up: bool, last_look: float | None, look
 
 
 def _page(**families: Mapping[Labels, float]) -> bytes:
-    lines = [line for name, values in families.items() for line in _family(name, values)]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _family(name: str, values: Mapping[Labels, float]) -> Iterator[str]:
-    yield f"# HELP {PREFIX}{name} {FAMILIES[name]}"
-    yield f"# TYPE {PREFIX}{name} {'counter' if name.endswith('_total') else 'gauge'}"
-    for labels, value in values.items():
-        yield f"{PREFIX}{name}{_labels(labels)} {round(value, DECIMALS)}"
-
-
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    told = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
-    return f"{{{told}}}" if told else ""
-
-
-CONNECTIONS: Final = 64
-"""At once: probes and peers take milliseconds. Any more are closed."""
-
-CLOSE_SECONDS: Final = 1.0
-"""How long the thread may take to see that the port is closed."""
-
-SECONDS: Final = 5.0
-"""For a whole request and its answer."""
-
-HEAD_BYTES: Final = 16 * 1024
-"""The longest request."""
-
-NO_FILES_SECONDS: Final = 0.1
-"""Before the next try to accept a connection when the process has no file left for it."""
-
-TEXT: Final = "text/plain; charset=utf-8"
-Page: TypeAlias = tuple[int, str, bytes]
-"""The status, the content type and the body."""
-
-
-class StatusServer:
-    """Listens and answers until it is closed: one GET a connection, each in a thread of its own.
-
-    Port 0 is any free one. Any thread calls `page`, which returns a page by its path, None where
-    there is none. Its second argument says that the question comes from this machine's own address:
-    from any user of it, or from anybody through a proxy or a tunnel on it.
-    """
-
-    def __init__(self, address: tuple[str, int], page: Callable[[str, bool], Page | None]) -> None:
-        six = ":" in address[0]
-        self._socket = socket.create_server(
-            address,
-            family=socket.AF_INET6 if six else socket.AF_INET,
-            backlog=CONNECTIONS,
-            dualstack_ipv6=six and socket.has_dualstack_ipv6(),
-        )
-        self.number = int(self._socket.getsockname()[1])
-        """The port that it listens on."""
-        self._page = page
-        self._places = threading.BoundedSemaphore(CONNECTIONS)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._closed.set()
-        with contextlib.suppress(OSError):  # not every system can
-            self._socket.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
-        self._thread.join(CLOSE_SECONDS)
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while not self._closed.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                self._closed.wait(NO_FILES_SECONDS)
-                continue
-            if not self._places.acquire(blocking=False):
-                connection.close()
-                continue
-            try:
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-            except RuntimeError:  # the system gives no more threads
-                self._places.release()
-                connection.close()
-
-    def _answer(self, connection: socket.socket) -> None:
-        try:
-            with connection, contextlib.suppress(OSError):  # a caller may hang up
-                until = clock.monotonic() + SECONDS
-                # No connection from another machine has one address at both its ends.
-                own = connection.getpeername()[0] == connection.getsockname()[0]
-                http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-                answer = _respond(http, self._answer_to(_request(http, connection, until), own=own))
-                connection.settimeout(max(0.1, until - clock.monotonic()))
-                connection.sendall(answer)
-        finally:
-            self._places.release()
-
-    def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:
-        if request is None:
-            return 400, TEXT, b"Bad request\n"
-        if request.method != b"GET":
-            return 405, TEXT, b"Method not allowed\n"
-        path = request.target.decode("ascii").partition("?")[0]
-        return self._page(path, own) or (404, TEXT, b"Not found\n")
-
-
-def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:
-    """Return the request; None if it is invalid. An OSError ends it: too late, or cut off."""
-    while True:
-        try:
-            event = http.next_event()
-        except h11.RemoteProtocolError:
-            return None
-        if isinstance(event, h11.Request):
-            return event
-        if event is not h11.NEED_DATA:
-            raise ConnectionError
-        left = until - clock.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        http.receive_data(connection.recv(HEAD_BYTES))
-
-
-def _respond(http: h11.Connection, page: Page) -> bytes:
-    status, kind, body = page
-    headers = {
-        "Server": "forewarn-agent",
-        "Content-Type": kind,
-        "Content-Length": str(len(body)),
-        "Cache-Control": "no-store",
-        "Connection": "close",
-    } | ({"Allow": "GET"} if status == 405 else {})
-    head = http.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
-    return head + (http.send(h11.Data(data=body)) or b"")
+    return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
 MAX_ANSWER: Final = 1024 * 1024

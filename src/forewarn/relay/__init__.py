@@ -1,0 +1,16 @@
+"""The relay: answers the guests of one hypervisor in the service's place.
+
+    settings    relay.toml
+    run         the process: signals, systemd, what it ends with
+    relay       the parts put together, and what happens when
+    upstream    requests to the service's replicas, one after another until one answers
+    held        what the relay knows of its host, and which news it takes; decides, and does nothing
+    freshness   how old that is, and whether guests are answered from it; decides, and does nothing
+    state_file  what it knows, kept on the disk for the next start
+    status      the metrics, and one line for people
+
+Guests are answered by `server.guest`, the same as the service's. A relay runs on every hypervisor
+for as long as that does, so it has no database and no web framework: nothing here may import the
+store's engines, the control plane's threads or what serves operators. Only the command line and
+test tools import this package.
+"""
