@@ -14,6 +14,9 @@ transaction's body may run twice. Imports only `vocabulary`.
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     accounts     operators' tokens, and the records of the audit log
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
+    rollout      what a rollout does next; rollout_model has its values
+    rollout_plan the order of a rollout's units, and how it will go, on virtual time
+    time_windows when maintenance windows are open, as people write them
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are
     observations what libvirt's hosts tell: a machine has moved, crashed, or is not known

@@ -82,6 +82,11 @@ def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
     return not_before(asked, timedelta(0), now)
 
 
+def window_closes(closes_at: datetime) -> str:
+    """Return why something was cancelled that could not start in its window."""
+    return f"its window closes at {spoken(closes_at)}"
+
+
 def spoken(moment: datetime) -> str:
     """Format an aware time for people: UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"

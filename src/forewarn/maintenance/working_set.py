@@ -237,7 +237,7 @@ class WorkingSet:
         A rolling update that it belongs to finishes: nothing more of it fits the window.
         """
         assert operation.closes_at is not None
-        reason = f"its window closes at {notice.spoken(operation.closes_at)}"
+        reason = notice.window_closes(operation.closes_at)
         index = operation.rolling_update
         maintenance = self.maintenances.get(operation.maintenance)
         if index is not None and maintenance is not None:
@@ -521,7 +521,7 @@ class WorkingSet:
                 for machine in machines
             )
             if notice.whole_seconds(self.now + least) >= maintenance.closes_at:
-                reason = f"its window closes at {notice.spoken(maintenance.closes_at)}"
+                reason = notice.window_closes(maintenance.closes_at)
                 finished = {"state": model.RollingState.FINISHED, "reason": reason}
                 self._put_rolling_update(maintenance, index, **finished)
                 return

@@ -1,0 +1,169 @@
+"""The values of rollouts: what is done, to which units, under which policy, and how far it is."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from forewarn.maintenance.time_windows import Span
+from forewarn.vocabulary import EventSource, EventType, TargetKind
+
+CONFIRM: Final = -1
+"""The pause before a wave that an operator has to confirm."""
+
+MAX_UNITS: Final = 5000
+"""Units of one rollout: all of them are one value, written when one of them changes."""
+
+Amount = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,4}$|^(100|[1-9]?[0-9])%$|^rest$")]
+"""A number of units, a part of all of them (`10%`), or `rest`."""
+
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=366 * 24 * 3600)]
+
+
+class RolloutOrder(StrEnum):
+    """In which order units of a wave have their turn."""
+
+    TIGHTEST = "tightest"
+    """So that as many as possible go at once: units that take the same update domains together."""
+    LISTED = "listed"
+    """As they were given."""
+
+
+class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How many units at once, when, in which waves, and when to halt."""
+
+    at_once: Amount = "1"
+    """The most units under way."""
+    spread: Annotated[str, msgspec.Meta(pattern="^(|host|fault-domain|tag:.{1,200})$")] = ""
+    """Of each host, fault domain or value of a tag, one unit at a time; `""` for no such limit."""
+    waves: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=100)] = ()
+    """How many units each wave has; what is left is one more wave. Empty: all in one."""
+    pause_seconds: Annotated[int, msgspec.Meta(ge=CONFIRM, le=366 * 24 * 3600)] = 0
+    """How long to wait between two waves; CONFIRM (-1) until an operator resumes."""
+    windows: tuple[str, ...] = ()
+    """When units may start, as `time_windows` reads them; empty for always."""
+    zone: str = "UTC"
+    """The time zone of the windows."""
+    blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=100)] = ()
+    """When no unit may start, whatever the windows say."""
+    cutoff_seconds: Seconds = 0
+    """How long before a window closes no further unit is asked for."""
+    notice_seconds: Seconds = 0
+    """How long guests may take to approve, where that is more than the least notice."""
+    stop_after: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = 1
+    """How many failed units halt the rollout."""
+    order: RolloutOrder = RolloutOrder.TIGHTEST
+
+
+class RolloutTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done to each unit."""
+
+    event_type: EventType
+    source: EventSource = EventSource.PLATFORM
+    duration_seconds: int = -1
+    """The expected interruption; 0 none, -1 unknown."""
+    description: str | None = None
+    """None for the default of the type and source."""
+    without_notice: bool = False
+    """Whether machines whose scope is off may stop without any notice."""
+
+
+class UnitState(StrEnum):
+    """How far a unit is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    """Its maintenance was asked for, or the drain of its host."""
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """An operator left it out, or it has no machines."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows for it without an operator."""
+        return self not in {UnitState.WAITING, UnitState.RUNNING}
+
+
+class RolloutUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What has its turn as one: a host, a scope or a machine."""
+
+    name: str
+    """A host as it is written; the name of a scope or a machine."""
+    kind: TargetKind
+    wave: int = 0
+    """From 0."""
+    state: UnitState = UnitState.WAITING
+    reason: str = ""
+    """Why it waits, failed or was skipped."""
+    drain: bool = False
+    """Whether its host is drained and rebooted."""
+    maintenance: int = 0
+    """The maintenance that was asked for last; 0 for none."""
+    done: tuple[str, ...] = ()
+    """Keys of machines that earlier maintenances of it completed: a window closed before others."""
+    recalled: bool = False
+    """Whether what had not started of it was cancelled by its rollout."""
+    accepted: bool = False
+    """Whether an operator resumed the rollout in spite of its failure."""
+    changed_at: datetime | None = None
+    """When its state changed last; None if it never did."""
+    retry_at: datetime | None = None
+    """When to ask again after a refusal; None where it was not refused."""
+
+    @property
+    def key(self) -> str:
+        """What it is found by: a host as it is written, another name in lower case."""
+        return self.name if self.kind is TargetKind.HOST else self.name.lower()
+
+
+class RolloutState(StrEnum):
+    """How far a rollout is."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    """An operator paused it: nothing further is asked for."""
+    HALTED = "halted"
+    """Too many units failed: what had not started is cancelled, and an operator decides."""
+    STOPPED = "stopped"
+    """An operator ended it."""
+    DONE = "done"
+    """Every unit is over."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is asked for any more, whatever an operator does."""
+        return self in {RolloutState.STOPPED, RolloutState.DONE}
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Many units, one after another, under one policy."""
+
+    number: int
+    task: RolloutTask
+    policy: RolloutPolicy
+    units: tuple[RolloutUnit, ...]
+    """In the order in which they have their turn."""
+    state: RolloutState = RolloutState.RUNNING
+    reason: str = ""
+    """Why it is paused, halted or stopped, or what it waits for."""
+    wave: int = 0
+    """The wave that has its turn, from 0."""
+    wave_at: datetime | None = None
+    """When the wave before it was over; None for the first one."""
+    confirmed: bool = False
+    """Whether an operator confirmed this wave."""
+    requested_by: str = ""
+    requested_at: datetime
+    changed_by: str = ""
+    """Who ordered something about it last."""
+    changed_at: datetime
+    """When its state changed last."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something may still happen to one of its units."""
+        if self.state in {RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED}:
+            return True
+        return any(unit.state is UnitState.RUNNING for unit in self.units)

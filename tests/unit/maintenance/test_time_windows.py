@@ -1,0 +1,141 @@
+"""Windows as people write them: when they open, on days when the clocks change too."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn.maintenance import time_windows
+from forewarn.maintenance.time_windows import Span
+
+BERLIN = "Europe/Berlin"
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def opens(
+    text: str, now: str, zone: str = "UTC", count: int = 1
+) -> list[tuple[datetime, datetime]]:
+    found = time_windows.following((text,), zone, (), at(now))
+    return [(span.opens, span.closes) for span in found[:count]]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "ends"),
+    [  # 2026-11-22 is a Sunday
+        ("Sat,Sun 22:00-04:00", "2026-11-22 22:00", "2026-11-23 04:00"),
+        ("Mon-Fri 01:00-05:00", "2026-11-23 01:00", "2026-11-23 05:00"),
+        ("fri-mon 01:00-05:00", "2026-11-23 01:00", "2026-11-23 05:00"),
+        ("daily 13:00-14:00", "2026-11-22 13:00", "2026-11-22 14:00"),
+        ("2nd Tue +9d 01:00-05:00", "2026-12-17 01:00", "2026-12-17 05:00"),
+        ("1st Mon 01:00-05:00", "2026-12-07 01:00", "2026-12-07 05:00"),
+        ("last Mon 01:00-05:00", "2026-11-30 01:00", "2026-11-30 05:00"),
+    ],
+)
+def test_a_window_opens_on_its_days(text: str, begins: str, ends: str) -> None:
+    assert opens(text, "2026-11-22 12:00") == [(at(begins), at(ends))]
+
+
+def test_a_window_that_is_open_now_is_the_first() -> None:
+    assert opens("Sat 22:00-04:00", "2026-11-22 03:59") == [
+        (at("2026-11-21 22:00"), at("2026-11-22 04:00"))
+    ]
+    assert opens("Sat 22:00-04:00", "2026-11-22 04:00") == [
+        (at("2026-11-28 22:00"), at("2026-11-29 04:00"))
+    ]
+
+
+def test_times_are_local_to_the_zone_in_summer_and_in_winter() -> None:
+    assert opens("daily 02:00-03:00", "2026-07-01 12:00", BERLIN) == [
+        (at("2026-07-02 00:00"), at("2026-07-02 01:00"))
+    ]
+    assert opens("daily 02:00-03:00", "2026-12-01 12:00", BERLIN) == [
+        (at("2026-12-02 01:00"), at("2026-12-02 02:00"))
+    ]
+
+
+def test_a_local_time_that_the_clocks_leave_out_counts_as_before_the_change() -> None:
+    # On 2026-03-29 it is 03:00 in Berlin after 01:59, at 01:00 UTC.
+    assert opens("Sun 02:15-02:45", "2026-03-28 12:00", BERLIN) == [
+        (at("2026-03-29 01:15"), at("2026-03-29 01:45"))
+    ]
+    assert opens("Sun 01:00-05:00", "2026-03-28 12:00", BERLIN) == [
+        (at("2026-03-29 00:00"), at("2026-03-29 03:00"))
+    ]
+
+
+def test_of_a_local_time_that_comes_twice_the_first_one_counts() -> None:
+    # On 2026-10-25 it is 02:00 in Berlin at 00:00 and at 01:00 UTC.
+    assert opens("Sun 02:15-02:45", "2026-10-24 12:00", BERLIN) == [
+        (at("2026-10-25 00:15"), at("2026-10-25 00:45"))
+    ]
+    assert opens("Sun 01:00-05:00", "2026-10-24 12:00", BERLIN) == [
+        (at("2026-10-24 23:00"), at("2026-10-25 04:00"))
+    ]
+
+
+def test_every_day_of_a_year_has_its_window_whatever_the_clocks_do() -> None:
+    found = opens("daily 02:30-03:30", "2026-01-01 00:00", BERLIN, 365)
+    assert len({begins.date() for begins, _ in found}) == 365
+    assert all(begins < ends for begins, ends in found)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(found))
+
+
+def test_windows_that_meet_or_overlap_are_one() -> None:
+    windows = ("Sat 20:00-00:00", "Sun 00:00-02:00", "Sun 01:00-03:00")
+    first, *_ = time_windows.following(windows, "UTC", (), at("2026-11-20 12:00"))
+    assert (first.opens, first.closes) == (at("2026-11-21 20:00"), at("2026-11-22 03:00"))
+
+
+def test_blackouts_cut_windows() -> None:
+    blackouts = (
+        Span(at("2026-11-21 23:00"), at("2026-11-22 01:00")),
+        Span(at("2026-11-28 00:00"), at("2026-11-29 12:00")),
+    )
+    found = time_windows.following(("Sat 22:00-04:00",), "UTC", blackouts, at("2026-11-21 12:00"))
+    assert [(span.opens, span.closes) for span in found[:3]] == [
+        (at("2026-11-21 22:00"), at("2026-11-21 23:00")),
+        (at("2026-11-22 01:00"), at("2026-11-22 04:00")),
+        (at("2026-12-05 22:00"), at("2026-12-06 04:00")),
+    ]
+
+
+def test_without_windows_it_is_always_open_but_for_blackouts() -> None:
+    blackout = Span(at("2026-11-22 00:00"), at("2026-11-23 00:00"))
+    before, after = time_windows.following((), "UTC", (blackout,), at("2026-11-21 12:00"))
+    assert before.closes == blackout.opens
+    assert (after.opens, after.closes) == (blackout.closes, time_windows.ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Sat", "22:00-04:00", "Sat 22-04", "Sat 25:00-04:00", "Sat 04:00-04:00",
+        "Foo 01:00-02:00", "5th Tue 01:00-02:00", "2nd Tue +32d 01:00-05:00", "Sat 1:00-2:00",
+        "Sat 01:00-24:00",
+    ],
+)  # fmt: skip
+def test_what_is_not_a_window_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid window"):
+        time_windows.check((text,), "UTC")
+
+
+@pytest.mark.parametrize("zone", ["Nowhere/Land", "../etc/passwd", "", "/etc/passwd"])
+def test_what_is_not_a_time_zone_is_refused(zone: str) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        time_windows.check((), zone)
+
+
+def test_too_many_windows_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        time_windows.check(("daily 01:00-02:00",) * 21, "UTC")
+
+
+def test_a_window_that_never_comes_within_the_horizon_is_not_found() -> None:
+    day = timedelta(days=1)
+    blackout = Span(at("2026-11-01 00:00"), at("2026-11-01 00:00") + 500 * day)
+    assert not time_windows.following(
+        ("daily 01:00-02:00",), "UTC", (blackout,), at("2026-11-22 12:00")
+    )
