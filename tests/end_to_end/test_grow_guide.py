@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from end_to_end.agents import until
-from forewarn.maintenance import alerts, fleet
+from forewarn.maintenance import fleet
 from forewarn.server import settings
 from house.tree import ROOT
 from ports import free_port
@@ -30,7 +30,6 @@ from recipes import pages
 
 PAGE = "grow"
 PACKAGING = ROOT / "packaging"
-METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 KEY = base64.b64encode(b"a secret of sixteen bytes and more").decode()
 REPLICAS = ("fw1", "fw2", "fw3")
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
@@ -72,16 +71,6 @@ def test_patroni_waits_for_a_standby_always() -> None:
     replica = pages.block(PAGE, "toml", "[replica]")
     (stale,) = re.findall(r"max_stale_seconds = (\d+)", replica)
     assert int(stale) > dcs["ttl"]
-
-
-def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
-    rules = pages.block(PAGE, "yaml", "groups:")
-    assert yaml.safe_load(rules)["groups"][0]["rules"]
-    headings = set(re.findall(r"^### `(\w+)`$", METRICS, re.MULTILINE))
-    asked = set(re.findall(r"\b(forewarn_\w+)", rules))
-    assert len(asked) == 4
-    assert asked <= headings
-    assert set(re.findall(r'kind="([^"]+)"', rules)) <= {*alerts.AlertKind}
 
 
 def test_the_page_shows_the_packaged_configuration_of_haproxy() -> None:

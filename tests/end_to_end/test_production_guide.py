@@ -16,11 +16,9 @@ import pytest
 
 from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example, examples
 from end_to_end.running import Running
-from forewarn.maintenance import alerts, fleet
+from forewarn.maintenance import fleet
 from forewarn.server import settings
-from forewarn.server.guest.limits import Reason
 
-METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 SETTINGS = examples("toml", "[[guest.listener]]")
 FLEETS = [text for text in examples("toml") if text not in SETTINGS]
 SOURCES = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
@@ -34,7 +32,6 @@ def test_every_example_is_of_a_language_that_is_tested() -> None:
         "sh",
         "toml",
         "xml",
-        "yaml",
     }
 
 
@@ -121,20 +118,6 @@ def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) 
     assert made.read_text().splitlines()[0] == f"web-0 {expected};"
     assert len(made.read_text().splitlines()) == 2
     assert made.stat().st_mode & 0o077 == 0
-
-
-def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
-    rules = example("yaml", "groups:")
-    headings = set(re.findall(r"^### `(\w+)`$", METRICS, re.MULTILINE))
-    asked = set(re.findall(r"\b(forewarn_\w+)", rules))
-    assert len(asked) >= 8
-    assert {re.sub(r"_bucket$", "", name) for name in asked} <= headings
-    kinds = set(re.findall(r'kind=~?"([^"]+)"', rules))
-    assert {kind for one in kinds for kind in one.split("|")} <= {*alerts.AlertKind}
-    for pattern in re.findall(r'reason=~?"([^"]+)"', rules):
-        assert any(re.fullmatch(pattern, reason) for reason in Reason), pattern
-    names = re.findall(r"alert: (\w+)", rules)
-    assert len(names) == len(re.findall(r"expr: \S", rules)) == len(set(names))
 
 
 def test_every_line_of_the_log_that_it_names_is_one_that_is_said() -> None:

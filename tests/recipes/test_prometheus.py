@@ -1,0 +1,165 @@
+"""The alert rules and the dashboard: read by promtool, and each alert fires where it must."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from forewarn.maintenance.alerts import AlertKind
+from forewarn.server.guest.limits import Reason
+from house.tree import ROOT
+
+ALERTS: Final = ROOT / "packaging" / "prometheus-alerts.yml"
+DASHBOARD: Final = json.loads((ROOT / "packaging" / "grafana-dashboard.json").read_text())
+RULES: Final = [
+    rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+]
+QUERIES: Final = [
+    target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())
+]
+METRICS: Final = {
+    name
+    for page in ("metrics", "agent-metrics")
+    for name in re.findall(
+        r"^### `(\w+)`$", (ROOT / "docs" / "reference" / f"{page}.md").read_text(), re.MULTILINE
+    )
+}
+NEEDS_PROMTOOL: Final = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs promtool (Debian's package prometheus)"
+)
+
+SERVICE: Final = '{instance="one", job="forewarn"}'
+CALM: Final = {
+    f"forewarn_build_info{SERVICE}": "1",
+    f"forewarn_ready{SERVICE}": "1",
+    f"forewarn_clock_trusted{SERVICE}": "1",
+    f"forewarn_machines{SERVICE}": "100",
+    f"forewarn_machines_seen{SERVICE}": "100",
+    f"forewarn_replicas{SERVICE}": "1",
+    f"forewarn_replica_behind_seconds{SERVICE}": "1",
+    f"forewarn_guest_connections{SERVICE}": "100",
+    'forewarn_agent_healthy{instance="web-0"}': "1",
+    'forewarn_agent_endpoint_up{instance="web-0"}': "1",
+    'forewarn_agent_stuck{instance="web-0"}': "0",
+    'up{instance="web-0", job="forewarn-agent"}': "1",
+}
+"""Series, each a constant or a counter as promtool writes them, when all is well."""
+
+TROUBLE: Final = {
+    "ForewarnDown": {f"forewarn_build_info{SERVICE}": None},
+    "ForewarnNotReady": {f"forewarn_ready{SERVICE}": "0"},
+    "ForewarnClockNotTrusted": {f"forewarn_clock_trusted{SERVICE}": "0"},
+    "ForewarnNeedsOperator": {'forewarn_alerts{kind="failed"}': "1"},
+    "ForewarnUnapprovedSoon": {'forewarn_alerts{kind="unapproved"}': "2"},
+    "ForewarnKnowsNoMachine": {f"forewarn_machines{SERVICE}": "0"},
+    "ForewarnGuestsUnheard": {f"forewarn_machines_seen{SERVICE}": "89"},
+    "ForewarnUnknownCallers": {
+        'forewarn_guest_refusals_total{instance="one", reason="unknown-address"}': "0+120x240"
+    },
+    "ForewarnWrongSignature": {
+        'forewarn_guest_refusals_total{instance="one", reason="wrong-signature"}': "0+1x240"
+    },
+    "ForewarnConnectionsNearLimit": {f"forewarn_guest_connections{SERVICE}": "9000"},
+    "ForewarnGuestErrors": {
+        'forewarn_guest_requests_total{code="503", instance="one", resource="approvals"}': "0+1x240"
+    },
+    "ForewarnSlowCommits": {
+        'forewarn_commit_seconds_bucket{instance="one", le="0.5"}': "0+1x240",
+        'forewarn_commit_seconds_bucket{instance="one", le="1.0"}': "0+9x240",
+        'forewarn_commit_seconds_bucket{instance="one", le="+Inf"}': "0+9x240",
+    },
+    "ForewarnLateStarts": {
+        'forewarn_start_lateness_seconds_bucket{instance="one", le="5.0"}': "0+1x240",
+        'forewarn_start_lateness_seconds_bucket{instance="one", le="30.0"}': "0+9x240",
+        'forewarn_start_lateness_seconds_bucket{instance="one", le="+Inf"}': "0+9x240",
+    },
+    "ForewarnReplicaMissing": {'forewarn_build_info{instance="two", job="forewarn"}': "1x30"},
+    "ForewarnReplicaBehind": {f"forewarn_replica_behind_seconds{SERVICE}": "8"},
+    "ForewarnChangesLost": {'forewarn_alerts{kind="lost-changes"}': "1"},
+    "ForewarnVersionsDiffer": {
+        'forewarn_build_info{instance="one", job="forewarn", version="next"}': "1"
+    },
+    "ForewarnAgentStuck": {'forewarn_agent_stuck{instance="web-0"}': "1"},
+    "ForewarnAgentBlind": {'forewarn_agent_endpoint_up{instance="web-0"}': "0"},
+    "ForewarnAgentDown": {'up{instance="web-0", job="forewarn-agent"}': "0"},
+    "ForewarnAgentCannotAct": {'forewarn_agent_healthy{instance="web-0"}': "0"},
+    "ForewarnAgentHeld": {
+        'forewarn_agent_events{instance="web-0", phase="Held", type="Reboot"}': "1"
+    },
+    "ForewarnAgentNotApproving": {
+        'forewarn_agent_approvals_failed_total{instance="web-0", reason="refused"}': "0+1x240"
+    },
+}
+"""What is otherwise when an alert must fire, two hours later; None: the series is gone."""
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *(rule["expr"] for rule in RULES)])
+def test_every_query_asks_for_metrics_and_labels_that_there_are(query: str) -> None:
+    asked = set(re.findall(r"\b((?:forewarn|process)_\w+)", query))
+    assert {re.sub(r"_bucket$", "", name) for name in asked} <= METRICS
+    for pattern in re.findall(r'kind=~?"([^"]+)"', query):
+        assert set(pattern.split("|")) <= {*AlertKind}
+    for pattern in re.findall(r'reason=~?"([^"]+)"', query):
+        assert any(re.fullmatch(pattern, reason) for reason in Reason), pattern
+
+
+def test_panels_and_alerts_have_names_of_their_own() -> None:
+    panels = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(panels)) == len(panels) > 20
+    assert [rule["alert"] for rule in RULES] == [*TROUBLE]
+    for rule in RULES:
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"].keys() == {"summary", "action"}
+
+
+@NEEDS_PROMTOOL
+def test_prometheus_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"query:{number}", "expr": re.sub(r"\$\w+", "any", query)}
+        for number, query in enumerate(QUERIES)
+    ]
+    file = tmp_path / "queries.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    _promtool("check", "rules", str(file))
+
+
+@NEEDS_PROMTOOL
+def test_each_alert_fires_in_its_trouble_and_none_when_all_is_well(tmp_path: Path) -> None:
+    tests = [_firing("", {}), *(_firing(name, trouble) for name, trouble in TROUBLE.items())]
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": tests}))
+    _promtool("check", "rules", str(ALERTS))
+    _promtool("test", "rules", str(file))
+
+
+def _firing(name: str, trouble: dict[str, str | None]) -> dict[str, Any]:
+    """Return a test of promtool's: two hours later this alert fires; none without a name."""
+    series = {kind: values for kind, values in (CALM | trouble).items() if values is not None}
+    named = f'alertname="{name}",' if name else ""
+    return {
+        "name": name or "calm",
+        "interval": "1m",
+        "input_series": [
+            {"series": kind, "values": values if "x" in values else f"{values}x240"}
+            for kind, values in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": f'count by (alertname) (ALERTS{{{named}alertstate="firing"}})',
+                "eval_time": "2h",
+                "exp_samples": (
+                    [{"labels": f'{{alertname="{name}"}}', "value": 1}] if name else []
+                ),
+            }
+        ],
+    }
+
+
+def _promtool(*arguments: str) -> None:
+    ran = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
