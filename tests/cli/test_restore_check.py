@@ -57,6 +57,39 @@ def test_every_incarnation_is_raised_by_as_much(
     )
 
 
+def test_numbers_that_were_given_after_the_backup_are_not_given_again(database: Path) -> None:
+    """Programs, and what is left of their runs, go by the numbers of operations."""
+
+    def operations(machine: str) -> list[str]:
+        store = sqlite.open_store(database)
+        plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("c"))
+        asked = Request(event_type=EventType.REBOOT, machines=(machine,))
+        made = [o.id for o in plane.request(asked).result().operations]
+        store.close()
+        return made
+
+    backup = database.read_bytes()
+    assert operations("bastion") == ["2.1"]
+    database.write_bytes(backup)
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
+    assert operations("web-1") == ["1002.1"]
+
+
+def test_operations_of_a_rolling_update_get_no_number_from_after_the_backup(
+    database: Path,
+) -> None:
+    store = sqlite.open_store(database)
+    plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("d"))
+    asked = Request(event_type=EventType.REBOOT, scope="batch")
+    announced = plane.request(asked).result().maintenance.announced
+    store.close()
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
+    store = sqlite.open_store(database)
+    with store.read() as reading:
+        assert reading.open_maintenances()[2].announced == announced + 1000
+    store.close()
+
+
 def test_by_how_much_may_be_said(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.execute(["restore-check", str(database), "--by", "7", "--json"]) == ExitStatus.OK
     assert json.loads(capsys.readouterr().out) == {"scopes": 5, "raised_by": 7, "highest": 8}

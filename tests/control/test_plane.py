@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, mint
@@ -13,6 +14,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import (
     AuditAction,
+    Changes,
     Enablement,
     HoldKind,
     Intervention,
@@ -394,6 +396,21 @@ def test_a_request_that_is_sent_again_under_its_key_asks_for_nothing_more(house:
     assert other.maintenance.number == 2
     with house.store.read() as reading:
         assert len(reading.live_operations()) == 2
+
+
+def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> None:
+    first = house.ask(REBOOT, "bastion", idempotency_key="k1")
+    later = (
+        msgspec.structs.replace(first.maintenance, number=number, idempotency_key="")
+        for number in range(2, 1002)
+    )
+    with house.store.write() as transaction:
+        transaction.save(Changes(maintenances=tuple(later)))
+    assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance == first.maintenance
+    done(house.plane.cancel("1", reason=""))
+    house.clock.advance(2 * MINUTE)
+    done(house.plane.purge(MINUTE))
+    assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance.number == 1002
 
 
 @pytest.mark.parametrize(

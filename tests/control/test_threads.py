@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,11 +24,12 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import LEASE, Executor
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat, ServiceClock
-from forewarn.control.ticker import Ticker
+from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.model import Operation
 from forewarn.maintenance.planner import Request
+from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -35,19 +37,22 @@ WAIT_SECONDS = 20
 
 
 class Slow(Plane):
-    """A plane whose answer about the next wake-up can be held back, as a slow disk holds it."""
+    """A plane whose answer that nothing is due can be held back, as a slow disk holds it."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.hold_back = False
+        self.questions = 0
         self.held: list[tuple[Future[Any], datetime | None]] = []
 
     def next_wakeup(self) -> "Future[datetime | None]":
+        self.questions += 1
         future = super().next_wakeup()
-        if not self.hold_back:
+        answer = future.result(WAIT_SECONDS)
+        if not self.hold_back or answer is not None:
             return future
         late: Future[Any] = Future()
-        self.held.append((late, future.result(WAIT_SECONDS)))
+        self.held.append((late, answer))
         return late
 
 
@@ -121,6 +126,21 @@ def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(r
         await until(lambda: room.sleepers == 1)
         room.clock.advance(5 * SECOND)
         await until(lambda: room.operation("2.1").status is EventStatus.STARTED)
+        ticker.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn(room: Room) -> None:
+    async def story() -> None:
+        ticker = Ticker(room.plane, room.clock, timedelta(days=90))
+        running = asyncio.create_task(ticker.run())
+        await until(lambda: room.sleepers == 1)
+        commits, questions = room.store.commits, room.plane.questions
+        room.clock.advance(LONGEST_NAP)
+        await until(lambda: room.plane.questions > questions and room.sleepers == 1)
+        assert room.store.commits == commits
         ticker.stop()
         await running
 
@@ -241,9 +261,9 @@ def test_a_writer_that_dies_answers_whoever_waits_and_says_so(room: Room) -> Non
         yield
 
     room.store.write = write  # type: ignore[method-assign] # a thread can die of anything
-    waiting = [room.plane.next_wakeup()]
+    waiting = [room.plane.probe()]
     assert entered.wait(WAIT_SECONDS)
-    waiting += [room.plane.next_wakeup() for _ in range(3)]
+    waiting += [room.plane.probe() for _ in range(3)]
     go.set()
     for future in waiting:
         with pytest.raises(StoreUnavailable):
@@ -252,7 +272,20 @@ def test_a_writer_that_dies_answers_whoever_waits_and_says_so(room: Room) -> Non
     assert isinstance(ended, StoreUnavailable)
     assert isinstance(ended.__cause__, SystemExit)
     with pytest.raises(StoreUnavailable):
-        room.plane.next_wakeup().result(WAIT_SECONDS)
+        room.plane.probe().result(WAIT_SECONDS)
+
+
+def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
+    store = sqlite.open_store(tmp_path / "it.db")
+    writer = ThreadWriter(store, ManualClock(NOW), Changefeed())
+    plane = Plane(writer, mint("a"))
+    with store.write():
+        waiting = plane.probe()
+        assert plane.next_wakeup().result(WAIT_SECONDS) is None
+        assert not waiting.done()
+    waiting.result(WAIT_SECONDS)
+    writer.close()
+    store.close()
 
 
 # The clock.

@@ -78,6 +78,44 @@ def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
         secret_files.token(path)
 
 
+@pytest.mark.parametrize("mode", [0o400, 0o440, 0o600])
+def test_a_token_that_systemd_hands_on_is_read_with_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    made = secret_files.token(path)
+    path.chmod(mode)
+    assert secret_files.token(path, str(tmp_path)) == made
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o460, 0o640 | 0o004])
+def test_a_credential_that_anybody_may_read_or_its_group_may_change_is_refused(
+    tmp_path: Path, mode: int
+) -> None:
+    path = tmp_path / "token"
+    secret_files.token(path)
+    path.chmod(mode)
+    with pytest.raises(SecretUnusable, match=f"{mode:04o}"):
+        secret_files.token(path, str(tmp_path))
+
+
+def test_a_file_beside_the_credentials_is_none_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    (tmp_path / "credentials").mkdir()
+    secret_files.token(path)
+    path.chmod(0o440)
+    with pytest.raises(SecretUnusable, match="0440"):
+        secret_files.token(path, str(tmp_path / "credentials"))
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
+def test_a_credential_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    secret_files.token(path)
+    path.chmod(0o440)
+    os.chown(path, 12345, -1)
+    with pytest.raises(SecretUnusable, match="0440"):
+        secret_files.token(path, str(tmp_path))
+
+
 @pytest.mark.parametrize("text", ["", "short", "a" * 15, "a" * 20 + "\x00", "ü" * 30])
 def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"

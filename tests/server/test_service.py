@@ -16,12 +16,18 @@ from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.plane import Plane
+from forewarn.control.plane import PROBE, Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.planner import Request
 from forewarn.server import settings
-from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of, connector_of
+from forewarn.server.service import (
+    CLOCK_SETTING,
+    PROBE_EVERY,
+    Crashed,
+    clock_of,
+    connector_of,
+)
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import memory, sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
@@ -161,7 +167,18 @@ def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path
         assert any("has not been reached" in reason for reason in not_ready.json["reasons"])
         store.away = False
         eventually(lambda: running.guests.suspended, False)
-        eventually(lambda: client.get("/readyz")["ready"], True)
+        eventually(lambda: client.ask("GET", "/readyz").status, 200)
+
+
+def test_replicas_are_probed_by_few_writes_however_often_they_are_asked(tmp_path: Path) -> None:
+    store, probes, real = memory.MemoryStore(shared=True), set[str | None](), SystemClock()
+    with Running(replica(tmp_path / "a", "a"), store) as running:
+        client, began = running.client(), real.monotonic()
+        for _ in range(30):
+            assert client.get("/readyz")["ready"]
+            with store.read() as reading:
+                probes.add(reading.setting(PROBE))
+        assert len(probes) <= 1 + (real.monotonic() - began) / PROBE_EVERY
 
 
 class WriteOnlyAway(Flaky):
@@ -239,7 +256,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
     def act(running: Running) -> None:
         store.trouble = die
         with pytest.raises(StoreUnavailable):
-            running.plane.next_wakeup().result(10)
+            running.plane.probe().result(10)
 
     crashes(Running(settings_in(tmp_path), store), act, "the writer")
 
@@ -369,9 +386,9 @@ def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
         InlineWriter(store, ManualClock(NOON), Changefeed()),
         ThreadWriter(store, ManualClock(NOON), Changefeed()),
     ):
-        future = Plane(writer, guids()).next_wakeup()
+        future = Plane(writer, guids()).probe()
         assert not future.cancel()
-        assert future.result(10) is None
+        future.result(10)
         writer.close()
     store.close()
 

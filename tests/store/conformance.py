@@ -377,6 +377,17 @@ class Questions:
         with store.read() as reading:
             assert set(reading.open_maintenances()) == {10}
 
+    def test_a_maintenance_is_found_by_its_idempotency_key(self, store: Store) -> None:
+        keys = {1: "k1", 2: "", 3: "k1", 4: "K1", 5: ""}
+        asked = (
+            msgspec.structs.replace(values.maintenance(number), idempotency_key=key)
+            for number, key in keys.items()
+        )
+        save(store, Changes(maintenances=tuple(asked)))
+        with store.read() as reading:
+            found = [reading.maintenance_of_key(key) for key in ("k1", "K1", "k2", "")]
+        assert [one and one.number for one in found] == [3, 4, None, None]
+
     def test_maintenances_are_listed_newest_first_and_by_number(self, store: Store) -> None:
         operations = (operation("1.1"), operation("2.1"), operation("2.2"), operation("10.1"))
         save(store, with_maintenances(*operations))

@@ -182,6 +182,7 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: r.maintenances([1, 2, 3]),
     lambda r, _: list(r.open_maintenances().items()),
     lambda r, _: [r.latest_maintenances(before, 2) for before in (None, 3)],
+    lambda r, _: [r.maintenance_of_key(asked) for asked in ("", "none")],
     lambda r, _: r.operations(IDS),
     lambda r, _: [in_order(r.operations_of_maintenance(number)) for number in (1, 2, 3)],
     lambda r, _: [r.operations_of_events([f"{id_}-A"]) for id_ in IDS],

@@ -83,6 +83,7 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "maintenances": lambda r: r.maintenances([1, 2]),
     "open maintenances": lambda r: r.open_maintenances(),
     "latest maintenances": lambda r: r.latest_maintenances(100, 10),
+    "maintenance by idempotency key": lambda r: r.maintenance_of_key("k"),
     "due": lambda r: r.due(LATER, 10),
     "next wakeup": lambda r: r.next_wakeup(),
     "claimable": lambda r: r.claimable(LATER, 10),

@@ -172,11 +172,13 @@ def _what_to_do(error: "ChangesBeside") -> str:
 def _raise(store: "Store", by: int) -> tuple[int, int]:
     """Raise all incarnations in one transaction; return how many, and the highest.
 
-    The events of a scope keep the incarnation that first showed them: that only orders them.
+    The events of a scope keep the incarnation that first showed them: that only orders them. The
+    numbers that maintenances and operations may have had since the backup are not given again:
+    programs, and what is left of their runs, go by them.
     """
     from msgspec.structs import replace
 
-    from forewarn.control import tombstones
+    from forewarn.control import lost_changes, tombstones
     from forewarn.maintenance.model import Changes
 
     with store.write() as transaction:
@@ -191,6 +193,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             raise Failed(ExitStatus.REFUSED, message)
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
         tombstones.lift(transaction, by)
-        if raised:
-            transaction.save(Changes(scopes=raised))
+        going = tuple(map(lost_changes.skipped, transaction.open_maintenances().values()))
+        transaction.skip_maintenance_numbers(lost_changes.SKIPPED_NUMBERS)
+        transaction.save(Changes(scopes=raised, maintenances=going))
     return len(raised), highest if raised else 0

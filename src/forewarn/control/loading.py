@@ -29,10 +29,6 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import ErrorCode, EventSource
 
-MAX_LOOKED_AT = 500
-"""Among how many of the latest maintenances an idempotency key is looked for: who got no answer
-asks again within minutes."""
-
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
@@ -113,13 +109,12 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapsho
 
 
 def granted(unit: UnitOfWork, request: Request) -> Maintenance | None:
-    """Return what the request with this idempotency key became, of the latest maintenances.
+    """Return what the request with this idempotency key became, as long as history has it.
 
     Raises:
         Refused: It was another request (CONFLICT).
     """
-    latest = unit.store.latest_maintenances(None, MAX_LOOKED_AT)
-    found = next((m for m in latest if m.idempotency_key == request.idempotency_key), None)
+    found = unit.store.maintenance_of_key(request.idempotency_key)
     if found is None:
         return None
     named = {key(name) for name in (request.scope, request.host, *request.machines) if name}

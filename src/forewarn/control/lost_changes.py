@@ -64,6 +64,11 @@ def latest(reading: Reading) -> LostChanges | None:
     return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
 
 
+def skipped(maintenance: Maintenance) -> Maintenance:
+    """Return a maintenance that gives its operations no number that a lost one may have had."""
+    return replace(maintenance, announced=maintenance.announced + SKIPPED_NUMBERS)
+
+
 def recover(
     transaction: Transaction,
     begun: Mapping[str, int],
@@ -109,8 +114,7 @@ def _behind(reading: Reading, begun: Mapping[str, int]) -> tuple[Maintenance, ..
     concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
     return tuple(
         replace(
-            maintenance,
-            announced=maintenance.announced + SKIPPED_NUMBERS,
+            skipped(maintenance),
             rolling_updates=tuple(
                 replace(rolling, state=RollingState.PAUSED, reason=REASON)
                 if rolling.state is RollingState.RUNNING

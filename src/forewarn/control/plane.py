@@ -2,7 +2,7 @@
 
 Each method is a job of the writer: read a snapshot, decide, check the invariants, save, publish. It
 returns a future, because requests that wait together share a commit; a refusal or a store that is
-away is raised by the future. Any thread may call them.
+away is raised by the future. Questions do not wait for whoever writes. Any thread may call them.
 
 A reference is an event's id, an operation (`12.1`) or a maintenance (`12`); where several are
 given, a command concerns all of them or is refused. `by` is the operator's name, or the machine's.
@@ -329,10 +329,9 @@ class Plane:
         known = unit.operations(operations)
         return self._run(unit, loading.ending(unit, known), decide.record_returns, known)
 
-    @_job
-    def next_wakeup(self, unit: UnitOfWork) -> Work[datetime | None]:
+    def next_wakeup(self) -> "Future[datetime | None]":
         """Tell when `advance` has something to do next; None while nothing is scheduled."""
-        return Work(unit.store.next_wakeup())
+        return self._writer.read(lambda reading: reading.next_wakeup())
 
     @_job
     def trim(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
@@ -396,11 +395,14 @@ class Plane:
         """Record the result of an operation whose outcome is unknown, or have it repeated."""
         return self._end(decide.resolve_outcome, operation, verdict, by)
 
-    @_job
-    def started(self, unit: UnitOfWork) -> Work[frozenset[str]]:
+    def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""
-        live = unit.live_operations().values()
-        return Work(frozenset(o.id for o in live if o.status is EventStatus.STARTED))
+
+        def question(reading: Reading) -> frozenset[str]:
+            live = reading.live_operations().values()
+            return frozenset(o.id for o in live if o.status is EventStatus.STARTED)
+
+        return self._writer.read(question)
 
     @_job
     def release_claims(
@@ -509,10 +511,9 @@ class Plane:
 
     # What the service keeps for itself.
 
-    @_job
-    def setting(self, unit: UnitOfWork, name: str) -> Work[str | None]:
+    def setting(self, name: str) -> "Future[str | None]":
         """Return what the service wrote down for itself, None if it never did."""
-        return Work(unit.store.setting(name))
+        return self._writer.read(lambda reading: reading.setting(name))
 
     @_job
     def put_setting(self, unit: UnitOfWork, name: str, value: str) -> Work[None]:

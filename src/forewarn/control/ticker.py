@@ -85,13 +85,20 @@ class Ticker:
     async def _tick(self) -> timedelta:
         if not self._may_start():
             return WHILE_HALTED
-        while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
-            pass
+        await self._look()
+        if self.next_wakeup is not None and self.next_wakeup <= self._clock.now():
+            self.next_wakeup = None
+            while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
+                pass
+            await self._look()
         await self._purge()
-        self._due(await asyncio.wrap_future(self._plane.next_wakeup()))
         if self.next_wakeup is None:
             return LONGEST_NAP
         return max(timedelta(0), min(self.next_wakeup - self._clock.now(), LONGEST_NAP))
+
+    async def _look(self) -> None:
+        """Ask the store: replicas that have nothing to start do not wait for whoever writes."""
+        self._due(await asyncio.wrap_future(self._plane.next_wakeup()))
 
     def _due(self, at: datetime | None) -> bool:
         """Take a time into account; return whether it is the earliest now."""

@@ -9,9 +9,9 @@ batch is undone and each job runs in a transaction of its own, so that only the 
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
@@ -23,7 +23,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.follower import Follower
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import ChangeRecord, Position, Store, StoreError, StoreUnavailable
+from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
 
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
@@ -33,6 +33,8 @@ LONG_SECONDS: Final = 1.0
 wait as long again, and the clients of approvals go away after some seconds."""
 
 NO_NEEDS = Needs()
+
+T = TypeVar("T")
 
 Job = Callable[[UnitOfWork], Work[Any]]
 """Decides within a transaction. It may be run twice: it has no effect of its own."""
@@ -60,6 +62,12 @@ class Writer(Protocol):
         the job raised.
         """
 
+    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
+        """Ask the store as it is at this instant, without waiting for whoever writes.
+
+        The future raises StoreUnavailable while the store cannot be read.
+        """
+
     def close(self) -> None:
         """Finish what was submitted, then take nothing more."""
 
@@ -71,6 +79,7 @@ class InlineWriter:
         self, store: Store, clock: Clock, feed: Changefeed, follower: Follower | None = None
     ) -> None:
         self._committer = _Committer(store, clock, follower or Follower(store, feed, clock))
+        self._store = store
         self._lock = threading.Lock()
 
     def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
@@ -78,6 +87,16 @@ class InlineWriter:
         future = _promise()
         with self._lock:
             self._committer.commit([(job, needs, future)])
+        return future
+
+    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
+        """Ask before returning."""
+        future = _promise()
+        try:
+            with self._store.read() as reading:
+                future.set_result(question(reading))
+        except StoreError as error:
+            future.set_exception(error)
         return future
 
     def close(self) -> None:
@@ -104,6 +123,8 @@ class ThreadWriter:
     ) -> None:
         follower = follower or Follower(store, feed, real or clock)
         self._committer = _Committer(store, clock, follower, on_time)
+        self._store = store
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-reader")
         self._real = real or clock
         self.ended = _promise()
         """Done when the thread has ended; raises StoreUnavailable if it was not closed."""
@@ -138,13 +159,23 @@ class ThreadWriter:
                 self._queue.put((job, needs, future))
         return future
 
+    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
+        """Ask on a thread of its own."""
+
+        def ask() -> T:
+            with self._store.read() as reading:
+                return question(reading)
+
+        return self._reader.submit(ask)
+
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish what is queued and end the threads."""
         with self._lock:
             if not self._closed:
                 self._closed = "the service is stopping"
                 self._queue.put(None)
         self._thread.join()
+        self._reader.shutdown()
 
     def _run(self) -> None:
         try:

@@ -24,10 +24,15 @@ class SecretUnusable(Exception):  # noqa: N818 - a state of the file, not a mist
     """A secret's file cannot be used; the message is one line for the operator."""
 
 
-def token(path: Path) -> str:
+def token(path: Path, credentials: str = "") -> str:
     """Return the operators' token; the first call makes it, in a file of mode 0600.
 
     SecretUnusable if others may read the file, it has no token, or it cannot be read or made.
+
+    Args:
+        path: The file.
+        credentials: The folder of the credentials that systemd hands on, if there is one. By an
+            access list systemd lets this service read them; that shows as a right of the group.
     """
     what = f"the token file {path}"
     renew = "remove it for a new token at the next start"
@@ -35,7 +40,9 @@ def token(path: Path) -> str:
         if not path.exists():
             _make(path)
         mode, text = _read(path)
-    if os.name == "posix" and mode & 0o077:
+        handed_on = bool(credentials) and path.resolve().parent == Path(credentials).resolve()
+        trusted = handed_on and path.stat().st_uid in {0, os.geteuid()}
+    if os.name == "posix" and mode & (0o037 if trusted else 0o077):
         raise SecretUnusable(
             f"{what} has mode {mode:04o}, so others may have read it: {renew}, or set mode 0600 "
             "if nobody has"

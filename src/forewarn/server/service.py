@@ -73,6 +73,9 @@ LOOK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 2.0
 """How long a write may take before the store counts as away."""
 
+PROBE_EVERY: Final = 2.0
+"""How often a replica is probed at most: a probe takes the lock that all replicas wait for."""
+
 OWNER_NAME: Final = "replica"
 """The file in the folder of the connector's runs with the name of the replica that began them."""
 
@@ -106,6 +109,7 @@ class Service:
     _unix: Path | None = None
     """The unix socket that this process made, and so removes."""
     _probing: Future[None] | None = None
+    _probed_at = 0.0
     _state = "the service is starting"
     _following: FollowerThread | None = None
     _is_serving = False
@@ -375,8 +379,11 @@ class Service:
 
     async def _probe(self) -> str:
         """Return why nothing can be written, after trying to; `""` when a write was committed."""
-        if self._probing is None or self._probing.done():
-            self._probing = self._plane.probe()  # one at a time: a writer that is stuck keeps it
+        now = self._real.monotonic()
+        lately = self._store.shared and now - self._probed_at < PROBE_EVERY
+        # One at a time: a writer that is stuck keeps it.
+        if self._probing is None or (self._probing.done() and not lately):
+            self._probing, self._probed_at = self._plane.probe(), now
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await asyncio.wrap_future(self._probing)
@@ -405,7 +412,9 @@ class Service:
                 unix, self._unix = sockets.open_unix(path), path
             yield f"unix:{operator.socket}", auth.Gate(application, None, None), unix
         if operator.listen:
-            token = secret_files.token(Path(operator.token_file))
+            token = secret_files.token(
+                Path(operator.token_file), os.environ.get("CREDENTIALS_DIRECTORY", "")
+            )
             address, port = split_address(operator.listen)
             tcp = self._handed_over.take(sockets.tcp_address(address, port))
             tcp = tcp or sockets.open_tcp(address, port)

@@ -128,8 +128,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A TCP address such as `127.0.0.1:8172`, which needs the token. `""`, the default, is none:
     the socket's file mode is safer."""
     token_file: str = ""
-    """The file with the token for `listen`, mode 0600, created at the first start. `""` is
-    `operator.token` beside the database."""
+    """The file with the token for `listen`, mode 0600, created at the first start, or a credential
+    of systemd's. `""` is `operator.token` beside the database."""
     hosts: tuple[str, ...] = ()
     """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
     are refused, so that web pages cannot reach the service by DNS rebinding."""

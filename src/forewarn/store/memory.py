@@ -179,6 +179,11 @@ class MemoryStore:
         numbers = (n for n in self.all_maintenances if before is None or n < before)
         return [self.all_maintenances[n] for n in heapq.nlargest(limit, numbers)]
 
+    def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        asked = [m for m in self.all_maintenances.values() if m.idempotency_key]
+        found = (m for m in asked if m.idempotency_key == idempotency_key)
+        return max(found, key=lambda m: m.number, default=None)
+
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
         due = sorted(entry for entry in self._wakeups() if entry[0] <= now)
         return {name: self.live[name] for *_, name in due[:limit]}

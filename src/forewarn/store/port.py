@@ -206,6 +206,9 @@ class Reading(Protocol):
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         """Return up to `limit` maintenances with numbers below `before`, the newest first."""
 
+    def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        """Return the latest maintenance that was requested with this idempotency key."""
+
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
         """Return up to `limit` operations whose `decide.wakeup_at` has come, earliest first."""
 

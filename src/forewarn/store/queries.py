@@ -15,6 +15,7 @@ from sqlalchemy import (
     and_,
     func,
     literal,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -153,6 +154,15 @@ class SqlReading:
         number = _maintenances.number
         statement = tables.MAINTENANCES.select().order_by(number.desc()).limit(limit)
         return self._maintenances(statement if before is None else statement.where(number < before))
+
+    def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        # The condition on no key is the index's own.
+        asked = _maintenances.idempotency_key
+        statement = tables.MAINTENANCES.select().where(
+            asked == idempotency_key, asked != literal_column("''")
+        )
+        latest = statement.order_by(_maintenances.number.desc()).limit(1)
+        return next(iter(self._maintenances(latest)), None)
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
         statement = _select_operations().where(_operations.wakeup_at <= now)

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from forewarn.maintenance import accounts, decide, model
@@ -87,6 +88,12 @@ maintenances = Table(
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False),
     Index(None, "open", "number"),
+    Index(
+        "ix_maintenances_idempotency_key",
+        "idempotency_key",
+        sqlite_where=text("idempotency_key <> ''"),
+        postgresql_where=text("idempotency_key <> ''"),
+    ),
 )
 
 operations = Table(
