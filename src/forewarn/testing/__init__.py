@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Emulator,
         NotIdle,
     )
+    from forewarn.testing.parser import ScriptError
+    from forewarn.testing.scenario import ScenarioBroken
     from forewarn.testing.wire import Exchange
 
 __all__ = [
@@ -33,9 +35,16 @@ __all__ = [
     "Exchange",
     "NotIdle",
     "Refused",
+    "ScenarioBroken",
+    "ScriptError",
 ]
 
-_ELSEWHERE = {"Refused": "forewarn.maintenance.model", "Exchange": "forewarn.testing.wire"}
+_ELSEWHERE = {
+    "Exchange": "forewarn.testing.wire",
+    "Refused": "forewarn.maintenance.model",
+    "ScenarioBroken": "forewarn.testing.scenario",
+    "ScriptError": "forewarn.testing.parser",
+}
 _EXTRA = ("httptools", "prometheus_client", "structlog")
 """What `forewarn[testing]` installs."""
 

@@ -3,30 +3,51 @@
 Maintenance that has started lasts as long as the simulated connector's, unless a test ends it
 before. A machine that has asked once is taken to go on asking while the clock is moved: in real
 time it polls a few times at most while fifteen minutes pass. Used on the emulator's thread alone.
+
+The rules live in the emulator's own time. Where that runs, a number of times as fast as real time,
+guests are shown real times: NotBefore is when the event starts by their own clocks.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import re
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
+from forewarn import clock
 from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance.fleet import Fleet
-from forewarn.maintenance.model import Changes, Enablement, Operation, Refused, Sighting, key
+from forewarn.maintenance.model import (
+    Changes,
+    Enablement,
+    Operation,
+    Policy,
+    Refused,
+    Sighting,
+    key,
+)
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
-from forewarn.testing.harness import Harness
-from forewarn.testing.wire import Wire, WireConnection
+from forewarn.testing import parser
+from forewarn.testing.harness import Harness, Impossible
+from forewarn.testing.wire import Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
 """How long a machine may take to ask again: a test's clock says nothing about a real handler's."""
 
-SECOND: Final = timedelta(seconds=1)
+INSTANT: Final = timedelta(microseconds=1)
+
+CONNECTOR: Final = re.compile(r"(at \S+ )?(before the ticker )?connector ")
+"""A line with which a scenario ends maintenance itself."""
+
+NEVER: Final = timedelta.max
+"""The end of what a scenario ends."""
 
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
@@ -44,10 +65,18 @@ class EmulatedService(Harness):
         self,
         rules: RulesSettings,
         beginning: datetime,
+        scale: float,
         run: Callable[[Coroutine[Any, Any, None]], None],
         on_news: Callable[[], None],
     ) -> None:
         self._guests: GuestPlane | None = None
+        self._scale = scale
+        self._began = clock.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ends_itself = True
+        """Whether maintenance that has started ends after its usual time."""
+        self._asked: dict[str, datetime] = {}
+        """When machines asked last, by key."""
         self._ends: dict[str, timedelta] = {}
         """When what has started ends by itself, by operation."""
         self._listening: dict[str, datetime] = {}
@@ -69,22 +98,22 @@ class EmulatedService(Harness):
             limits=settings.guest,
             rules=settings.guest_rules,
             backend=self.plane,
-            time=self.clock,
-            wall=self.clock,
+            time=self._guests_time(),
+            wall=clock.SystemClock() if self._scale else self.clock,
             on_turn=lambda _: None,  # a test may stop in a debugger: that is no outage
             mint=self._mint,
             handed_over=HandedOver(),
         )
         guests.fill((), (), ())
-        self.feed.subscribe(guests.learn)
+        self.feed.subscribe(lambda changes: guests.learn(self._in_real_time(changes)))
         self.feed.subscribe(self._learn)
         await guests.open()
         self.wire = Wire(
             guests.connection,
             self.clock,
             settings.guest,
-            on_request=self._on_news,
-            on_answer=self._follow,
+            on_request=self.catch_up,
+            on_answer=self._note_answer,
         )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -96,11 +125,32 @@ class EmulatedService(Harness):
     async def close(self) -> None:
         """Close the port and every connection."""
         assert self._guests is not None
+        if self._timer is not None:
+            self._timer.cancel()
         self._server.close()
         for connection in list(self.wire.open):
             connection.abort()
         self._guests.suspend()
         await self._guests.close()
+
+    def _guests_time(self) -> clock.Clock:
+        if not self._scale:
+            return self.clock
+        return clock.ScaledClock(self._scale, self.beginning, self.beginning)
+
+    def _in_real_time(self, changes: Changes) -> Changes:
+        """Return changes as guests are told of them: in whole seconds, rounded down."""
+        if not self._scale:
+            return changes
+        replace = msgspec.structs.replace
+        shown = tuple(
+            replace(operation, not_before=self._real(operation.not_before).replace(microsecond=0))
+            for operation in changes.operations
+        )
+        return replace(changes, operations=shown)
+
+    def _real(self, moment: datetime) -> datetime:
+        return self.beginning + (moment - self.beginning) / self._scale
 
     async def settle(self) -> None:
         """Return when all that has changed was told to those who wait for it."""
@@ -133,33 +183,68 @@ class EmulatedService(Harness):
 
     def _follow(self) -> None:
         self._is_following = False
-        try:
+        with self._kept_fault():
             self.follow_up()
+        self._arm()
+        self._on_news()
+
+    @contextlib.contextmanager
+    def _kept_fault(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:  # noqa: BLE001 - the next call of the test raises it
             self.fault = self.fault or error
-        self._on_news()
+
+    def _note_answer(self, exchange: Exchange) -> None:
+        if exchange.asks_for_events and exchange.status in {0, 200, 304}:
+            self._asked[exchange.machine] = exchange.at
+        self._follow()
 
     def sighting(self, machine_key: str) -> Sighting | None:
         """Return what a machine's requests told last.
 
-        The guest plane notes whole seconds. Nothing lasts for less than a second here, so who asked
-        in the second in which maintenance ended has asked after that.
+        A request in the very instant in which maintenance ended came after that: maintenance always
+        lasts for a while.
         """
         told = super().sighting(machine_key)
         seen = self._guests.seen(machine_key) if self._guests is not None else None
-        if seen is None:
+        asked_at = self._asked.get(machine_key)
+        if seen is None or asked_at is None:
             return told
-        asked_at = seen.asked_at + SECOND
-        if told is not None:
-            asked_at = max(asked_at, told.asked_at)
-        since = self._listening.get(machine_key, asked_at)
-        return msgspec.structs.replace(seen, asked_at=max(asked_at, since))
+        times = [asked_at + INSTANT, self._listening.get(machine_key, asked_at)]
+        times += [told.asked_at] if told is not None else []
+        return msgspec.structs.replace(seen, asked_at=max(times))
 
     # Time.
 
-    def advance(self, by: timedelta) -> None:
+    def catch_up(self) -> None:
+        """Let all happen that is due by now, where time passes by itself."""
+        if self._scale:
+            passed = timedelta(seconds=(clock.monotonic() - self._began) * self._scale)
+            with self._kept_fault():
+                self.advance_to(max(passed, self.elapsed))
+
+    def _arm(self) -> None:
+        """Have the next thing happen in its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._next_wakeup() if self._scale else None
+        if due is not None:
+            seconds = (due - self.elapsed).total_seconds() / self._scale
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._ring)
+
+    def _ring(self) -> None:
+        self.catch_up()
+        self._follow()
+
+    async def pass_time(self, length: timedelta) -> None:
         """Let time pass, and all happen that is due meanwhile."""
-        self.advance_to(self.elapsed + by)
+        moment = self.elapsed + length
+        while self._scale and self.elapsed < moment:
+            await asyncio.sleep((moment - self.elapsed).total_seconds() / self._scale)
+            self.catch_up()
+        self.advance_to(max(moment, self.elapsed))
 
     def advance_to(self, moment: timedelta) -> None:
         """Let time pass to a moment, from the beginning."""
@@ -168,7 +253,8 @@ class EmulatedService(Harness):
 
     def _next_wakeup(self) -> timedelta | None:
         known = super()._next_wakeup()
-        return min([*self._ends.values(), *([known] if known is not None else [])], default=None)
+        ends = [end for end in self._ends.values() if end < NEVER]
+        return min([*ends, *([known] if known is not None else [])], default=None)
 
     def _pass(self, until: timedelta) -> None:
         super()._pass(until)
@@ -196,6 +282,9 @@ class EmulatedService(Harness):
         started = {o.id: o for o in self.live() if o.status is EventStatus.STARTED}
         for name in started.keys() - self._ends.keys():
             operation = started[name]
+            if not self._ends_itself:
+                self._ends[name] = NEVER
+                continue
             assert operation.started_at is not None
             lasts = simulated.DURATIONS[operation.event_type]
             self._ends[name] = operation.started_at + lasts - self.beginning
@@ -232,19 +321,51 @@ class EmulatedService(Harness):
     def finish(self, operation: str) -> None:
         """Let an operation take its time and succeed; `""` is for all that have started."""
         for name in self.started(operation):
-            self.advance_to(max(self.elapsed, self._ends.get(name, self.elapsed)))
+            if not self._scale and self._ends_itself:
+                self.advance_to(max(self.elapsed, self._ends.get(name, self.elapsed)))
+            else:
+                self.end(name, Outcome(succeeded=True))
 
     def fail(self, operation: str, reason: str) -> None:
         """Let an operation fail now; `""` is for all that have started."""
         for name in self.started(operation):
             self.end(name, Outcome(succeeded=False, message=reason))
 
+    def begin_scenario(self, text: str, name: str) -> parser.Scenario:
+        """Read a scenario whose times count from now, and add its fleet.
+
+        Raises:
+            ScriptError: It breaks the rules of the language, or changes the emulator's settings.
+        """
+        self.origin = self.clock.now()
+        played = parser.parse(text, name, self.origin)
+        if played.policy != Policy():
+            message = f"{name}: settings are the emulator's: Emulator(rules=...)"
+            raise parser.ScriptError(message)
+        self._ends_itself = not any(CONNECTOR.match(line.text) for line in played.lines)
+        self.ask(lambda plane: plane.apply_fleet(played.fleet))
+        return played
+
+    def kill(self) -> None:
+        """Refuse: guests are answered by the process that the test runs in."""
+        raise Impossible("the emulator's server is not killed: use 'forewarn simulate'")
+
+    doom = kill
+
+    def jump(self, by: timedelta) -> None:
+        """Refuse: the emulator's clock is the test's."""
+        raise Impossible(f"the emulator's clock does not jump (by {by}): use 'forewarn simulate'")
+
+    def trust_clock(self) -> None:
+        """Refuse: a clock that never jumps is never doubted."""
+        raise Impossible("the emulator's clock is always trusted")
+
     def work_off(self) -> list[str]:
         """Carry out what has started, as far as that goes; return what is awaited then."""
         for _ in range(MAX_STEPS):
             live = self.live()
-            if not live:
-                return []
+            if self._scale or not live:
+                return [_awaited(o) for o in live]
             if self._ends:
                 self.advance_to(max(self.elapsed, min(self._ends.values())))
             elif all(o.status is EventStatus.QUEUED for o in live):

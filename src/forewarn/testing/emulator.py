@@ -29,7 +29,7 @@ from forewarn import clock
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server.settings import RulesSettings
-from forewarn.testing import parser
+from forewarn.testing import parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.wire import Exchange
 from forewarn.vocabulary import ErrorCode, EventSource, EventType
@@ -41,6 +41,9 @@ Span: TypeAlias = timedelta | float | str
 
 IDLE_SECONDS: Final = 10.0
 """How long `until_idle` and `until` wait, in real seconds: ten polls of a usual handler."""
+
+MAX_SCALE: Final = 10_000
+"""As of the service's own clock: the shortest notice is then 3 ms."""
 
 CLOSE_SECONDS: Final = 30.0
 """How long the end waits for the thread, which only closes sockets then."""
@@ -143,7 +146,10 @@ class Emulator:
     Args:
         rules: Settings of `[rules]`, such as `{"enablement": "first-request"}`.
         port: The port on 127.0.0.1; 0 is any free one.
-        beginning: What the clock shows at first; None for the time of day.
+        beginning: What a clock that stands shows at first; None for the time of day.
+        scale: None for a clock that stands until it is told. Otherwise the clock runs this many
+            times as fast as real time, and guests read real times: with 60, fifteen minutes of
+            notice are fifteen seconds, and NotBefore is in fifteen seconds.
     """
 
     def __init__(
@@ -152,7 +158,15 @@ class Emulator:
         rules: Mapping[str, object] | None = None,
         port: int = 0,
         beginning: datetime | None = None,
+        scale: float | None = None,
     ) -> None:
+        if scale is not None and not 0 < scale <= MAX_SCALE:
+            message = f"invalid scale {scale!r}: must be more than 0 and at most {MAX_SCALE}"
+            raise ValueError(message)
+        if scale is not None and beginning is not None:
+            message = "a clock with a scale begins with the time of day: leave beginning out"
+            raise ValueError(message)
+        self._scale = scale or 0.0
         self._rules = msgspec.convert(dict(rules or {}), RulesSettings)
         self._port = port
         self._beginning = beginning
@@ -204,9 +218,11 @@ class Emulator:
         loop = self._loop = asyncio.new_event_loop()
         try:
             try:
-                beginning = self._beginning or clock.SystemClock().now().replace(microsecond=0)
+                beginning = self._beginning or clock.SystemClock().now()
+                if not self._scale:
+                    beginning = beginning.replace(microsecond=0)
                 self._service = EmulatedService(
-                    self._rules, beginning, loop.run_until_complete, self._tell
+                    self._rules, beginning, self._scale, loop.run_until_complete, self._tell
                 )
                 port = loop.run_until_complete(self._service.open(self._port))
             except BaseException as error:  # noqa: BLE001 - whoever starts it gets it
@@ -240,17 +256,23 @@ class Emulator:
             definition = tomllib.loads(definition)
         wanted = msgspec.convert(definition, fleet.Fleet)
 
-        def apply(service: EmulatedService) -> list[str]:
-            service.ask(lambda plane: plane.apply_fleet(wanted))
-            machines = service.look(lambda reading: reading.machines())
-            if not service.wire.default_machine and machines:
-                service.wire.default_machine = next(iter(machines))
-            return [machine.name for machine in machines.values()]
+        self._add(lambda service: service.ask(lambda plane: plane.apply_fleet(wanted)))
+        return tuple(self._machines.values())
 
-        for name in self._change(apply):
+    def _add(self, order: Callable[[EmulatedService], T]) -> T:
+        """Do what adds machines; the first of all is the one by default."""
+
+        def add(service: EmulatedService) -> tuple[T, list[str]]:
+            done = order(service)
+            machines = service.look(lambda reading: reading.machines())
+            service.wire.default_machine = service.wire.default_machine or next(iter(machines), "")
+            return done, [machine.name for machine in machines.values()]
+
+        done, names = self._change(add)
+        for name in names:
             endpoint = f"{self._address}/vm/{name}"
             self._machines.setdefault(key(name), EmulatedMachine(name, endpoint))
-        return tuple(self._machines.values())
+        return done
 
     @property
     def _address(self) -> str:
@@ -364,10 +386,17 @@ class Emulator:
         """Let time pass.
 
         When this returns, all that is due by then has happened, documents show it, and waiting
-        requests are answered.
+        requests are answered. A clock with a scale is waited for.
         """
         length = span(by)
-        self._change(lambda service: service.advance(length))
+
+        async def advance() -> None:
+            self._service.catch_up()
+            self._service.follow_up()
+            await self._service.pass_time(length)
+            await self._service.settle()
+
+        self._call(advance())
 
     def until_idle(self, seconds: float = IDLE_SECONDS) -> None:
         """Let handlers work until no maintenance is left.
@@ -383,6 +412,42 @@ class Emulator:
             NotIdle: What is left waits for a handler; the message says for what.
         """
         self._wait(lambda: self._change(lambda service: service.work_off()), seconds)
+
+    def play(self, file: Path | str, seconds: float = IDLE_SECONDS) -> None:
+        """Play a scenario, for handlers that work in real time.
+
+        Its fleet is added. The clock goes to the time of each line, and the line is carried out;
+        an expectation is waited for, and so handlers have their time there. Where the scenario says
+        how the connector ends maintenance, nothing ends by itself.
+
+        Args:
+            file: The scenario's file.
+            seconds: How long an expectation is waited for, in real time.
+
+        Raises:
+            ScenarioBroken: A line does not hold.
+            ScriptError: The file breaks the rules of the language.
+        """
+        path = Path(file)
+        text = path.read_text(encoding="utf-8")
+        played = self._add(lambda service: service.begin_scenario(text, path.name))
+        for line in played.lines:
+            self._play(line, path.name, seconds)
+
+    def _play(self, line: parser.ScenarioLine, name: str, seconds: float) -> None:
+        def carry_out(service: EmulatedService) -> list[str]:
+            broken = scenario.carry_out(line, service)
+            return [broken] if broken else []
+
+        at = self.read(lambda service: service.origin + line.at - service.clock.now())
+        self.advance(max(at, timedelta()))
+        if line.is_expectation:
+            try:
+                self._wait(lambda: self._change(carry_out), seconds)
+            except NotIdle as error:
+                raise scenario.ScenarioBroken(name, line, str(error)) from None
+        elif broken := self._change(carry_out):
+            raise scenario.ScenarioBroken(name, line, broken[0])
 
     def until(self, condition: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
         """Wait until a condition holds; it is asked after each answer and each change.
@@ -454,12 +519,14 @@ class Emulator:
         """Return what the service answers, on its own thread."""
 
         async def ask() -> T:
+            self._service.catch_up()
             return question(self._service)
 
         return self._call(ask())
 
     def _change(self, order: Callable[[EmulatedService], T]) -> T:
         async def carry_out() -> T:
+            self._service.catch_up()
             self._service.follow_up()
             done = order(self._service)
             await self._service.settle()

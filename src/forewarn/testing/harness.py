@@ -87,7 +87,8 @@ class Harness:
         run: Run = asyncio.run,
     ) -> None:
         self.clock = ManualClock(beginning)
-        self.beginning = beginning
+        self.beginning = self.origin = beginning
+        """What the times of a scenario count from is the origin."""
         self.elapsed = timedelta()
         self._run = run
         self._tasks: dict[str, Task] = {}

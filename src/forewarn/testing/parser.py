@@ -37,6 +37,8 @@ TOKEN: Final = re.compile(r'"[^"]*"|[,"]|#.*|[^\s,"]+')
 OPERATION: Final = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 
+EXPECTATION: Final = re.compile(r"(?:at \S+ (?:before the ticker )?)?expect ")
+
 A_TIME: Final = "a time from the beginning, such as 1h30m"
 
 SUBJECTS: Final = (
@@ -69,6 +71,11 @@ class ScenarioLine(msgspec.Struct, frozen=True, kw_only=True):
     refused: ErrorCode | None
     """Why it must be refused; None where it must succeed."""
 
+    @property
+    def is_expectation(self) -> bool:
+        """Whether it changes nothing, and says what must be so."""
+        return EXPECTATION.match(self.text) is not None
+
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """A whole file."""
@@ -79,18 +86,19 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[ScenarioLine, ...]
 
 
-def parse(text: str, name: str) -> Scenario:
-    """Parse a file's text; its name is for messages."""
+def parse(text: str, name: str, beginning: datetime = BEGINNING) -> Scenario:
+    """Parse a file's text; its name is for messages, and its times count from the beginning."""
     rows = text.splitlines()
     if len(rows) > MAX_LINES:
         raise ScriptError(f"{name}: {len(rows)} lines; a scenario has at most {MAX_LINES}")
-    return _File(rows, name).scenario()
+    return _File(rows, name, beginning).scenario()
 
 
 class _File:
     """The lines of a file, and the blocks of TOML that are indented below some of them."""
 
-    def __init__(self, rows: list[str], name: str) -> None:
+    def __init__(self, rows: list[str], name: str, beginning: datetime) -> None:
+        self._beginning = beginning
         self._rows = rows
         self._name = name
         self._next = 0
@@ -104,7 +112,7 @@ class _File:
         while self._next < len(self._rows):
             row = self._rows[self._next]
             self._next += 1
-            words = _Words(row, f"{self._name}:{self._next}", self._indented)
+            words = _Words(row, f"{self._name}:{self._next}", self._indented, self._beginning)
             if words.empty:
                 continue
             if row[0].isspace():
@@ -232,7 +240,7 @@ def _document(harness: Harness, name: str, version: str, expected: list[_Seen]) 
     if machine is None:
         return f"there is no machine {name}"
     listing = harness.reads(machine.scope, versions.BY_NAME[version])
-    seen = [_seen(event) for event in listing.events]
+    seen = [_seen(event, harness.origin) for event in listing.events]
     if len(seen) == len(expected) and all(
         event[:3] == wanted[:3] and wanted.not_before in {None, event.not_before}
         for event, wanted in zip(seen, expected, strict=True)
@@ -246,9 +254,9 @@ def _document(harness: Harness, name: str, version: str, expected: list[_Seen]) 
     return f"{machine.name} sees {' and '.join(told) or 'nothing'}"
 
 
-def _seen(event: Listed) -> _Seen:
+def _seen(event: Listed, origin: datetime) -> _Seen:
     machines = tuple(name.removeprefix(codec.PREVIEW_PREFIX) for name in event.resources)
-    at = None if event.not_before is None else event.not_before - BEGINNING
+    at = None if event.not_before is None else event.not_before - origin
     return _Seen(event.event_type, event.status, machines, at)
 
 
@@ -258,10 +266,11 @@ def _operation(harness: Harness, name: str, expected: dict[str, object]) -> str:
     if operation is None:
         return f"there is no operation {name}" if expected else ""
     found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
-    return "" if expected and found.items() >= expected.items() else _described(operation)
+    holds = expected and found.items() >= expected.items()
+    return "" if holds else _described(operation, harness.origin)
 
 
-def _described(operation: Operation) -> str:
+def _described(operation: Operation, origin: datetime) -> str:
     text = f"{operation.id} is {operation.status}"
     if operation.start_cause is not None:
         text += f" because {operation.start_cause}"
@@ -273,8 +282,8 @@ def _described(operation: Operation) -> str:
     if operation.held_at is not None:
         text += " held"
     if operation.started_at is not None:
-        text += f" since {clock_face(operation.started_at - BEGINNING)}"
-    text += f" not before {clock_face(operation.not_before - BEGINNING)}"
+        text += f" since {clock_face(operation.started_at - origin)}"
+    text += f" not before {clock_face(operation.not_before - origin)}"
     return text + (f' "{operation.outcome}"' if operation.outcome else "")
 
 
@@ -325,7 +334,7 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     "server is killed WHEN": lambda harness, in_commit: (
         harness.doom() if in_commit else harness.kill()
     ),
-    "clock jumps SIGNED": Harness.jump,
+    "clock jumps SIGNED": lambda harness, by: harness.jump(by),
     "expect SUBJECT sees EVENTS": lambda harness, name, events: _document(
         harness, name, versions.NEWEST.name, events
     ),
@@ -496,8 +505,11 @@ SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
 class _Words:
     """The words of one line, taken one after the other; `where` is its file and number."""
 
-    def __init__(self, row: str, where: str, below: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, row: str, where: str, below: Callable[[], list[str]], beginning: datetime
+    ) -> None:
         self.where = where
+        self._beginning = beginning
         self._below = below
         self._words: list[str] = []
         self.spoken = ""
@@ -609,7 +621,7 @@ class _Words:
         return found if sign == "+" else -found
 
     def moment(self) -> datetime:
-        return BEGINNING + self.span(A_TIME)
+        return self._beginning + self.span(A_TIME)
 
     def number(self, expected: str) -> int:
         if not NUMBER.fullmatch(self._word):

@@ -51,6 +51,21 @@ def play(scenario: parser.Scenario) -> Iterator[TimelineEntry]:
     yield from _Play(scenario).run()
 
 
+def carry_out(line: parser.ScenarioLine, harness: Harness) -> str:
+    """Carry a line out; return what is so instead of what it expects, `""` if it holds."""
+    try:
+        broken = line.statement(harness)
+    except Refused as refusal:
+        if refusal.code is not line.refused:
+            return f"it was refused as {refusal.code}: {refusal.message}"
+        return ""
+    except Impossible as error:
+        return str(error)
+    except ServerKilled:
+        return ""  # as the line before asked: nobody gets an answer, and nothing has changed
+    return broken or ("it was not refused" if line.refused else "")
+
+
 def shown(entry: TimelineEntry) -> list[str]:
     """Return an entry as lines for people."""
     where = "" if entry.line is None else f"  (line {entry.line})"
@@ -75,27 +90,11 @@ class _Play:
     def run(self) -> Iterator[TimelineEntry]:
         self._look()
         for line in self._scenario.lines:
-            try:
-                for _ in self._harness.run_until(line.at, inclusive=not line.before_ticker):
-                    yield self._entry(None, TIME_PASSES)
-                self._play(line)
-            except Impossible as error:
-                raise ScenarioBroken(self._scenario.name, line, str(error)) from error
+            for _ in self._harness.run_until(line.at, inclusive=not line.before_ticker):
+                yield self._entry(None, TIME_PASSES)
+            if broken := carry_out(line, self._harness):
+                raise ScenarioBroken(self._scenario.name, line, broken)
             yield self._entry(line.number, line.text)
-
-    def _play(self, line: parser.ScenarioLine) -> None:
-        broken = ""
-        try:
-            broken = line.statement(self._harness)
-        except Refused as refusal:
-            if refusal.code is not line.refused:
-                broken = f"it was refused as {refusal.code}: {refusal.message}"
-        except ServerKilled:
-            return  # as the line before asked: nobody gets an answer, and nothing has changed
-        else:
-            broken = broken or ("it was not refused" if line.refused else "")
-        if broken:
-            raise ScenarioBroken(self._scenario.name, line, broken)
 
     def _entry(self, line: int | None, said: str) -> TimelineEntry:
         return TimelineEntry(

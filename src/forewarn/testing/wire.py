@@ -14,6 +14,8 @@ from typing import Any, Final, Protocol, cast
 import msgspec
 
 from forewarn.clock import Clock
+from forewarn.maintenance import model
+from forewarn.protocol import target
 from forewarn.protocol.message import HttpRequest
 from forewarn.server import sockets
 from forewarn.server.guest import machines
@@ -33,6 +35,8 @@ class Exchange(msgspec.Struct, kw_only=True):
 
     at: datetime
     """When the request was complete, by the emulator's clock."""
+    machine: str
+    """The key of the machine that the request names or comes from; `""` for none."""
     method: str
     target: str
     """Path and query, as they were sent."""
@@ -42,6 +46,12 @@ class Exchange(msgspec.Struct, kw_only=True):
     """Of the answer; 0 while there is none."""
     answer: bytes = b""
     """The body of the answer."""
+
+    @property
+    def asks_for_events(self) -> bool:
+        """Whether it asks for events, or approves some."""
+        asked = target.read(self.target.encode("latin-1"))
+        return asked is not None and asked.resource is target.Resource.EVENTS
 
 
 class Entrance(Protocol):
@@ -58,7 +68,8 @@ class Wire:
         clock: The emulator's.
         limits: What a request may have.
         on_request: Called when a request was recorded.
-        on_answer: Called when an answer is there, before it goes out.
+        on_answer: Called when an answer is there, before it goes out; and when a request begins to
+            wait for its answer.
     """
 
     default_machine = ""
@@ -71,7 +82,7 @@ class Wire:
         limits: Limits,
         *,
         on_request: Callable[[], None],
-        on_answer: Callable[[], None],
+        on_answer: Callable[[Exchange], None],
     ) -> None:
         self.enter = enter
         self.clock = clock
@@ -104,16 +115,22 @@ class Wire:
 
     def record(self, request: HttpRequest, body: bytes) -> Exchange:
         """Record a request."""
+        self.on_request()
         exchange = Exchange(
             at=self.clock.now(),
+            machine=self._machine_of(request.target),
             method=_text(request.method),
             target=_text(request.target),
             headers=tuple((_text(name), _text(value)) for name, value in request.headers),
             body=body,
         )
         self.exchanges.append(exchange)
-        self.on_request()
         return exchange
+
+    def _machine_of(self, written: bytes) -> str:
+        asked = target.read(written)
+        named = None if asked is None else asked.machine
+        return self.default_machine if named is None else model.key(named)
 
 
 class WireConnection(asyncio.Protocol):
@@ -197,8 +214,13 @@ class WireConnection(asyncio.Protocol):
     def _hand_over(self, request: HttpRequest, body: bytes) -> None:
         data, self._taken = self._taken, b""
         self._reader.next()
-        self._exchange = self._wire.record(request, body)
+        exchange = self._exchange = self._wire.record(request, body)
         self._inner.data_received(data)
+        self._wire.later(lambda: self._note_wait(exchange))
+
+    def _note_wait(self, exchange: Exchange) -> None:
+        if self._exchange is exchange:
+            self._wire.on_answer(exchange)
 
     def take_answer(self, data: bytes) -> None:
         """Pass an answer of the guest plane on, once all that follows from it has happened."""
@@ -206,11 +228,11 @@ class WireConnection(asyncio.Protocol):
             if not self._continued:
                 self._outer.write(data)
             return
-        self._wire.on_answer()
         if (exchange := self._exchange) is not None:
             head, _, exchange.answer = data.partition(b"\r\n\r\n")
             exchange.status = int(head.split(b" ", 2)[1])
             self._exchange, self._continued = None, False
+            self._wire.on_answer(exchange)
         self._outer.write(data)
         if not self._outer.is_closing():
             self._read()

@@ -1,0 +1,119 @@
+"""A clock that runs, and shows handlers real times; scenarios for handlers."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import forewarn
+from forewarn.testing import Emulator, ScenarioBroken, ScriptError
+
+PATIENCE = 30.0
+"""Real seconds that end a test which would hang otherwise."""
+
+APPROVED = """
+fleet
+  [[machine]]
+  name = "web-0"
+
+at 0s   operator schedules Reboot of web-0
+expect web-0 sees Reboot Scheduled of web-0 at 15m
+at 1m   expect 1.1 is Started because approved
+at 2m   connector finishes 1.1 "done"
+expect web-0 sees nothing
+"""
+
+
+def test_a_clock_that_runs_shows_when_the_event_starts_in_real_time() -> None:
+    slack = timedelta(seconds=0.1)  # the two clocks of the machine, and the rules' whole seconds
+    with Emulator(scale=900) as emulator:
+        machine = emulator.machine("web-0")
+        before = datetime.now(UTC)
+        event = emulator.schedule("Reboot", "web-0")
+        after = datetime.now(UTC)
+        notice = timedelta(seconds=1)
+        with forewarn.Client(machine.endpoint) as client:
+            (read,) = client.events()
+        assert read.not_before is not None
+        assert before + notice - timedelta(seconds=1) - slack <= read.not_before
+        assert read.not_before <= after + notice + slack
+        emulator.until(lambda: event.status != "Scheduled", PATIENCE)
+        assert event.start_cause == "notice-over"
+        started = datetime.now(UTC)
+    assert started >= before + notice - slack
+    assert event.event_id == read.event_id
+
+
+def test_a_clock_that_runs_drives_a_handler_to_the_end() -> None:
+    with Emulator(scale=600) as emulator:
+        machine = emulator.machine("web-0")
+        with forewarn.Client(machine.endpoint, pace=forewarn.Pace(poll_seconds=0.05)) as client:
+            thread = threading.Thread(target=approve_until_gone, args=(client,))
+            thread.start()
+            event = emulator.schedule("Reboot", "web-0")
+            emulator.until_idle(PATIENCE)
+            thread.join()
+        assert (event.status, event.start_cause) == ("Completed", "approved")
+
+
+def approve_until_gone(client: forewarn.Client) -> None:
+    for change in client.watch():
+        if change.appeared:
+            client.approve(change.event)
+        if change.gone:
+            return
+
+
+def test_a_clock_that_runs_is_waited_for() -> None:
+    with Emulator(scale=1000) as emulator:
+        emulator.machine("web-0")
+        event = emulator.schedule("Freeze", "web-0")
+        emulator.advance("15m1s")
+        assert event.status != "Scheduled"
+
+
+@pytest.mark.parametrize("scale", [0, -1, 10_001])
+def test_an_impossible_scale_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="scale"):
+        Emulator(scale=scale)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "story.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_scenario_is_played_for_a_handler(tmp_path: Path) -> None:
+    with Emulator() as emulator:
+        machine = emulator.machine("web-0")
+        with forewarn.Client(machine.endpoint) as client:
+            thread = threading.Thread(target=approve_until_gone, args=(client,))
+            thread.start()
+            emulator.play(write(tmp_path, APPROVED), PATIENCE)
+            thread.join()
+        (event,) = emulator.history()
+        assert (event.status, event.outcome) == ("Completed", "done")
+
+
+def test_a_scenario_names_the_line_that_does_not_hold(tmp_path: Path) -> None:
+    with Emulator() as emulator:
+        emulator.advance("1h")  # its times count from when it is played
+        with pytest.raises(ScenarioBroken) as broken:
+            emulator.play(write(tmp_path, APPROVED), 0)
+    assert broken.value.line == 8
+
+
+@pytest.mark.parametrize("line", ["server is killed", "clock jumps +1h", "operator BY trusts"])
+def test_a_scenario_cannot_do_to_a_test_what_it_does_to_a_server(tmp_path: Path, line: str) -> None:
+    text = APPROVED.partition("at 0s")[0] + f"at 0s  {line.replace('BY', 'anna')}"
+    text += " the clock\n" if line.endswith("trusts") else "\n"
+    with Emulator() as emulator, pytest.raises(ScenarioBroken):
+        emulator.play(write(tmp_path, text), 0)
+
+
+def test_a_scenario_brings_no_settings(tmp_path: Path) -> None:
+    text = "settings\n  user_initiated_limit = 1\n" + APPROVED
+    with Emulator() as emulator, pytest.raises(ScriptError):
+        emulator.play(write(tmp_path, text), 0)
