@@ -250,6 +250,75 @@ def test_what_nobody_knows_has_failed_where_the_settings_say_so(house: House) ->
     play_with(house, Found.UNKNOWN, story, "fail")
 
 
+def unknown_to_another(house: House) -> None:
+    """Let another replica report a task as unknown that this one had claimed before."""
+    (task,) = done(house.plane.claim("there", MINUTE, 1))
+    done(house.plane.report_unknown("1.1", task.attempt, "nobody knows"))
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_a_replica_that_comes_back_tells_the_outcome_that_it_alone_knows(
+    house: House, *, succeeded: bool
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+    unknown_to_another(house)
+
+    async def story(connector: Scripted) -> None:
+        assert connector.asked == [("check", "1.1", 2), ("forget", "1.1", 2)]
+        ended = house.operation("1.1")
+        assert ended.status is (EventStatus.COMPLETED if succeeded else EventStatus.FAILED)
+        assert (ended.outcome, ended.outcome_unknown) == ("all of it", "")
+
+    play_with(house, Outcome(succeeded=succeeded, message="all of it"), story)
+
+
+def test_a_replica_that_was_cut_off_tells_the_outcome_as_soon_as_it_hears_of_the_doubt(
+    house: House,
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+    done(house.plane.claim("there", MINUTE, 1))
+
+    async def story(connector: Scripted) -> None:
+        await settle()
+        assert connector.asked == []
+        done(house.plane.report_unknown("1.1", 2, "nobody knows"))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play_with(house, Outcome(succeeded=True), story)
+
+
+@pytest.mark.parametrize("found", [Found.UNKNOWN, Found.NOT_DONE])
+def test_a_replica_that_knows_no_outcome_either_leaves_the_doubt_to_an_operator(
+    house: House, found: Found
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+    unknown_to_another(house)
+
+    async def story(connector: Scripted) -> None:
+        assert connector.asked == [("check", "1.1", 2)]
+        assert house.operation("1.1").outcome_unknown == "nobody knows"
+
+    play_with(house, found, story)
+
+
+def test_nobody_looks_for_what_it_reported_or_never_claimed(house: House) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("elsewhere", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+    unknown_to_another(house)
+    assert done(house.plane.unknown_tasks("there")) == ()
+    assert done(house.plane.unknown_tasks("here")) == ()
+    (task,) = done(house.plane.unknown_tasks("elsewhere"))
+    assert (task.attempt, task.claimed_elsewhere) == (2, ("there",))
+
+
 def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)

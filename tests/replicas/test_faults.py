@@ -14,7 +14,7 @@ import pytest
 
 import postgres
 from kills import journal
-from kills.processes import environment
+from kills.processes import Service, environment
 from postgres import OWNER
 from replicas import dark_path, held_program, stage
 from replicas.cluster import Cluster
@@ -58,6 +58,12 @@ def starts(cluster: Cluster, operation: str) -> list[dict[str, Any]]:
     """Return when the program began to carry out an operation."""
     runs = journal.read(cluster.runs_path)
     return [run for run in runs if run["operation"] == operation and run["what"] == "start"]
+
+
+def alerts(replica: Service) -> list[dict[str, Any]]:
+    """Return what a replica's operators are told."""
+    found: list[dict[str, Any]] = replica.ask("GET", "/v1/alerts")["items"]
+    return found
 
 
 def test_a_change_whose_answer_is_lost_is_answered_as_made_and_is_there_once(
@@ -347,16 +353,39 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         stage.complete(left, "m0", "1.1")
         runs = journal.read(checked.runs_path)
         assert [run["what"] for run in runs] == ["start", "start", "end"]
-        alerts = stage.until(
-            lambda: [
-                alert
-                for alert in asking.ask("GET", "/v1/alerts")["items"]
-                if alert["kind"] == "unknown"
-            ]
+        doubts = stage.until(
+            lambda: [alert for alert in alerts(asking) if alert["kind"] == "unknown"]
         )
-        assert [alert["about"] for alert in alerts] == ["1.1"]
+        assert [alert["about"] for alert in doubts] == ["1.1"]
         assert [run["what"] for run in journal.read(unchecked.runs_path)] == ["start"]
         assert stage.status(asking, "1.1") == "Started"
+
+
+def test_a_replica_that_comes_back_knows_what_nobody_else_could_tell(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("comes_back")
+    with pair_of(tmp_path, url, checked=False, scale=FAST) as cluster:
+        first, second = cluster.replicas.values()
+        first.start(fresh=False)
+        first.wait_until_ready()
+        first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
+        stage.until(lambda: stage.asked(first, "m0"))
+        hold = cluster.runs_path.with_suffix(".hold")
+        hold.touch()
+        operation = stage.request(first, "m0")
+        assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
+        stage.until(lambda: starts(cluster, operation))
+        second.start(fresh=False)
+        second.wait_until_ready()
+        first.kill()
+        assert first.reap() == -signal.SIGKILL
+        stage.until(lambda: [a for a in alerts(second) if a["kind"] == "unknown"])
+        hold.unlink()  # the program ends well; its result is in the folder of the first
+        first.start(fresh=False)
+        first.wait_until_ready()
+        stage.complete(second, "m0", operation)
+        assert len(starts(cluster, operation)) == 1
 
 
 def test_a_second_process_of_a_name_is_refused_by_one_line(

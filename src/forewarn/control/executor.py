@@ -3,10 +3,14 @@
 A claim is a lease with a fencing number: whoever holds an older number has its result refused. A
 task that an earlier attempt may have done already is checked before it is performed. Leases that
 are due are renewed before anything is claimed, so that no executor claims what it runs itself.
+
+A replica whose lease ran out, because it was down or cut off, may be the only one that knows how
+its task ended: if another one had to report the outcome as unknown, it looks, and says so.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -14,7 +18,8 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Operations, Plane
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -80,6 +85,10 @@ class Executor:
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
         self._renewed = 0.0
+        self._has_to_look = True
+        """Whether there may be outcomes that this replica alone knows."""
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        """By operation."""
 
     @property
     def running(self) -> int:
@@ -97,6 +106,7 @@ class Executor:
                 await self._renew()
                 if await self._claim():
                     nap = CLAIM_AGAIN
+                await self._look()
             except StoreError as error:
                 _log.warning("the store is away; nothing is claimed", reason=error)
                 nap = AFTER_TROUBLE
@@ -105,7 +115,7 @@ class Executor:
                 nap = AFTER_TROUBLE
             if not self._stopping:
                 await self._clock.wait(nap.total_seconds(), self._wake)
-        running = [running for _, running in self._running.values()]
+        running = [*(running for _, running in self._running.values()), *self._looking.values()]
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -118,6 +128,9 @@ class Executor:
     def learn(self, changes: Changes) -> None:
         """Wake up for what has started."""
         for operation in changes.operations:
+            if decide.may_be_known_to(operation, self._name):
+                self._has_to_look = True
+                self._wake.set()
             started = operation.status is EventStatus.STARTED and not operation.outcome_unknown
             if started and operation.lease_until is None:
                 self._wake.set()
@@ -202,25 +215,53 @@ class Executor:
                 older.cancel()
                 await asyncio.gather(older, return_exceptions=True)
             outcome = await self.outcome(task)
-            if await self._record(task, outcome) and outcome is not None:
-                await self._tidy(self._connector.forget(task))
+            if outcome is None:
+                named = task.operation, task.attempt
+                await self._record(task, lambda: self._plane.report_unknown(*named, UNKNOWN))
+            else:
+                await self._finish(task, outcome)
         finally:
             if self._running.get(task.operation, (None,))[0] is task:
                 del self._running[task.operation]
             self._wake.set()
 
-    async def _record(self, task: Task, outcome: Outcome | None) -> bool:
+    async def _look(self) -> None:
+        """Look for outcomes that this replica alone may know."""
+        if not self._has_to_look:
+            return
+        self._has_to_look = False  # what is told while the store is asked may not be in its answer
+        try:
+            tasks = await asyncio.wrap_future(self._plane.unknown_tasks(self._name))
+        except StoreError:
+            self._has_to_look = True
+            raise
+        for task in tasks:
+            if task.operation not in self._looking:
+                self._looking[task.operation] = asyncio.create_task(self._look_at(task))
+
+    async def _look_at(self, task: Task) -> None:
+        try:
+            found = await self._connector.check(task)
+            if isinstance(found, Outcome):
+                await self._finish(task, found)
+        except Exception:  # noqa: BLE001 - it stays unknown, and an operator says
+            _log.exception("could not look for an outcome", operation=task.operation)
+        finally:
+            del self._looking[task.operation]
+
+    async def _finish(self, task: Task, outcome: Outcome) -> None:
+        named = task.operation, task.attempt
+        if await self._record(task, lambda: self._plane.finish(*named, outcome)):
+            await self._tidy(self._connector.forget(task))
+
+    async def _record(self, task: Task, record: "Callable[[], Future[Operations]]") -> bool:
         """Record how a task ended, however long the store is away.
 
         It returns False if another attempt has taken the operation over.
         """
-        named = task.operation, task.attempt
         while True:
             try:
-                if outcome is None:
-                    await asyncio.wrap_future(self._plane.report_unknown(*named, UNKNOWN))
-                else:
-                    await asyncio.wrap_future(self._plane.finish(*named, outcome))
+                await asyncio.wrap_future(record())
             except StoreError as error:
                 _log.warning("an outcome waits for the store", operation=task.operation, why=error)
             except Refused as refusal:

@@ -405,6 +405,16 @@ class Plane:
         return self._writer.read(question)
 
     @_job
+    def unknown_tasks(self, unit: UnitOfWork, executor: str) -> Work[tuple[Task, ...]]:
+        """Return the tasks that this executor claimed, and another one could tell nothing of."""
+        known = (
+            msgspec.structs.replace(operation, executor=executor)
+            for operation in unit.live_operations().values()
+            if decide.may_be_known_to(operation, executor)
+        )
+        return Work(loading.tasks(unit, known))
+
+    @_job
     def release_claims(
         self, unit: UnitOfWork, executor: str = "", *, alone: bool = True
     ) -> Work[int]:

@@ -498,6 +498,12 @@ def report_unknown_outcome(
     return [operation.id]
 
 
+def may_be_known_to(operation: Operation, executor: str) -> bool:
+    """Tell whether an executor may know the outcome that another one reported as unknown."""
+    claimed = executor in operation.claimed_by and executor != operation.executor
+    return bool(operation.outcome_unknown) and claimed
+
+
 def resolve_outcome(working: WorkingSet, operation_id: str, verdict: Verdict, by: str) -> list[str]:
     """An operator records the result of an operation whose outcome is unknown."""
     operation = working.named(operation_id)
