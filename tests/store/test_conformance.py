@@ -7,6 +7,7 @@ from store import (
     conformance_history,
     conformance_outbox,
     conformance_relays,
+    conformance_rollouts,
     conformance_together,
 )
 
@@ -49,3 +50,7 @@ class TestAccounts(conformance_accounts.Accounts):
 
 class TestRelays(conformance_relays.Relays):
     """See `conformance_relays`."""
+
+
+class TestRollouts(conformance_rollouts.Rollouts):
+    """See `conformance_rollouts`."""

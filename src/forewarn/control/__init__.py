@@ -16,6 +16,7 @@
     fleet_sync       keeps the fleet in step with its libvirt hosts
     executor         claims started operations and runs the connector
     host_drains      drives the drains of hosts
+    rollouts         drives rollouts
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
 Used by `server` and `testing`.

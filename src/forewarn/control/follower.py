@@ -30,6 +30,7 @@ from forewarn.control.lost_changes import LostChanges
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
 from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
@@ -73,6 +74,7 @@ LOST: Final = "canceled: the database lost its last changes, this operation amon
 AFTER_TROUBLE_SECONDS: Final = 0.5
 """How long the thread waits after the store was away: a new primary is found soon."""
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -97,6 +99,7 @@ class Known(msgspec.Struct, frozen=True):
     operations: Mapping[str, Operation] = {}
     drains: Mapping[str, Drain] = {}
     tokens: Mapping[str, Token] = {}
+    rollouts: Mapping[int, Rollout] = {}
     relay_tokens: Mapping[str, RelayToken] = {}
 
 
@@ -119,6 +122,7 @@ def known_of(reading: Reading) -> Known:
         reading.live_operations(),
         reading.drains(),
         reading.tokens(),
+        reading.rollouts(),
         reading.relay_tokens(),
     )
 
@@ -142,6 +146,8 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
             *_new(before.operations, after.operations),
         ),
         drains=_new(before.drains, after.drains),
+        rollouts=_new(before.rollouts, after.rollouts),
+        removed_rollouts=tuple(before.rollouts.keys() - after.rollouts.keys()),
         tokens=_new(before.tokens, after.tokens),
         revoked_tokens=tuple(
             name for name, token in before.tokens.items() if after.tokens.get(name) != token
@@ -163,7 +169,7 @@ def _ended(lost: Operation) -> Operation:
     )
 
 
-def _new(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
+def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
 

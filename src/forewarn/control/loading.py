@@ -26,8 +26,11 @@ from forewarn.maintenance.model import (
     StartCause,
     key,
 )
-from forewarn.maintenance.planner import Request
-from forewarn.vocabulary import ErrorCode, EventSource
+from forewarn.maintenance.planner import Request, natural
+from forewarn.maintenance.rollout import UnitNews
+from forewarn.maintenance.rollout_model import Rollout, RolloutUnit, UnitState
+from forewarn.store.port import Reading
+from forewarn.vocabulary import ErrorCode, EventSource, TargetKind
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
@@ -165,6 +168,30 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     held = (hold.name for hold in host_plan.of_hosts(unit.holds()))
     closed = tuple(sorted({*host_drain.closed(unit.drains().values()), *held}))
     return tuple(_task(operation, known, closed) for operation in operations)
+
+
+def rollout_news(unit: UnitOfWork, rollout: Rollout) -> UnitNews:
+    """Return what there is to know of the units of a rollout that are under way."""
+    running = [one for one in rollout.units if one.state is UnitState.RUNNING]
+    numbers = {one.maintenance for one in running if one.maintenance}
+    maintenances = unit.store.maintenances(numbers) if numbers else {}
+    ids = [f"{n}.{step}" for n, m in maintenances.items() for step in range(1, m.announced + 1)]
+    operations: dict[int, list[Operation]] = {number: [] for number in numbers}
+    for operation in unit.operations(ids).values():
+        operations[operation.maintenance].append(operation)
+    drains = unit.drains() if any(one.drain for one in running) else {}
+    return UnitNews(maintenances=maintenances, operations=operations, drains=drains)
+
+
+def machines_of_unit(unit: Reading | UnitOfWork, one: RolloutUnit) -> list[Machine]:
+    """Return the machines of a unit of a rollout, in the order of their names."""
+    if one.kind is TargetKind.HOST:
+        found = unit.machines_on({one.name})
+    elif one.kind is TargetKind.SCOPE:
+        found = unit.machines_of({one.key})
+    else:
+        found = unit.machines([one.key])
+    return sorted(found.values(), key=natural)
 
 
 def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:

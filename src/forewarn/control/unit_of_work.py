@@ -23,6 +23,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
 )
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import Transaction
 
 K = TypeVar("K")
@@ -31,6 +32,7 @@ V = TypeVar("V")
 
 
 _ALONE = (
+    "removed_rollouts",
     "removed_scopes",
     "holds",
     "released",
@@ -153,6 +155,11 @@ class UnitOfWork:
             self._drains = self._transaction.drains() | self._new_drains
         return self._drains
 
+    def rollout(self, number: int) -> Rollout | None:
+        """Return a rollout."""
+        known = self._new_rollouts.get(number)
+        return known or self._transaction.rollouts([number]).get(number)
+
     # Everything else.
 
     def next_maintenance_number(self) -> int:
@@ -189,6 +196,7 @@ class UnitOfWork:
             self._new_drains[drain.host] = drain
             if self._drains is not None:
                 self._drains[drain.host] = drain
+        self._new_rollouts |= {rollout.number: rollout for rollout in changes.rollouts}
         for one in changes.maintenances:
             self._new_maintenances[one.number] = one
             if self._open is not None:
@@ -223,6 +231,7 @@ class UnitOfWork:
         self._new_maintenances: dict[int, Maintenance] = {}
         self._new_tombstones: dict[str, Tombstone] = {}
         self._new_drains: dict[str, Drain] = {}
+        self._new_rollouts: dict[int, Rollout] = {}
 
     def _changes(self) -> Changes:
         machines = self._new_machines
@@ -234,6 +243,7 @@ class UnitOfWork:
             removed_machines=tuple(key for key, machine in machines.items() if machine is None),
             tombstones=tuple(self._new_tombstones.values()),
             drains=tuple(self._new_drains.values()),
+            rollouts=tuple(self._new_rollouts.values()),
         )
 
     # What is known already is newer than what the store has.

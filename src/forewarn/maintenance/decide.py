@@ -262,6 +262,20 @@ def cancel_operations(
     return operations
 
 
+def recall_maintenances(
+    working: WorkingSet, numbers: Iterable[int], reason: str
+) -> Collection[str]:
+    """A rollout takes back what has not started of its maintenances; the rest goes on."""
+    concerned: list[str] = []
+    for number in numbers:
+        its = [o.id for o in working.operations.values() if o.maintenance == number]
+        maintenance = working.maintenances.get(number)
+        unstarted = any(working.operations[id_].unstarted for id_ in its)
+        if unstarted or (maintenance is not None and maintenance.open):
+            concerned.extend(cancel_operations(working, its, reason, number))
+    return concerned
+
+
 def advance_time(working: WorkingSet, ids: Iterable[str] | None = None) -> list[str]:
     """Time has passed: start whatever is due of these operations; None for all of the snapshot."""
     ids = working.operations if ids is None else ids

@@ -17,6 +17,7 @@ import msgspec
 from forewarn import vocabulary
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 
 
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
@@ -690,6 +691,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """New ones."""
     revoked_tokens: tuple[str, ...] = ()
     """Names."""
+    rollouts: tuple[Rollout, ...] = ()
+    removed_rollouts: tuple[int, ...] = ()
+    """Numbers."""
     relay_tokens: tuple[RelayToken, ...] = ()
     """New ones, and those that were used first."""
     void_relay_tokens: tuple[str, ...] = ()

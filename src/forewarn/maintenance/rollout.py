@@ -176,6 +176,25 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
     return Footprint(machines=tuple(names), domains=domains, places=frozenset(places))
 
 
+def in_the_way(unit: RolloutUnit, takes: Footprint, live: Iterable[Operation]) -> str:
+    """Return what of the live operations in a unit's scopes keeps it from being asked for.
+
+    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way.
+    """
+    names = {key(name) for name in takes.machines}
+    for operation in live:
+        if not operation.status.over:
+            shared = [name for name in operation.machines if key(name) in names]
+            if shared:
+                return f"{listed(shared)} has {operation.id}, which is {operation.status}"
+        for event in operation.events:
+            mine = takes.domains.get(event.scope)
+            if mine is not None and mine != event.update_domain:
+                domain = f"update domain {event.update_domain} of {event.scope}"
+                return f"{domain} has {operation.id}, which is {operation.status}"
+    return ""
+
+
 # What became of the units that are under way.
 
 

@@ -35,6 +35,7 @@ from forewarn.control.host_drains import HostDrains
 from forewarn.control.machine_returns import ReturnWatch
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import DatabaseClock, Replicas
+from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
@@ -162,6 +163,7 @@ class Service:
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
+        self._rollouts = Rollouts(self._plane, watch, self._hosts.survey)
         self._executor = Executor(
             self._plane,
             connector,
@@ -197,6 +199,7 @@ class Service:
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
+            rollouts=self._rollouts,
             observed=lambda: (*self._sync.alerts(), *self._of_lost_changes()),
         )
 
@@ -227,21 +230,10 @@ class Service:
         self._inventory.fill(known.scopes.values(), operations)
         self._returns.fill(operations)
         self._hosts.fill(known.drains.values())
+        self._rollouts.fill(known.rollouts.values())
         self._sync.fill(machines, operations, known.drains.values())
         self._follower.begin(position, lost)
-        for learn in (
-            self._guests.learn,
-            self._counted.learn,  # before the inventory forgets what was
-            self._inventory.learn,
-            self._ticker.learn,
-            self._executor.learn,
-            self._returns.learn,
-            self._hosts.learn,
-            self._sync.learn,
-            self._sightings.learn,
-            _tell,
-        ):
-            self._feed.subscribe(learn)
+        self._subscribe()
         self._feed.deliver_on(asyncio.get_running_loop())
         for name, ended in (
             ("the writer", self._writer.ended),
@@ -262,6 +254,7 @@ class Service:
         self._start("the executor", self._executor.run())
         self._start("the watch for returns", self._returns.run())
         self._start("the drains of hosts", self._hosts.run())
+        self._start("rollouts", self._rollouts.run())
         self._start("the watch of the hosts", self._sync.run())
         self._state = ""
         return Opened(
@@ -270,6 +263,23 @@ class Service:
             machines=len(self._inventory.machines),
             scopes=len(self._inventory.scopes),
         )
+
+    def _subscribe(self) -> None:
+        """Have each part told of changes, in this order."""
+        for learn in (
+            self._guests.learn,
+            self._counted.learn,  # before the inventory forgets what was
+            self._inventory.learn,
+            self._ticker.learn,
+            self._executor.learn,
+            self._returns.learn,
+            self._hosts.learn,
+            self._rollouts.learn,
+            self._sync.learn,
+            self._sightings.learn,
+            _tell,
+        ):
+            self._feed.subscribe(learn)
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set; Crashed if a part of the service has ended by itself."""
@@ -308,6 +318,7 @@ class Service:
             self._ticker.stop()
             self._returns.stop()
             self._hosts.stop()
+            self._rollouts.stop()
             self._sync.stop()
             self._executor.stop()
             for task in self._watching:

@@ -31,6 +31,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
@@ -64,6 +65,7 @@ class MemoryStore:
         self.all_maintenances: dict[int, Maintenance] = {}
         self.all_tombstones: dict[str, Tombstone] = {}
         self.all_drains: dict[str, Drain] = {}
+        self.all_rollouts: dict[int, Rollout] = {}
         self.all_settings: dict[str, str] = {}
         self.live: dict[str, Operation] = {}
         self._all_holds: tuple[Hold, ...] = ()
@@ -214,6 +216,9 @@ class MemoryStore:
     def tombstones(self) -> dict[str, Tombstone]:
         return dict(self.all_tombstones)
 
+    def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
+        return dict(sorted(_picked(self.all_rollouts, numbers).items()))
+
     def drains(self) -> dict[str, Drain]:
         return dict(self.all_drains)
 
@@ -296,6 +301,8 @@ class MemoryStore:
         _remove(self.all_tombstones, changes.revived)
         self.all_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
         self.all_drains |= {drain.host: drain for drain in changes.drains}
+        self.all_rollouts |= {rollout.number: rollout for rollout in changes.rollouts}
+        _remove(self.all_rollouts, changes.removed_rollouts)
         _remove(self.all_tokens, changes.revoked_tokens)
         for token in changes.tokens:
             assert token.name not in self.all_tokens, "a name has one token"

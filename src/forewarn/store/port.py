@@ -23,6 +23,7 @@ from forewarn.maintenance.model import (
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 TURN_SECONDS = 30
@@ -231,6 +232,9 @@ class Reading(Protocol):
     def tombstones(self) -> dict[str, Tombstone]:
         """Return all tombstones, by the machine's key."""
 
+    def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
+        """Return these rollouts by number, or all of them, in the order of their numbers."""
+
     def drains(self) -> dict[str, Drain]:
         """Return the latest drain of each host, by the host as it is written."""
 
@@ -286,9 +290,9 @@ class Transaction(Reading, Protocol):
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
-        Of drains, the latest of a host replaces the one before. Of tokens, what is revoked goes
-        first; a new one is the only one of its name. Of relays' tokens, void ones go first, and
-        one of a known digest replaces it.
+        Of drains, the latest of a host replaces the one before; of rollouts, that of a number. Of
+        tokens, what is revoked goes first; a new one is the only one of its name. Of relays'
+        tokens, void ones go first, and one of a known digest replaces it.
         """
 
     def next_maintenance_number(self) -> int:

@@ -32,6 +32,7 @@ from forewarn.maintenance.model import (
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import (
@@ -192,6 +193,10 @@ class SqlReading:
     def tombstones(self) -> dict[str, Tombstone]:
         found = self._values(tables.TOMBSTONES, tables.tombstones.c.key, None)
         return {tombstone.key: tombstone for tombstone in found}
+
+    def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
+        found = self._values(tables.ROLLOUTS, tables.rollouts.c.number, numbers)
+        return dict(sorted((rollout.number, rollout) for rollout in found))
 
     def drains(self) -> dict[str, Drain]:
         found = self._values(tables.DRAINS, tables.drains.c.host, None)

@@ -187,6 +187,8 @@ class SqlTransaction(SqlReading):
         self._delete(tables.tombstones, "key", changes.revived)
         self._put(tables.TOMBSTONES, changes.tombstones)
         self._put(tables.DRAINS, changes.drains)
+        self._put(tables.ROLLOUTS, changes.rollouts)
+        self._delete(tables.rollouts, "number", changes.removed_rollouts)
         self._delete(tables.tokens, "name", changes.revoked_tokens)
         self._write(insert(tables.tokens), map(tables.TOKENS.row, changes.tokens))
         self._delete(tables.relay_tokens, "digest", changes.void_relay_tokens)
@@ -321,7 +323,7 @@ class SqlTransaction(SqlReading):
         while part := list(islice(remaining, ROWS_AT_ONCE)):
             self._run(statement, part)
 
-    def _delete(self, table: Table, column: str, keys: Iterable[str]) -> None:
+    def _delete(self, table: Table, column: str, keys: Iterable[str | int]) -> None:
         for some in chunks(keys):
             self._run(delete(table).where(table.c[column].in_(some)))
 

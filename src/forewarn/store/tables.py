@@ -26,6 +26,7 @@ from sqlalchemy import (
 
 from forewarn.maintenance import accounts, decide, model
 from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store import port
 from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
 from forewarn.vocabulary import EventType
@@ -159,6 +160,12 @@ drains = Table(
     *columns(model.Drain, host=Column("host", Text, primary_key=True)),
 )
 
+rollouts = Table(
+    "rollouts",
+    metadata,
+    *columns(Rollout, number=Column("number", BigInteger, primary_key=True, autoincrement=False)),
+)
+
 counters = Table(
     # The last number given; it outlives what it was given to.
     "counters",
@@ -252,6 +259,7 @@ OPERATIONS = Mapping(
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
 DRAINS = Mapping(model.Drain, drains)
+ROLLOUTS = Mapping(Rollout, rollouts)
 CHANGES = Mapping(port.ChangeRecord, changes)
 REPLICAS = Mapping(port.Replica, replicas)
 SIGHTINGS = Mapping(port.SeenMachine, sightings)

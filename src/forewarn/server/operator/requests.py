@@ -23,6 +23,7 @@ from forewarn.clock import Clock
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas
+from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet
 from forewarn.maintenance.model import Policy, Refused
@@ -98,6 +99,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns how many tasks are being carried out."""
     hosts: HostDrains
     """Looks at the hosts, and knows their drains."""
+    rollouts: Rollouts
+    """Knows the rollouts."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple
     """Returns what follows from observations of hosts, for an operator."""
 

@@ -1,0 +1,252 @@
+"""Drives rollouts: has the plane take each step. And prepares one from what an operator names.
+
+`maintenance.rollout` decides. A step follows each change that may concern a rollout, and the time
+that the step before named. A step asks for one unit and notes that it has in one transaction, so
+that whoever is killed in between has done both or neither.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control import loading
+from forewarn.control.plane import Plane
+from forewarn.maintenance import rollout as deciding
+from forewarn.maintenance import rollout_plan
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import Changes, Machine, Refused, key, unknown
+from forewarn.maintenance.rollout import Footprint
+from forewarn.maintenance.rollout_model import (
+    MAX_UNITS,
+    Rollout,
+    RolloutPolicy,
+    RolloutTask,
+    RolloutUnit,
+)
+from forewarn.maintenance.rollout_plan import RolloutForecast
+from forewarn.store.port import Reading, StoreError
+from forewarn.vocabulary import ErrorCode, EventType, TargetKind
+
+LONGEST_NAP = timedelta(seconds=30)
+"""The longest wait between two rounds, so that a time of day that was set forward is noticed."""
+
+AFTER_TROUBLE = timedelta(seconds=1)
+"""How long to wait after the store was away."""
+
+GAP_SECONDS = 0.1
+"""The time between two rounds: in a storm of changes, one round serves many."""
+
+MAX_STEPS = 20_000
+"""The most steps of a rollout without a pause, a few for each unit: more is a defect."""
+
+_log = structlog.get_logger(__name__)
+
+
+class RolloutTargets(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator names; each host, scope and machine is a unit."""
+
+    hosts: tuple[str, ...] = ()
+    all_hosts: bool = False
+    """Every host that a machine is on, and that the connector can drain."""
+    scopes: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    """Machines with all of these tags, each a unit."""
+
+
+class Rollouts:
+    """Drives all rollouts. Lives on the event loop's thread.
+
+    Args:
+        plane: Decides and saves.
+        clock: Whose time it is.
+        survey: Looks at all hosts.
+    """
+
+    def __init__(
+        self, plane: Plane, clock: Clock, survey: Callable[[], Awaitable[HostSurvey]]
+    ) -> None:
+        self._plane = plane
+        self._clock = clock
+        self._survey = survey
+        self.rollouts: dict[int, Rollout] = {}
+        """Every rollout that the store has, as of the last change."""
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def fill(self, rollouts: Iterable[Rollout]) -> None:
+        """Take over what the store holds."""
+        self.rollouts |= {rollout.number: rollout for rollout in rollouts}
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed, and wake up where it may concern a rollout."""
+        for rollout in changes.rollouts:
+            before = self.rollouts.get(rollout.number)
+            self.rollouts[rollout.number] = rollout
+            if before is None or before.state is not rollout.state:
+                _log.info(
+                    "rollout", rollout=rollout.number, state=rollout.state, reason=rollout.reason
+                )
+        for number in changes.removed_rollouts:
+            self.rollouts.pop(number, None)
+        concerned = (changes.rollouts, changes.operations, changes.drains, changes.maintenances)
+        if any(concerned) and any(rollout.goes_on for rollout in self.rollouts.values()):
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Make `run` return after the step that is under way."""
+        self._stop.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Drive all rollouts until `stop`."""
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                nap = await self._drive_all()
+            except StoreError as error:
+                _log.warning("rollouts wait for the store", reason=error)
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - a rollout goes on whatever failed
+                _log.exception("a step of a rollout failed")
+                nap = LONGEST_NAP
+            await self._clock.wait(GAP_SECONDS, self._stop)
+            if not self._stop.is_set():
+                await self._clock.wait(nap.total_seconds(), self._wake)
+
+    async def _drive_all(self) -> timedelta:
+        nap = LONGEST_NAP
+        for number, rollout in [*self.rollouts.items()]:
+            if rollout.goes_on and not self._stop.is_set():
+                wake_at = await self._drive(number)
+                if wake_at is not None:
+                    nap = min(nap, wake_at - self._clock.now())
+        return max(timedelta(0), nap)
+
+    async def _drive(self, number: int) -> datetime | None:
+        """Take the steps of one rollout that follow now; return when the next is due."""
+        survey = None
+        for _ in range(MAX_STEPS):
+            stepped = await asyncio.wrap_future(self._plane.step_rollout(number, survey))
+            if stepped.survey:
+                survey = await self._survey()
+            elif not stepped.changed:
+                return stepped.wake_at
+            if self._stop.is_set():
+                return None
+        message = f"rollout {number} does not come to rest"
+        raise RuntimeError(message)
+
+
+def prepared(
+    reading: Reading,
+    targets: RolloutTargets,
+    task: RolloutTask,
+    policy: RolloutPolicy,
+    *,
+    drained: Collection[str],
+    by: str,
+    now: datetime,
+) -> tuple[Rollout, RolloutForecast]:
+    """Return the rollout that an operator asks for, as number 0, and how it will go.
+
+    Args:
+        reading: The fleet.
+        targets: What is named.
+        task: What is done to each unit.
+        policy: How.
+        drained: The hosts that the connector can drain and reboot.
+        by: Who asks.
+        now: When; aware.
+
+    Raises:
+        Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
+            (NOT_FOUND), or these are too many units (LIMIT).
+    """
+    deciding.check_policy(policy)
+    if task.event_type is not EventType.REBOOT:
+        drained = ()
+    units, members = _units(reading, targets, drained)
+    if not units:
+        raise Refused(ErrorCode.INVALID, "expected hosts, scopes, machines or tags: nothing fits")
+    if len(units) > MAX_UNITS:
+        message = f"{len(units)} units in one rollout, at most {MAX_UNITS}: split it"
+        raise Refused(ErrorCode.LIMIT, message, units=len(units), most=MAX_UNITS)
+    takes = {name: deciding.footprint(its, policy.spread) for name, its in members.items()}
+    rollout = Rollout(
+        number=0,
+        task=task,
+        policy=policy,
+        units=rollout_plan.arranged(units, lambda unit: takes[unit.key], policy),
+        requested_by=by,
+        requested_at=now,
+        changed_at=now,
+    )
+    return rollout, rollout_plan.forecast(rollout, takes, now)
+
+
+def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast:
+    """Return how a rollout will go from now on."""
+    takes: dict[str, Footprint] = {}
+    for unit in rollout.units:
+        machines = [] if unit.state.over else loading.machines_of_unit(reading, unit)
+        takes[unit.key] = deciding.footprint(machines, rollout.policy.spread)
+    return rollout_plan.forecast(rollout, takes, now)
+
+
+def _units(
+    reading: Reading, targets: RolloutTargets, drained: Collection[str]
+) -> tuple[list[RolloutUnit], dict[str, list[Machine]]]:
+    """Return the units that are named, each once, and their machines by the units' keys."""
+    hosts = dict.fromkeys(targets.hosts)
+    machines = dict.fromkeys(targets.machines)
+    if targets.all_hosts or targets.tags:
+        wanted = set(targets.tags)
+        for machine in sorted(reading.machines().values(), key=lambda each: each.key):
+            if targets.all_hosts and machine.host:
+                hosts.setdefault(machine.host)
+            if wanted and wanted <= set(machine.tags):
+                machines.setdefault(machine.name)
+    if targets.all_hosts:
+        hosts |= dict.fromkeys(sorted(drained))
+    on_hosts = _grouped(reading.machines_on(list(hosts)).values(), lambda each: each.host)
+    of_scopes = _grouped(
+        reading.machines_of([key(name) for name in targets.scopes]).values(),
+        lambda each: each.scope,
+    )
+    known = reading.machines([key(name) for name in machines])
+    units: list[RolloutUnit] = []
+    members: dict[str, list[Machine]] = {}
+
+    def add(kind: TargetKind, name: str, its: list[Machine], *, drain: bool = False) -> None:
+        unit = RolloutUnit(name=name, kind=kind, drain=drain)
+        if not its and not drain:
+            what = {TargetKind.HOST: "host", TargetKind.SCOPE: "scope"}.get(kind, "machine")
+            raise unknown(what, name)
+        if unit.key in members:
+            message = f"{name} is named twice, or is the name of two units"
+            raise Refused(ErrorCode.INVALID, message, name=name)
+        members[unit.key] = its
+        units.append(unit)
+
+    for host in hosts:
+        add(TargetKind.HOST, host, on_hosts.get(host, []), drain=host in drained)
+    for scope in dict.fromkeys(targets.scopes):
+        add(TargetKind.SCOPE, scope, of_scopes.get(key(scope), []))
+    for name in machines:
+        its = [known[key(name)]] if key(name) in known else []
+        add(TargetKind.MACHINES, name, its)
+    return units, members
+
+
+def _grouped(
+    machines: Iterable[Machine], of: Callable[[Machine], str]
+) -> Mapping[str, list[Machine]]:
+    found: dict[str, list[Machine]] = {}
+    for machine in machines:
+        found.setdefault(of(machine), []).append(machine)
+    return found

@@ -1,0 +1,366 @@
+"""Rollouts through the control plane: asked for unit by unit, halted, killed, at cross purposes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND
+from control.conftest import done
+from control.test_host_drains import Site
+from forewarn.control import rollouts as driver
+from forewarn.control.rollouts import Rollouts, RolloutTargets
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import HoldKind, HostState, Operation, Refused
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_model import (
+    Rollout,
+    RolloutPolicy,
+    RolloutState,
+    RolloutTask,
+    RolloutUnit,
+    UnitState,
+)
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+REBOOT = RolloutTask(event_type=EventType.REBOOT)
+HOSTS = RolloutTargets(hosts=("h1", "h2", "h3"))
+RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
+FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
+
+
+class RolloutSite(Site):
+    """A service without sockets that has rollouts too."""
+
+    def _wire(self) -> None:
+        super()._wire()
+        self.rollouts = Rollouts(self.plane, self.clock, self.hosts.survey)
+
+    def start(self) -> None:
+        super().start()
+        with self.store.read() as reading:
+            self.rollouts.fill(reading.rollouts().values())
+        self.feed.subscribe(self.rollouts.learn)
+        self._tasks.append(asyncio.create_task(self.rollouts.run()))
+
+    def prepare(
+        self, targets: RolloutTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
+    ) -> Rollout:
+        with self.store.read() as reading:
+            rollout, _ = driver.prepared(
+                reading,
+                targets,
+                REBOOT,
+                RolloutPolicy(**policy),
+                drained=drained,
+                by="ann",
+                now=self.clock.now(),
+            )
+        return rollout
+
+    def begin(self, *given: Any, **policy: Any) -> Rollout:
+        started: Rollout = done(self.plane.start_rollout(self.prepare(*given, **policy)))
+        return started
+
+    def rollout(self, number: int = 1) -> Rollout:
+        with self.store.read() as reading:
+            return reading.rollouts()[number]
+
+    def unit(self, name: str, number: int = 1) -> RolloutUnit:
+        return next(unit for unit in self.rollout(number).units if unit.name == name)
+
+    def states(self, number: int = 1) -> dict[str, UnitState]:
+        return {unit.name: unit.state for unit in self.rollout(number).units}
+
+    def order(self, kind: RolloutOrderKind, unit: str = "", number: int = 1) -> Rollout:
+        ordered: Rollout = done(self.plane.order_rollout(number, kind, unit, "bob"))
+        return ordered
+
+    async def reach(
+        self, ready: Callable[[], bool], *, approving: bool = True, rounds: int = 300
+    ) -> None:
+        """Let time pass, and approve whatever is announced, until something is so."""
+        for _ in range(rounds):
+            await self.settle()
+            if ready():
+                return
+            if approving:
+                self.approve()
+                await self.settle()
+            self.clock.advance(20 * SECOND)
+        raise AssertionError(self.rollout())
+
+    def is_in(self, *states: RolloutState, number: int = 1) -> Callable[[], bool]:
+        return lambda: self.rollout(number).state in states
+
+    def all_operations(self) -> list[Operation]:
+        with self.store.read() as reading:
+            numbers = [one.number for one in reading.latest_maintenances(None, 1000)]
+            return [o for n in numbers for o in reading.operations_of_maintenance(n).values()]
+
+
+def played(
+    story: Callable[[RolloutSite], Awaitable[None]], site: RolloutSite | None = None
+) -> RolloutSite:
+    site = site or RolloutSite()
+    site.play(lambda: story(site))
+    return site
+
+
+def test_a_rollout_over_hosts_asks_for_one_after_another_until_it_is_done() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin()
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        assert sorted(site.states().values()) == [RUNNING, WAITING, WAITING]
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    site = played(story)
+    assert set(site.states().values()) == {DONE}
+    assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+    asked = [unit.maintenance for unit in site.rollout().units]
+    assert len(set(asked)) == 3
+    with site.store.read() as reading:
+        targets = {m.targets for m in reading.maintenances(asked).values()}
+    assert targets == {("h1",), ("h2",), ("h3",)}
+
+
+def test_hosts_that_can_be_drained_are_drained_and_rebooted() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(RolloutTargets(all_hosts=True), drained=("h1", "h2", "h3"))
+        await site.reach(site.is_in(RolloutState.DONE), rounds=1000)
+
+    site = played(story)
+    assert sorted(site.reboots) == ["h1", "h2", "h3"]
+    assert set(site.states().values()) == {DONE}
+    assert {drain.state for drain in site.drains().values()} == {HostState.UP}
+    assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
+
+
+def test_a_drain_that_is_stuck_halts_the_rollout() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.reboot_fails = True
+        site.begin(RolloutTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+        await site.reach(site.is_in(RolloutState.HALTED), rounds=1000)
+        site.reboot_fails = False
+
+    site = played(story)
+    assert sorted(site.states().values()) == [FAILED, WAITING]
+    assert "permission denied" in site.rollout().reason
+
+
+def test_a_failure_halts_it_and_cancels_what_has_not_started() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.failing = {"cache"}
+        site.begin(RolloutTargets(machines=("cache", "db")), at_once="2")
+        await site.reach(lambda: list(site.states().values()) == [RUNNING] * 2, approving=False)
+        number = site.unit("cache").maintenance
+        done(site.plane.approve_for_guests([str(number)], by="test"))
+        await site.reach(site.is_in(RolloutState.HALTED), approving=False)
+        await site.reach(lambda: site.unit("db").state is WAITING, approving=False, rounds=20)
+
+    site = played(story)
+    assert site.unit("cache").state is FAILED
+    assert "no memory" in site.rollout().reason
+    assert not site.live()
+
+
+def test_after_a_failure_it_goes_on_with_a_retry() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.failing = {"cache"}
+        site.begin(RolloutTargets(machines=("cache", "db")))
+        await site.reach(site.is_in(RolloutState.HALTED))
+        site.failing = set()
+        site.order(RolloutOrderKind.RETRY, "CACHE")
+        site.order(RolloutOrderKind.RESUME)
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    assert set(played(story).states().values()) == {DONE}
+
+
+def test_a_pause_leaves_what_is_announced() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin()
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        site.order(RolloutOrderKind.PAUSE)
+        await site.reach(lambda: DONE in site.states().values())
+        await site.settle()
+        assert sorted(site.states().values()) == [DONE, WAITING, WAITING]
+        site.order(RolloutOrderKind.RESUME)
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    played(story)
+
+
+def test_a_stop_cancels_what_is_announced() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin()
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        site.order(RolloutOrderKind.STOP)
+        assert not site.live()
+        await site.reach(lambda: not site.rollout().goes_on, rounds=20)
+
+    site = played(story)
+    assert site.rollout().state is RolloutState.STOPPED
+    assert {o.status for o in site.all_operations()} == {EventStatus.CANCELED}
+
+
+def test_what_has_started_goes_on_after_a_stop_and_is_followed() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(RolloutTargets(scopes=("web",)))
+        await site.reach(lambda: any(o.status is EventStatus.STARTED for o in site.live()))
+        site.order(RolloutOrderKind.STOP)
+        await site.reach(lambda: not site.rollout().goes_on)
+
+    site = played(story)
+    assert site.unit("web").done
+    assert [o.status for o in site.all_operations()] == [EventStatus.COMPLETED]
+
+
+def test_two_rollouts_that_want_the_same_machines_both_come_to_their_end() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(at_once="3")
+        site.begin(RolloutTargets(machines=("web-0", "web-1", "web-2", "db")), at_once="4")
+        await site.reach(site.is_in(RolloutState.DONE), rounds=600)
+        await site.reach(site.is_in(RolloutState.DONE, number=2), rounds=600)
+
+    site = played(story)
+    assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+
+
+def test_a_unit_whose_machine_is_gone_is_left_out() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(RolloutTargets(machines=("cache", "db")))
+        done(site.plane.remove_machines(["db"]))
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    site = played(story)
+    assert site.states() == {"cache": DONE, "db": SKIPPED}
+
+
+def test_a_unit_that_other_maintenance_holds_up_says_so_and_lets_others_go() -> None:
+    async def story(site: RolloutSite) -> None:
+        done(site.plane.request(Request(event_type=EventType.FREEZE, machines=("db",))))
+        site.begin(RolloutTargets(machines=("db", "cache")))
+        await site.reach(lambda: site.unit("cache").state is RUNNING, approving=False)
+        assert "1.1" in site.unit("db").reason
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    played(story)
+
+
+def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(RolloutTargets(machines=("cache",)), windows=("daily 12:30-13:00",))
+        done(site.plane.hold(HoldKind.MACHINE, "cache", reason="", by="ann"))
+        await site.reach(lambda: site.unit("cache").state is RUNNING, approving=False)
+        await site.reach(lambda: site.unit("cache").state is WAITING, approving=False)
+        assert site.clock.now() >= NOW + timedelta(hours=1)
+        done(site.plane.release(HoldKind.MACHINE, "cache", by="ann"))
+        site.clock.advance(timedelta(hours=23))
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    site = played(story)
+    assert [o.status for o in site.all_operations()] == [
+        EventStatus.COMPLETED,
+        EventStatus.CANCELED,
+    ]
+    started = site.all_operations()[0].started_at
+    assert started is not None
+    assert started >= NOW + timedelta(hours=24, minutes=30)
+
+
+def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once() -> None:
+    kill_at = 1
+    while True:
+        site = RolloutSite()
+
+        async def story(site: RolloutSite = site, kill_at: int = kill_at) -> None:
+            site.begin(RolloutTargets(machines=("db", "cache", "web-0")), at_once="2")
+            site.store.last_commit = site.store.commits + kill_at
+
+            def over() -> bool:
+                return site.rollout().state is RolloutState.DONE
+
+            for _ in range(300):
+                await site.settle()
+                if over():
+                    return
+                try:
+                    site.approve()
+                except StoreUnavailable:
+                    continue
+                await site.settle()
+                site.clock.advance(20 * SECOND)
+            raise AssertionError(site.rollout())
+
+        site.play(story)
+        with site.store.read() as reading:
+            assert len(reading.latest_maintenances(None, 100)) == 3, kill_at
+        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+        if not site.kills:
+            assert kill_at > 6
+            return
+        kill_at += 1
+
+
+def test_a_rollout_that_the_rules_refuse_says_why() -> None:
+    async def story(site: RolloutSite) -> None:
+        rollout = site.prepare(RolloutTargets(machines=("db",)))
+        task = RolloutTask(event_type=EventType.PREEMPT)
+        done(site.plane.start_rollout(msgspec.structs.replace(rollout, task=task)))
+        await site.reach(lambda: bool(site.unit("db").reason), approving=False, rounds=5)
+
+    site = played(story)
+    assert "priority" in site.unit("db").reason
+    assert site.unit("db").state is WAITING
+
+
+@pytest.mark.parametrize(
+    ("targets", "code"),
+    [
+        (RolloutTargets(), ErrorCode.INVALID),
+        (RolloutTargets(hosts=("h9",)), ErrorCode.NOT_FOUND),
+        (RolloutTargets(scopes=("none",)), ErrorCode.NOT_FOUND),
+        (RolloutTargets(machines=("none",)), ErrorCode.NOT_FOUND),
+        (RolloutTargets(tags=(("role", "leader"),)), ErrorCode.INVALID),
+        (RolloutTargets(scopes=("db",), machines=("db",)), ErrorCode.INVALID),
+    ],
+)
+def test_targets_that_name_nothing_are_refused(targets: RolloutTargets, code: ErrorCode) -> None:
+    with pytest.raises(Refused) as refused:
+        RolloutSite().prepare(targets)
+    assert refused.value.code is code
+
+
+def test_machines_are_named_by_their_tags() -> None:
+    site = RolloutSite()
+    tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
+    done(site.plane.apply_fleet(msgspec.convert(tagged, fleet.Fleet)))
+    rollout = site.prepare(RolloutTargets(tags=(("role", "leader"),), machines=("cache",)))
+    assert sorted(unit.name for unit in rollout.units) == ["cache", "db"]
+
+
+def test_rollouts_that_are_over_make_room_for_new_ones() -> None:
+    site = RolloutSite()
+    for _ in range(3):
+        site.begin()
+    with pytest.raises(Refused) as refused:
+        site.order(RolloutOrderKind.STOP, number=9)
+    assert refused.value.code is ErrorCode.NOT_FOUND
+    with site.store.read() as reading:
+        assert list(reading.rollouts()) == [1, 2, 3]
+
+
+def test_a_plan_of_what_is_under_way_begins_now() -> None:
+    site = RolloutSite()
+    rollout = site.begin(RolloutTargets(machines=("db", "cache")))
+    with site.store.read() as reading:
+        plan = driver.forecast(reading, rollout, NOW)
+    assert plan.units == 2
+    assert plan.latest_end is not None
+    assert plan.latest_end > NOW + 30 * MINUTE
