@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.executor import OnUnknown
+from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
 from simulation.judge import Wrong
 
@@ -32,6 +33,8 @@ class Connector:
         self._outcomes: dict[str, Outcome] = {}
         self._lost: dict[str, int] = {}
         """The attempts that nobody knows the result of, by operation."""
+        self._where: dict[str, str] = {}
+        """Where machines have gone, by GUID, whether or not that was reported."""
         self.wrong = ""
         """What was asked of it that must not be: an exception would count as a failed act."""
 
@@ -61,18 +64,45 @@ class Connector:
         self._outcomes = {o: outcome for o, outcome in self._outcomes.items() if o in live}
 
     async def survey(self) -> dict[str, HostFacts]:
-        return {}
+        raise NotImplementedError  # Drains looks at the hosts
+
+    def place(self, machine: Machine) -> str:
+        """Return the host where a machine really is."""
+        return self._where.get(machine.vm_id, machine.host)
+
+    def settle_at(self, machine: Machine) -> None:
+        """Somebody has put a machine where the fleet says that it is."""
+        self._where.pop(machine.vm_id, None)
 
     async def reboot_host(self, host: str) -> Outcome:
         raise NotImplementedError
+
+    def succeed(self, act: Task) -> Outcome:
+        """Carry an act out as it should be; the town's end has no other."""
+        self._outcomes.pop(act.operation, None)
+        hosts = dict.fromkeys(act.machines, act.to_host) if act.to_host else {}
+        self._move(act, hosts)
+        return Outcome(succeeded=True, hosts=hosts)
+
+    def _move(self, act: Task, hosts: dict[str, str]) -> None:
+        self._where |= {
+            vm_id: hosts[name]
+            for name, vm_id in zip(act.machines, act.vm_ids, strict=True)
+            if name in hosts and vm_id
+        }
 
     def _end(self, act: Task) -> Outcome:
         chance = self._chance
         succeeded = chance.random() < 0.93
         hosts: dict[str, str] = {}
-        if self._hosts and chance.random() < (0.6 if act.event_type is EventType.REDEPLOY else 0.1):
+        if act.to_host and succeeded and chance.random() < 0.95:
+            hosts = dict.fromkeys(act.machines, act.to_host)
+        elif self._hosts and chance.random() < (
+            0.6 if act.event_type is EventType.REDEPLOY else 0.1
+        ):
             named = chance.sample(act.machines, chance.randint(1, len(act.machines)))
             hosts = {name: chance.choice(self._hosts) for name in named}
+        self._move(act, hosts)
         if chance.random() < 0.02:
             hosts["nobody's"] = "h0"
         return Outcome(succeeded=succeeded, message="" if succeeded else "no power", hosts=hosts)

@@ -1,12 +1,15 @@
 """What must hold of every change, judged by a record of its own and not by the decider's words."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
+    HostState,
     Operation,
     Queueing,
     Sighting,
@@ -53,11 +56,19 @@ class Judge:
         self.approved: set[str] = set()
         """Events of which somebody was told that they are approved."""
         self._trace = Trace()
+        self.running_on: Callable[[str], list[str]] = lambda _: []
+        """The machines that really run on a host."""
+        self.boot_id: Callable[[str], str] = str
+        """The host's present boot."""
+        self.drained: Counter[HostState] = Counter()
+        """How often drains came to each state."""
         self.starts = 0
         self.ends = 0
 
     def see(self, changes: Changes, now: datetime) -> None:
         """Judge a change against what was committed before it."""
+        for drain in changes.drains:
+            self._see_drain(drain)
         for operation in changes.operations:
             self._see(self._memory.all_operations.get(operation.id), operation, now)
             self._see_place(operation, {o.id: o for o in changes.operations})
@@ -81,8 +92,7 @@ class Judge:
 
     def _see(self, old: Operation | None, new: Operation, now: datetime) -> None:
         self._trace.changed(old, new)
-        if self._trace.complaints:
-            raise Wrong(self._trace.complaints[0])
+        self._raise_complaint()
         if old is not None:
             for before, after in zip(old.events, new.events, strict=True):
                 if before.approval is not None and after.approval != before.approval:
@@ -99,6 +109,31 @@ class Judge:
             self._notices[new.id] = due
         elif new.status in OVER and (old is None or old.status not in OVER):
             self.ends += 1
+
+    def _see_drain(self, new: Drain) -> None:
+        """A drain follows its table, and believes a host empty or rebooted when it is."""
+        old = self._memory.all_drains.get(new.host)
+        self._trace.drained(old, new)
+        self._raise_complaint()
+        if old is None or old.state is new.state:
+            return
+        self.drained[new.state] += 1
+        if new.state in {HostState.EMPTY, HostState.REBOOTING} and (
+            on := self.running_on(new.host)
+        ):
+            raise Wrong(f"{new.host} is {new.state}, and has {', '.join(on)}")
+        if new.state is HostState.BACK and self.boot_id(new.host) == new.boot_id:
+            raise Wrong(f"{new.host} is back, and has not rebooted")
+
+    def see_claim(self, act: Task) -> None:
+        """A host that is drained is no target."""
+        closed = {drain.host for drain in self._memory.all_drains.values() if drain.closed}
+        if act.to_host in closed or not closed <= {*act.closed_hosts}:
+            raise Wrong(f"{act.operation} may go to a host that is drained")
+
+    def _raise_complaint(self) -> None:
+        if self._trace.complaints:
+            raise Wrong(self._trace.complaints[0])
 
     def _see_start(self, old: Operation | None, new: Operation, now: datetime) -> None:
         """Never early: by the NotBefore that guests had read, and by approvals as recorded."""
@@ -208,7 +243,8 @@ class Judge:
             hosts: Where each machine was just before, by key.
         """
         gone = outcome.succeeded and act.event_type in {EventType.PREEMPT, EventType.TERMINATE}
-        redeployed = outcome.succeeded and act.event_type is EventType.REDEPLOY
+        moves = act.live_migration or act.event_type is EventType.REDEPLOY
+        redeployed = outcome.succeeded and moves
         named = {key(name): host for name, host in outcome.hosts.items()}
         moved = 0
         for name, before in hosts.items():

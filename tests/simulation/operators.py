@@ -166,11 +166,15 @@ class Operators:
             self.change("domain", self._town.fleets.replaced(machine, update_domain=domain))
         else:
             host = self._town.fleets.new_host()
-            self.change("host", self._town.fleets.replaced(machine, host=host))
+            self.change("host", self._town.fleets.replaced(machine, host=host), machine.key)
 
-    def change(self, what: str, wanted: fleet.Fleet | None) -> None:
+    def change(self, what: str, wanted: fleet.Fleet | None, named: str = "") -> None:
         if wanted is not None:
             applied = self._town.ask(f"fleet {what}", self._town.plane.apply_fleet, wanted)
+            if applied and applied.changes:
+                for machine in self._town.memory.all_machines.values():
+                    if what == "host" and machine.key == named:
+                        self._town.connector.settle_at(machine)
             self._town.counts[f"{what} changed"] += bool(applied and applied.changes)
             self._town.counts[f"{what} changed, large"] += bool(
                 applied and applied.changes and len(self._town.memory.all_machines) > LARGE

@@ -20,8 +20,8 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.timekeeping import Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
-from forewarn.maintenance import decide, fleet, notice, working_set
-from forewarn.maintenance.model import Changes, Refused, Sighting
+from forewarn.maintenance import alerts, decide, fleet, host_drain, notice, working_set
+from forewarn.maintenance.model import Changes, HostState, Refused, Sighting
 from forewarn.store import sqlite
 from forewarn.store.port import Store
 from forewarn.vocabulary import EventStatus
@@ -29,8 +29,8 @@ from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
 
-SEEDS = (*range(1, 25), 179)
-"""Of these, 179 removes a scope that had events and adds it again, as one seed in thirty does."""
+SEEDS = (*range(1, 25), 32)
+"""Of these, 32 removes a scope that had events and adds it again, as one seed in thirty does."""
 
 STEPS = 1200
 
@@ -71,7 +71,10 @@ def test_the_seeds_reach_every_corner() -> None:
     kinds = ["add", "move", "domain", "host"]
     wanted += [f"{kind} changed{large}" for kind in kinds for large in ("", ", large")]
     wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]
+    wanted += [f"drain{order}" for order in ("", " retry", " skip", " stop", " return", " undrain")]
+    wanted += ["drain step: crashed", "shut down", "reboot", "reboot lost", "reboot failed"]
     assert [what for what in wanted if not counts[what]] == []
+    assert {state for town in towns for state in town.judge.drained} == {*HostState}
     assert {town.on_unknown for town in towns} == {"ask", "repeat", "fail"}
     assert max(town.machines_at_first for town in towns) == max(run.SIZES)
 
@@ -235,6 +238,28 @@ def nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+def nowhere(drains: Any) -> tuple[str, ...]:
+    return ()
+
+
+def empty_at_once(view: Any, drain: Any, found: Any, facts: Any, now: datetime) -> Any:
+    changed = host_drain._changed(drain, host_drain.HostTrigger.EMPTIED, now)
+    return host_drain.DrainStep(drain=changed, survey=drain.reboot)
+
+
+def back_at_once(view: Any, now: datetime, host_back: Any) -> Any:
+    changed = host_drain._changed(view.drain, host_drain.HostTrigger.BOOTED, now)
+    return host_drain.DrainStep(drain=changed)
+
+
+def at_once(view: Any, now: datetime) -> Any:
+    return host_drain.DrainStep(drain=view.drain, survey=True)
+
+
+def no_alerts(drains: Any) -> tuple[Any, ...]:
+    return ()
+
+
 def unrecorded(_: Any, changes: Changes, __: Any) -> Changes:
     return changes
 
@@ -270,6 +295,11 @@ def play_all() -> None:
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),
         (tombstones, "record", unrecorded, "is new at"),
+        (host_drain, "closed", nowhere, "a host that is drained"),
+        (host_drain, "_look", empty_at_once, "and has"),
+        (host_drain, "_rebooting", back_at_once, "has not rebooted"),
+        (host_drain, "_look_again", at_once, "to rest"),
+        (alerts, "of_drains", no_alerts, "nobody is told"),
     ],
     ids=[
         "domains",
@@ -290,6 +320,11 @@ def play_all() -> None:
         "moving",
         "incarnations",
         "removed scopes",
+        "targets",
+        "empty hosts",
+        "reboots",
+        "looks",
+        "stuck drains",
     ],
 )
 def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str) -> None:

@@ -6,7 +6,7 @@ committed: by the invariants, which the plane itself checks, and by `judge`.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -34,6 +34,7 @@ from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus
 from simulation.clocks import Clocks
 from simulation.connector import Connector, at_once
+from simulation.drains import Drains
 from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
 from simulation.operators import Operators
@@ -110,8 +111,12 @@ class Town:
         self.repeated: dict[str, int] = {}
         """The attempts up to which an operator let operations be repeated."""
         self.ask("fleet", self.plane.apply_fleet, self.fleets.whole())
+        self.write_down()
         self.operators = Operators(self)
         self.machines_at_first = len(self.memory.all_machines)
+        self.drains = Drains(self)
+        self.judge.running_on = self.drains.running_on
+        self.judge.boot_id = self.drains.boot_id
         self.moves = self.weighted()
 
     @property
@@ -180,6 +185,9 @@ class Town:
             (2, self.ask_for_events),
             (12, self.poll),
             (1, self.die_soon),
+            (2, self.drains.request),
+            (3, self.drains.order),
+            (12, self.drains.drive),
         ]
         return [move for weight, move in table for _ in range(weight)]
 
@@ -256,6 +264,12 @@ class Town:
         acts = self.ask("claim", self.plane.claim, f"e{self.chance.randint(1, 3)}", LEASE, limit)
         for act in acts or ():
             self.judge_claim(act)
+        self.begin([*self.drains.booted(), *(acts or ())])
+
+    def begin(self, acts: Iterable[Task]) -> None:
+        for act in acts:
+            if self.drains.hold_back(act):
+                continue
             if self.chance.random() < 0.02:
                 continue  # whoever took it was gone before it began
             self.acts.append((act, at_once(self.executor.outcome(act))))
@@ -264,6 +278,7 @@ class Town:
 
     def judge_claim(self, act: Task) -> None:
         """Nobody takes on what is in doubt; who repeats it knows up to where that was asked for."""
+        self.judge.see_claim(act)
         if act.operation in self.doubted:
             raise Wrong(f"{act.operation} is in doubt, and was claimed")
         if act.repeat_after != self.repeated.get(act.operation, 0):
@@ -390,6 +405,7 @@ class Town:
         for operation in list(self.doubted):
             self.operators.settle_doubt(operation, self.chance.choice(list(Verdict)))
             self.carry_on()
+        self.drains.settle()
         self.judge.kept()
         if memory.live:
             raise Wrong(f"never ended: {', '.join(itertools.islice(memory.live, 10))}")
@@ -408,15 +424,17 @@ class Town:
         """Give time and good outcomes until nothing more ends."""
         memory = self.memory
         for _ in range(30 + 4 * len(memory.all_machines)):
-            before = self.judge.ends
+            before = self.judge.ends, self.judge.drained.total()
             self.clocks.pass_by(timedelta(hours=3))
             self.beat()
             self.advance()
             while acts := self.ask("claim", self.plane.claim, "last", LEASE, 1000):
                 for act in acts:
                     self.judge_claim(act)
-                    done = Outcome(succeeded=True)
+                    self.drains.start(act)
+                    done = self.connector.succeed(act)
                     self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
+            self.drains.drive_all()
             for operation in [memory.all_operations[i] for i in memory.live]:
                 for name in operation.awaited:
                     self.saw(name, AgentStatus.BACK)
@@ -426,8 +444,10 @@ class Town:
             # A clock that was ahead leaves leases behind that end hours from now.
             leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
             leased = any(until is not None and until > self.now for until in leases)
-            resting = self.judge.ends == before and memory.next_wakeup() is None
-            if not memory.live or (self.doubted and resting and not leased):
+            now_so = self.judge.ends, self.judge.drained.total()
+            resting = now_so == before and memory.next_wakeup() is None
+            ended = not memory.live and not self.drains.under_way()
+            if ended or (self.doubted and resting and not leased):
                 break
 
     def items(self) -> list[alerts.Alert]:
@@ -440,6 +460,7 @@ class Town:
             self.now,
             up_since=self.now,
             clock=self.clocks.watch.clock_doubt(),
+            observed=alerts.of_drains(memory.all_drains.values()),
         )
 
     def listed(self) -> None:

@@ -225,7 +225,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
     if not _is_fresh(view):
-        return DrainStep(drain=drain, survey=True)
+        return _look_again(view, now)
     assert view.survey is not None
     facts = view.survey.of(drain.host)
     if not facts.answers:
@@ -291,7 +291,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
     if held:
         return DrainStep(drain=replace(drain, reason=f"held: {held[0]}"))
     if not _is_fresh(view) or view.survey is None or now - view.survey.began_at > LOOK_AGE_LIMIT:
-        return DrainStep(drain=drain, survey=True)
+        return _look_again(view, now)
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
@@ -315,7 +315,7 @@ def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainSte
     drain = view.drain
     assert drain.reboot_asked_at is not None
     if view.survey is None or not _is_fresh(view):
-        return DrainStep(drain=drain, survey=True)
+        return _look_again(view, now)
     facts = view.survey.of(drain.host)
     if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
         return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
@@ -380,7 +380,9 @@ def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
     """Return the drain after one of its maintenances was asked for, with its number."""
     field = "returns_by" if ask.home else "leaves_by"
     guests = tuple(
-        replace(guest, **{field: number}) if guest.name == ask.machine else guest
+        replace(guest, **{field: number})
+        if guest.name == ask.machine and not getattr(guest, field)
+        else guest
         for guest in drain.guests
     )
     return replace(drain, guests=guests, reason="")
@@ -482,7 +484,8 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
     if not named:
         message = f"no machine {machine!r} in the drain of host {drain.host}"
         raise Refused(ErrorCode.NOT_FOUND, message, host=drain.host, machine=machine)
-    (guest,) = named
+    # A machine that was deleted and made again is in it twice: the order is about the one there is.
+    guest = max(named, key=lambda one: one.vm_id in view.machines)
     if way is Way.STOP and drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
         message = f"host {drain.host} has rebooted: there is no need to shut {guest.name} down"
         raise Refused(ErrorCode.CONFLICT, message, host=drain.host, machine=guest.name)
@@ -576,14 +579,34 @@ def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
 
 def _is_fresh(view: DrainView) -> bool:
     """Tell whether the look at hand began after everything that is known to have happened."""
-    if view.survey is None:
-        return False
+    return view.survey is not None and view.survey.began_at >= _last_change(view)
+
+
+def _last_change(view: DrainView) -> datetime:
+    """Return when something happened last that a look must not be older than."""
     times = [view.drain.changed_at]
     for guest in view.drain.guests:
         operation = view.leaving(guest)
         if operation is not None:
             times += [at for at in (operation.started_at, operation.ended_at) if at is not None]
-    return view.survey.began_at >= max(times)
+    return max(times)
+
+
+def _look_again(view: DrainView, now: datetime) -> DrainStep:
+    """Have the hosts looked at: at once, or later where no look could count because of the clock.
+
+    Where the time of day was set back, a look that begins now would seem older than what happened
+    before, and be taken again and again.
+    """
+    last = _last_change(view)
+    if now >= last:
+        return DrainStep(drain=view.drain, survey=True)
+    drain = view.drain
+    if drain.state is not HostState.REBOOTING:  # whose reason is the reboot command's
+        drain = replace(
+            drain, reason=f"the clock was set back: waits until {last:%Y-%m-%dT%H:%M:%SZ}"
+        )
+    return DrainStep(drain=drain, wake_at=last)
 
 
 def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:

@@ -82,7 +82,11 @@ def plan(
         known: What is decided already, which stays; the rest of these is decided now.
     """
     running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
-    decided = {guest.vm_id: guest for guest in known if guest.way is not Way.UNDECIDED}
+    decided = {
+        guest.vm_id: guest
+        for guest in known
+        if guest.way is not Way.UNDECIDED and not (guest.way is Way.GONE and guest.vm_id in running)
+    }
     gone = tuple(
         replace(guest, way=Way.GONE)
         for guest in known

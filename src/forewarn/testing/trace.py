@@ -8,7 +8,8 @@ What must hold of a single state is in `maintenance.invariants`.
 from collections.abc import Collection, Hashable
 from datetime import datetime
 
-from forewarn.maintenance.model import Operation
+from forewarn.maintenance import host_drain
+from forewarn.maintenance.model import Drain, HostState, Operation
 from forewarn.vocabulary import EventStatus
 
 
@@ -22,6 +23,8 @@ class Trace:
         """The highest incarnation that each reader has read of each scope."""
         self._ends: dict[str, Hashable] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
+        self._reboots: set[Hashable] = set()
+        """The reboots of hosts, each by its drain and what operators had ordered until then."""
         self._told: set[Hashable] = set()
         """What was complained of and may be read again."""
 
@@ -51,6 +54,32 @@ class Trace:
             self.ended(after.id, (after.status.value, after.outcome, after.ended_at))
         elif after.id in self._ends:
             self.complain(f"{after.id} has ended and is {after.status}")
+
+    def drained(self, before: Drain | None, after: Drain) -> None:
+        """The drain of a host is now so: it follows the table, and repeats nothing unasked."""
+        host = after.host
+        if (after.state is HostState.STUCK) != bool(after.stuck_in and after.reason):
+            self.complain(f"host {host} is {after.state} in {after.stuck_in}: {after.reason!r}")
+        state = before.state if before is not None else HostState.UP
+        following = {then for (first, _), then in host_drain.TRANSITIONS.items() if first is state}
+        if after.state is not state and after.state not in following:
+            self.complain(f"host {host} went from {state} to {after.state}")
+        if after.state is HostState.REBOOTING is not state:
+            asked_for = (host, after.requested_at, after.interventions)
+            if asked_for in self._reboots:
+                self.complain(f"the drain of host {host} reboots it again")
+            self._reboots.add(asked_for)
+        if before is None or before.requested_at != after.requested_at:
+            return
+        if before.interventions != after.interventions:
+            return  # an operator has it tried again
+        asked = {guest.vm_id: (guest.leaves_by, guest.returns_by) for guest in before.guests}
+        for guest in after.guests:
+            numbers = zip(
+                asked.get(guest.vm_id, (0, 0)), (guest.leaves_by, guest.returns_by), strict=True
+            )
+            if any(number not in {0, later} for number, later in numbers):
+                self.complain(f"the drain of host {host} asks for {guest.name} again")
 
     def started(self, what: str, at: datetime, not_before: datetime, *, approved: bool) -> None:
         """An operation started, or a program for it: never early (protocol.md section 6).

@@ -236,6 +236,39 @@ def test_a_look_counts_from_the_instant_on_in_which_the_state_changed() -> None:
         assert following.survey != fresh
 
 
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(HostState.DRAINING, True), (HostState.EMPTY, True), (HostState.REBOOTING, False)],
+)
+def test_a_clock_that_was_set_back_is_waited_for_and_no_host_is_looked_at_meanwhile(
+    state: HostState, reason: bool
+) -> None:
+    of = drain(state, reboot=True, changed_at=NOW + MINUTE, reboot_asked_at=BEFORE)
+    following = step(view(of, survey=look(facts(), NOW)))
+    assert (following.survey, following.wake_at) == (False, NOW + MINUTE)
+    assert bool(following.drain.reason) == reason, "a reason of REBOOTING is the command's"
+    assert replace(following.drain, reason="") == of
+
+
+def test_a_machine_that_was_gone_and_runs_there_again_has_to_leave() -> None:
+    gone = guest(way=Way.GONE)
+    found = look(facts(gone.name))
+    there = (machine(gone.name, "h1"),)
+    following = step(view(drain(guests=(gone,)), survey=found, machines=there))
+    assert [each.way for each in following.drain.guests] == [Way.LIVE]
+    assert following.drain.state is HostState.DRAINING
+
+
+def test_of_two_machines_of_one_name_the_order_is_about_the_one_that_is_there() -> None:
+    old, new = replace(guest(way=Way.GONE), vm_id="id-old"), guest()
+    of = stuck(HostState.DRAINING, guests=(old, new))
+    there = (machine(new.name, "h1"),)
+    following = host_drain.look_after(view(of, machines=there), new.name, Way.SKIP, NOW)
+    ways = {each.vm_id: each.way for each in following.drain.guests}
+    assert ways[new.vm_id] is Way.SKIP
+    assert ways["id-old"] is not Way.SKIP
+
+
 @pytest.mark.parametrize("reboot", [False, True])
 @pytest.mark.parametrize("way", [Way.LIVE, Way.SKIP])
 def test_a_host_on_which_nothing_runs_any_more_is_empty(reboot: bool, way: Way) -> None:

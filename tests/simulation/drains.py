@@ -1,0 +1,291 @@
+"""Hosts that are drained, rebooted and refilled: what the service drives, and what its looks find.
+
+Where machines really are is the connector's; a host comes back from a reboot when chance has it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from forewarn.connectors.port import Task
+from forewarn.maintenance import host_drain
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    AuditAction,
+    Drain,
+    GuestFacts,
+    HostFacts,
+    HostState,
+    Stay,
+)
+from simulation.judge import Wrong
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.maintenance.host_drain import DrainStep, DrainView
+    from simulation.town import Town
+
+MAX_STEPS: Final = 1_000
+"""Of a drain at one instant: more is a drain that does not come to rest."""
+
+MEMORY_MIB: Final = 1024
+ROOM_MIB: Final = 1024 * 1024
+
+ENDINGS: Final = 6
+"""How often operators give orders at the end before they undrain every host."""
+
+ORDERS: Final = (
+    AuditAction.RETRY,
+    AuditAction.RETRY,
+    AuditAction.RETRY,
+    AuditAction.SKIP,
+    AuditAction.SKIP,
+    AuditAction.STOP,
+    AuditAction.RETURN,
+    AuditAction.UNDRAIN,
+)
+
+
+class Drains:
+    """Each method is one thing that happens to hosts."""
+
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self._chance = town.chance
+        self._boots: Counter[str] = Counter()
+        self._booting: set[str] = set()
+        self._commanded: dict[str, str] = {}
+        """The boot in which each host was told to reboot, until an operator has it tried again."""
+        self._off: set[str] = set()
+        """Machines that are shut down until their hosts have rebooted, by GUID."""
+        self.waiting: dict[str, Task] = {}
+        """Their operations."""
+
+    # Operators.
+
+    def request(self) -> None:
+        """Somebody has hosts drained, one after another."""
+        chance, town = self._chance, self._town
+        names = chance.sample(town.hosts, min(len(town.hosts), chance.choice([1, 1, 2, 3])))
+        terms: dict[str, Any] = {
+            "reboot": chance.random() < 0.7,
+            "bring_home": chance.random() < 0.7,
+            "stay": chance.choice([*Stay, Stay.STOP, Stay.STOP]),
+            "without_notice": chance.random() < 0.7,
+        }
+        wanted = [
+            Drain(
+                host=host,
+                state=HostState.UP,
+                after=before,
+                requested_by=town.operators.someone(),
+                requested_at=town.now,
+                changed_at=town.now,
+                **terms,
+            )
+            for before, host in zip(["", *names], names, strict=False)
+        ]
+        town.ask("drain", town.plane.drain_hosts, wanted, self.survey())
+
+    def order(self) -> None:
+        """Somebody says how a drain goes on; most wait until it is stuck."""
+        drains = [d for d in self._town.memory.all_drains.values() if d.state is not HostState.UP]
+        stuck = [d for d in drains if d.state is HostState.STUCK]
+        if stuck and self._chance.random() < 0.8:
+            drains = stuck
+        if drains:
+            self.give(self._chance.choice(drains), self._chance.choice(ORDERS))
+
+    def give(self, drain: Drain, action: AuditAction) -> bool:
+        """Give an order; tell whether it was taken."""
+        names = [guest.name for guest in drain.guests] or ["nobody"]
+        about_one = action in {AuditAction.SKIP, AuditAction.STOP}
+        machine = self._chance.choice(names) if about_one else ""
+        by = self._town.operators.someone()
+
+        def order(view: DrainView, now: datetime) -> DrainStep:
+            return host_drain.order(view, action, by, now, machine)
+
+        taken = self._town.ask(f"drain {action}", self._town.plane.order_drain, drain.host, order)
+        if taken is not None:
+            self._commanded.pop(drain.host, None)
+        return taken is not None
+
+    # The service.
+
+    def drive(self) -> None:
+        """Take the steps of a drain that follow now, as `control.host_drains` does."""
+        going = [d.host for d in self._town.memory.all_drains.values() if goes_on(d)]
+        if going:
+            self.drive_one(self._chance.choice(going))
+
+    def drive_all(self) -> None:
+        """Take the steps of all drains that follow now."""
+        for drain in list(self._town.memory.all_drains.values()):
+            if goes_on(drain):
+                self.drive_one(drain.host)
+
+    def drive_one(self, host: str) -> None:
+        town, survey = self._town, None
+        for _ in range(MAX_STEPS):
+            stepped = town.ask("drain step", town.plane.step_drain, host, survey)
+            if stepped is None:
+                return  # the process died
+            if stepped.reboot:
+                self._reboot(host)
+            if stepped.survey:
+                survey = self.survey()
+            elif not stepped.changed:
+                return
+        raise Wrong(f"the drain of {host} does not come to rest")
+
+    def _reboot(self, host: str) -> None:
+        """The host's command runs, or fails, or is lost with the process that was to run it."""
+        boot, running = self.boot_id(host), self.running_on(host)
+        if running:
+            raise Wrong(f"{host} is rebooted, and has {', '.join(running)}")
+        if self._commanded.get(host) == boot:
+            raise Wrong(f"{host} is rebooted twice, and nobody said so")
+        self._commanded[host] = boot
+        fate = self._chance.random()
+        if fate < 0.1:
+            self._town.counts["reboot lost"] += 1
+        elif fate < 0.2:
+            town = self._town
+            town.ask("reboot failed", town.plane.record_failed_reboot, host, "no power")
+        else:
+            self._town.counts["reboot"] += 1
+            self._boots[host] += 1
+            self._booting.add(host)
+
+    # The connector.
+
+    def hold_back(self, task: Task) -> bool:
+        """Shut a machine down where that lasts as long as its host's reboot; tell whether."""
+        if not task.host_boot_id or self._has_rebooted(task):
+            return False
+        self._town.counts["shut down"] += 1
+        self._off.update(task.vm_ids)
+        self.waiting[task.operation] = task
+        return True
+
+    def booted(self) -> list[Task]:
+        """Take the tasks whose hosts have rebooted: their machines are started."""
+        done = [task for task in self.waiting.values() if self._has_rebooted(task)]
+        for task in done:
+            self.start(task)
+        return done
+
+    def start(self, task: Task) -> None:
+        """Start the machines of a task, if it had them off."""
+        self.waiting.pop(task.operation, None)
+        self._off.difference_update(task.vm_ids)
+
+    def _has_rebooted(self, task: Task) -> bool:
+        return self.boot_id(task.hosts[0]) != task.host_boot_id
+
+    def boot_id(self, host: str) -> str:
+        """Return the id of a host's present boot."""
+        return f"{host}-{self._boots[host]}"
+
+    def survey(self) -> HostSurvey:
+        """Look at all hosts: some do not answer, have no room, or have a machine of nobody's."""
+        chance, town = self._chance, self._town
+        if chance.random() < 0.02:
+            return HostSurvey(began_at=town.now, hosts={}, keys={}, trouble="no route")
+        guests: dict[str, list[GuestFacts]] = {host: [] for host in town.hosts}
+        keys: dict[str, str] = {}
+        for machine in town.memory.all_machines.values():
+            host = town.connector.place(machine)
+            if not host:
+                continue
+            keys[machine.vm_id] = machine.key
+            tied = zlib.crc32(machine.key.encode()) % 4 == 0
+            guest = GuestFacts(
+                vm_id=machine.vm_id,
+                name=machine.name,
+                running=machine.vm_id not in self._off,
+                memory_mib=MEMORY_MIB,
+                obstacles=("a device",) if tied else (),
+            )
+            guests.setdefault(host, []).append(guest)
+        hosts = {host: self._facts(host, there) for host, there in guests.items()}
+        return HostSurvey(began_at=town.now, hosts=hosts, keys=keys)
+
+    def _facts(self, host: str, guests: list[GuestFacts]) -> HostFacts:
+        chance = self._chance
+        if host in self._booting and chance.random() < 0.5:
+            return HostFacts(answers=False, why="it is booting", can_reboot=True)
+        self._booting.discard(host)
+        fate = chance.random()
+        if fate < 0.01:
+            return HostFacts(answers=False, why="no route", can_reboot=True)
+        if fate < 0.02:
+            name = "11111111-0000-4000-8000-000000000000"
+            stranger = GuestFacts(vm_id=name, name=name, running=True, memory_mib=MEMORY_MIB)
+            guests = [*guests, stranger]
+        return HostFacts(
+            answers=True,
+            boot_id=self.boot_id(host),
+            free_memory_mib=0 if fate > 0.99 else ROOM_MIB,
+            can_reboot=True,
+            guests=tuple(guests),
+        )
+
+    def running_on(self, host: str) -> list[str]:
+        """Return the fleet's machines that run on a host."""
+        town = self._town
+        return [
+            machine.name
+            for machine in town.memory.all_machines.values()
+            if town.connector.place(machine) == host and machine.vm_id not in self._off
+        ]
+
+    # The end.
+
+    def settle(self) -> None:
+        """Every drain has ended, rests, or says why it is stuck; operators end those.
+
+        Raises:
+            Wrong: A drain neither ends nor says why.
+        """
+        town = self._town
+        for _ in range(ENDINGS):
+            drains = [d for d in town.memory.all_drains.values() if d.state is not HostState.UP]
+            if not drains:
+                return
+            listed = {item.about for item in town.items()}
+            if going := self.under_way():
+                raise Wrong(f"the drain of {going[0].host} never rests: {going[0].reason!r}")
+            for drain in drains:
+                if drain.state is HostState.STUCK and f"host {drain.host}" not in listed:
+                    raise Wrong(f"the drain of {drain.host} is stuck, and nobody is told")
+            for drain in drains:
+                self.give(drain, self._chance.choice(ORDERS))
+            town.carry_on()
+        for drain in town.memory.all_drains.values():
+            if drain.state is not HostState.UP and not self.give(drain, AuditAction.UNDRAIN):
+                raise Wrong(f"{drain.host} is {drain.state}, and cannot be undrained")
+        town.carry_on()
+
+    def under_way(self) -> list[Drain]:
+        """Return the drains that go on without an operator, and wait for no other drain."""
+        drains = self._town.memory.all_drains
+        return [
+            drain
+            for drain in drains.values()
+            if goes_on(drain)
+            and not (drain.state is HostState.WAITING and self._waits(drains.get(drain.after)))
+        ]
+
+    def _waits(self, before: Drain | None) -> bool:
+        return before is not None and before.state is not HostState.UP
+
+
+def goes_on(drain: Drain) -> bool:
+    """Tell whether something may follow without an operator."""
+    resting = drain.state is HostState.EMPTY and not drain.reboot
+    return not resting and drain.state not in {HostState.UP, HostState.STUCK}
