@@ -1,7 +1,8 @@
 """What tests of handlers use, and fleets played from scenarios.
 
 `emulator` is a server of Scheduled Events in the process of a test: `emulated_service` has the
-rules and the guest plane, `wire` the connections of handlers. `plugin` makes it a pytest fixture.
+rules and the guest plane, `wire` the connections of handlers, `faults` what goes wrong on them.
+`plugin` makes it a pytest fixture.
 
 A scenario is a text that says what operators, guests, the connector and the clock do, and what must
 hold after that. `parser` reads it, `scenario` plays it over `harness`, a service without sockets,

@@ -34,6 +34,7 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.testing import parser
+from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness, Impossible
 from forewarn.testing.wire import Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -73,6 +74,8 @@ class EmulatedService(Harness):
         self._scale = scale
         self._began = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
+        self._calls: list[tuple[timedelta, Callable[[], None]]] = []
+        """What is to be called, and when."""
         self._ends_itself = True
         """Whether maintenance that has started ends after its usual time."""
         self._asked: dict[str, datetime] = {}
@@ -114,6 +117,7 @@ class EmulatedService(Harness):
             settings.guest,
             on_request=self.catch_up,
             on_answer=self._note_answer,
+            call_later=self._call_later,
         )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -196,7 +200,8 @@ class EmulatedService(Harness):
             self.fault = self.fault or error
 
     def _note_answer(self, exchange: Exchange) -> None:
-        if exchange.asks_for_events and exchange.status in {0, 200, 304}:
+        is_polling = exchange.was_read and exchange.concerns is not Concerns.INSTANCE
+        if is_polling and exchange.status in {0, 200, 304}:
             self._asked[exchange.machine] = exchange.at
         self._follow()
 
@@ -251,9 +256,14 @@ class EmulatedService(Harness):
         for _ in self.run_until(moment, inclusive=True):
             pass
 
+    def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._calls.append((self.elapsed + timedelta(seconds=seconds), act))
+        self._arm()
+
     def _next_wakeup(self) -> timedelta | None:
         known = super()._next_wakeup()
         ends = [end for end in self._ends.values() if end < NEVER]
+        ends += [at for at, _ in self._calls]
         return min([*ends, *([known] if known is not None else [])], default=None)
 
     def _pass(self, until: timedelta) -> None:
@@ -276,6 +286,10 @@ class EmulatedService(Harness):
         for operation in [name for name, end in self._ends.items() if end <= self.elapsed]:
             self.end(operation, Outcome(succeeded=True))
         super()._tick()
+        due = [act for at, act in self._calls if at <= self.elapsed]
+        self._calls = [call for call in self._calls if call[0] > self.elapsed]
+        for act in due:
+            act()
 
     def _claim(self) -> None:
         super()._claim()
@@ -359,6 +373,10 @@ class EmulatedService(Harness):
     def trust_clock(self) -> None:
         """Refuse: a clock that never jumps is never doubted."""
         raise Impossible("the emulator's clock is always trusted")
+
+    def add_faults(self, wanted: list[Fault]) -> None:
+        """Let these go wrong, one after another."""
+        self.wire.faults.add(wanted)
 
     def work_off(self) -> list[str]:
         """Carry out what has started, as far as that goes; return what is awaited then."""

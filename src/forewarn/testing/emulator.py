@@ -29,7 +29,7 @@ from forewarn import clock
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server.settings import RulesSettings
-from forewarn.testing import parser, scenario
+from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.wire import Exchange
 from forewarn.vocabulary import ErrorCode, EventSource, EventType
@@ -473,6 +473,29 @@ class Emulator:
     def _has_news(self, seen: int, seconds: float) -> bool:
         with self._news:
             return self._news.wait_for(lambda: self._changes != seen, max(0.0, seconds))
+
+    # What goes wrong on the way.
+
+    def faults(self, name: str, *, seed: int = 0, **values: object) -> None:
+        """Let something go wrong with the requests to come, beside what is still to go wrong.
+
+        Args:
+            name: A playbook, such as `azure-bad-day`, or a kind of fault, such as `status`.
+            seed: What a playbook's chance comes from.
+            **values: Of a kind, fields of `Fault`, such as `status=503, times=3`; of a playbook
+                only `machine`.
+
+        Raises:
+            ValueError: There is no such name, or the values do not fit.
+        """
+        if "machine" in values:
+            values["machine"] = key(str(values["machine"]))
+        wanted = faults.named(name, seed=seed, **values)
+        self._change(lambda service: service.add_faults(wanted))
+
+    def clear_faults(self) -> None:
+        """Let nothing go wrong any more; who is unreachable stays so until its time is over."""
+        self._change(lambda service: service.wire.faults.clear())
 
     # What there is to see.
 

@@ -33,6 +33,7 @@ from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Transaction
+from forewarn.testing.faults import Fault
 from forewarn.testing.trace import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -305,6 +306,10 @@ class Harness:
                 up_since=self.beginning,
                 clock=self._watch.clock_doubt(),
             )
+
+    def add_faults(self, wanted: list[Fault]) -> None:
+        """Refuse: nothing is between the guests of a scenario and their server."""
+        raise Impossible(f"no network to have faults ({wanted[0].kind}): use an emulator")
 
     def _need_server(self) -> None:
         if not self.up:

@@ -19,13 +19,14 @@ import msgspec
 
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
-from forewarn.maintenance import fleet, planner
+from forewarn.maintenance import fleet, model, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
 from forewarn.maintenance.model import HoldKind, Operation, Policy, RollingState, StartCause
 from forewarn.protocol import codec, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listed
 from forewarn.server.settings import RulesSettings
+from forewarn.testing import faults
 from forewarn.testing.harness import BEGINNING, Harness
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
@@ -42,8 +43,8 @@ EXPECTATION: Final = re.compile(r"(?:at \S+ (?:before the ticker )?)?expect ")
 A_TIME: Final = "a time from the beginning, such as 1h30m"
 
 SUBJECTS: Final = (
-    "an operator ('operator schedules ...'), the connector, the server, the clock, 'expect', "
-    "a failure ('Reboot strikes web-0'), or a machine that approves, asks or says"
+    "an operator ('operator schedules ...'), the connector, the server, the clock, 'faults', "
+    "'expect', a failure ('Reboot strikes web-0'), or a machine that approves, asks or says"
 )
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -330,6 +331,9 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     "MACHINE says REPORT": Harness.record_request,
     "connector finishes OPERATION REASON ATTEMPT": _finishes(succeeded=True),
     "connector fails OPERATION REASON ATTEMPT": _finishes(succeeded=False),
+    "faults FAULT CONDITIONS": lambda harness, name, values: harness.add_faults(
+        faults.named(name, **values)
+    ),
     "server starts": Harness.start,
     "server is killed WHEN": lambda harness, in_commit: (
         harness.doom() if in_commit else harness.kill()
@@ -404,6 +408,21 @@ def _options(words: "_Words") -> dict[str, Any]:
     )
 
 
+def _conditions(words: "_Words") -> dict[str, Any]:
+    return words.options(
+        {
+            "of": ("machine", lambda: model.key(words.name("the name of a machine"))),
+            "after": ("after", lambda: words.number("a number of requests")),
+            "times": ("times", lambda: words.number("a number of requests")),
+            "status": ("status", lambda: words.number("a status, such as 503")),
+            "retry after": ("retry_after", words.seconds),
+            "for": ("seconds", words.seconds),
+            "seed": ("seed", lambda: words.number("a number")),
+            "refused": None,
+        }
+    )
+
+
 def _operations(words: "_Words") -> list[str]:
     found: list[str] = []
     while words.at_operation():
@@ -472,6 +491,8 @@ SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
     "BLOCK": lambda words: words.block(fleet.Fleet),
     "BY": _by,
     "EVENTS": _events,
+    "CONDITIONS": _conditions,
+    "FAULT": lambda words: words.one_of_these([*faults.PLAYBOOKS, *faults.FaultKind], "a fault"),
     "HELD": _held,
     "HOST": lambda words: words.name("the name of the host"),
     "MACHINE": lambda words: words.name(SUBJECTS),

@@ -23,6 +23,8 @@ from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.http import CONTINUE, RequestReader
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.machines import Source
+from forewarn.testing import faults
+from forewarn.testing.faults import Concerns, Fault, FaultKind, FaultPlan
 
 MAX_EXCHANGES: Final = 10_000
 """The exchanges that are kept, the latest ones: hours of a handler that polls once a second."""
@@ -46,12 +48,18 @@ class Exchange(msgspec.Struct, kw_only=True):
     """Of the answer; 0 while there is none."""
     answer: bytes = b""
     """The body of the answer."""
+    fault: str = ""
+    """The kind of the fault that it met; `""` for none."""
+    was_read: bool = False
+    """Whether the endpoint has read it; not if a fault kept it away."""
 
     @property
-    def asks_for_events(self) -> bool:
-        """Whether it asks for events, or approves some."""
+    def concerns(self) -> Concerns:
+        """What it asks for."""
         asked = target.read(self.target.encode("latin-1"))
-        return asked is not None and asked.resource is target.Resource.EVENTS
+        if asked is None or asked.resource is not target.Resource.EVENTS:
+            return Concerns.INSTANCE
+        return Concerns.APPROVALS if self.method == "POST" else Concerns.EVENTS
 
 
 class Entrance(Protocol):
@@ -68,8 +76,9 @@ class Wire:
         clock: The emulator's.
         limits: What a request may have.
         on_request: Called when a request was recorded.
+        call_later: Calls something after so many seconds of the emulator's clock.
         on_answer: Called when an answer is there, before it goes out; and when a request begins to
-            wait for its answer.
+            wait for its answer, or gets none.
     """
 
     default_machine = ""
@@ -83,12 +92,17 @@ class Wire:
         *,
         on_request: Callable[[], None],
         on_answer: Callable[[Exchange], None],
+        call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self.enter = enter
         self.clock = clock
         self.limits = limits
         self.on_request = on_request
         self.on_answer = on_answer
+        self.call_later = call_later
+        self.faults = FaultPlan()
+        self.is_away = False
+        """Whether every connection is closed at once."""
         self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
         self.open: set[WireConnection] = set()
         self.pending = 0
@@ -102,6 +116,16 @@ class Wire:
     def _act(self, act: Callable[[], None]) -> None:
         self.pending -= 1
         act()
+
+    def go_away(self, seconds: float) -> None:
+        """Close every connection, and all that come within so many seconds of the clock."""
+        self.is_away = True
+        for connection in list(self.open):
+            connection.abort()
+        self.call_later(seconds, self._come_back)
+
+    def _come_back(self) -> None:
+        self.is_away = False
 
     def source(self, host: str) -> Source:
         """Return where a peer's requests come from."""
@@ -152,11 +176,16 @@ class WireConnection(asyncio.Protocol):
         """Whether something came that is no HTTP: the rest is handed over as it comes."""
         self._continued = False
         self._at_end = False
+        self._is_lost = False
+        self._fault: Fault | None = None
+        """What the answer that is waited for meets."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection of the guest plane for the peer."""
         self._outer = cast("asyncio.Transport", transport)
         self._wire.open.add(self)
+        if self._wire.is_away:
+            self._outer.abort()
         host = sockets.host_of(self._outer.get_extra_info("peername"))
         self._inner = self._wire.enter(self._wire.source(host))
         self._inner.connection_made(_Inward(self._outer, self.take_answer, self._wire.later))
@@ -164,6 +193,7 @@ class WireConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass it on."""
         self._wire.open.discard(self)
+        self._is_lost = True
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -213,10 +243,52 @@ class WireConnection(asyncio.Protocol):
 
     def _hand_over(self, request: HttpRequest, body: bytes) -> None:
         data, self._taken = self._taken, b""
+        keep = self._reader.head.keeps_alive
         self._reader.next()
         exchange = self._exchange = self._wire.record(request, body)
+        fault = self._wire.faults.next(exchange.concerns, exchange.machine)
+        if fault is None:
+            self._ask(exchange, data)
+            return
+        exchange.fault = fault.kind
+        if fault.kind in faults.REWRITTEN:
+            self._fault = fault
+            self._ask(exchange, faults.as_whole(data))
+        elif fault.kind in {FaultKind.HALF_BODY, FaultKind.LOST_ANSWER}:
+            self._fault = fault
+            self._ask(exchange, data)
+        elif fault.kind is FaultKind.DELAY:
+            self._wire.call_later(fault.seconds, lambda: self._ask(exchange, data))
+            self._wire.on_answer(exchange)
+        elif fault.kind in {FaultKind.CUT, FaultKind.UNREACHABLE}:
+            self._outer.abort()
+            if fault.kind is FaultKind.UNREACHABLE:
+                self._wire.go_away(fault.seconds)
+            self._wire.on_answer(exchange)
+        else:
+            self._wire.later(lambda: self._make_up(exchange, fault, keep=keep))
+
+    def _make_up(self, exchange: Exchange, fault: Fault, *, keep: bool) -> None:
+        answer = faults.made_up(fault, keep=keep)
+        self._take(exchange, answer)
+        self._outer.write(answer)
+        if keep:
+            self._read()
+        else:
+            self._outer.close()
+
+    def _ask(self, exchange: Exchange, data: bytes) -> None:
+        if self._is_lost:
+            return
+        exchange.was_read = True
         self._inner.data_received(data)
         self._wire.later(lambda: self._note_wait(exchange))
+
+    def _take(self, exchange: Exchange, answer: bytes) -> None:
+        head, _, exchange.answer = answer.partition(b"\r\n\r\n")
+        exchange.status = int(head.split(b" ", 2)[1])
+        self._exchange, self._continued = None, False
+        self._wire.on_answer(exchange)
 
     def _note_wait(self, exchange: Exchange) -> None:
         if self._exchange is exchange:
@@ -228,11 +300,18 @@ class WireConnection(asyncio.Protocol):
             if not self._continued:
                 self._outer.write(data)
             return
-        if (exchange := self._exchange) is not None:
-            head, _, exchange.answer = data.partition(b"\r\n\r\n")
-            exchange.status = int(head.split(b" ", 2)[1])
-            self._exchange, self._continued = None, False
-            self._wire.on_answer(exchange)
+        fault, self._fault = self._fault, None
+        if fault is not None and fault.kind in faults.REWRITTEN:
+            data = faults.changed(fault, data)
+        if self._exchange is not None:
+            self._take(self._exchange, data)
+        if fault is not None and fault.kind is FaultKind.LOST_ANSWER:
+            self._outer.abort()
+            return
+        if fault is not None and fault.kind is FaultKind.HALF_BODY:
+            self._outer.write(faults.half(data))
+            self._outer.close()
+            return
         self._outer.write(data)
         if not self._outer.is_closing():
             self._read()

@@ -1,0 +1,253 @@
+"""Every fault on demand: what a handler sees of it, and that it passes."""
+
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import requests
+
+import forewarn
+from forewarn.testing import EmulatedMachine, Emulator, ScenarioBroken
+from forewarn.testing.faults import PLAYBOOKS, Concerns, FaultKind, FaultPlan, named
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PATIENCE = 30.0
+"""Real seconds that end a test which would hang otherwise."""
+
+QUICK = forewarn.Pace(
+    poll_seconds=0.02,
+    backoff_seconds=0.01,
+    longest_backoff_seconds=0.02,
+    longest_retry_after_seconds=0.02,
+)
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(beginning=NOON) as started:
+        yield started
+
+
+@pytest.fixture
+def web(emulator: Emulator) -> EmulatedMachine:
+    machine = emulator.machine("web-0")
+    emulator.schedule("Reboot", "web-0")
+    return machine
+
+
+def get(machine: EmulatedMachine, **headers: str) -> requests.Response:
+    return requests.get(
+        f"{machine.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
+        headers={"Metadata": "true", **headers},
+        timeout=PATIENCE,
+    )
+
+
+def post(machine: EmulatedMachine, event_id: str) -> requests.Response:
+    return requests.post(
+        f"{machine.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
+        headers={"Metadata": "true"},
+        json={"StartRequests": [{"EventId": event_id}]},
+        timeout=PATIENCE,
+    )
+
+
+@pytest.mark.parametrize("status", [429, 410, 500, 503])
+def test_a_status_comes_as_often_as_it_was_ordered(
+    emulator: Emulator, web: EmulatedMachine, status: int
+) -> None:
+    emulator.faults("status", status=status, retry_after=7, times=2, after=1)
+    answers = [get(web) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, status, status, 200]
+    assert [answer.headers.get("Retry-After") for answer in answers] == [None, "7", "7", None]
+    assert [exchange.fault for exchange in emulator.requests] == ["", "status", "status", ""]
+
+
+def test_a_request_is_delayed_by_the_emulators_clock(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    emulator.faults("slow-start")
+    with socket.create_connection(("127.0.0.1", port(web)), PATIENCE) as connection:
+        connection.sendall(
+            b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
+            b"Host: 127.0.0.1\r\nMetadata: true\r\n\r\n"
+        )
+        emulator.until(lambda: emulator.requests, PATIENCE)
+        emulator.advance("119s")
+        (exchange,) = emulator.requests
+        assert (exchange.status, exchange.was_read) == (0, False)
+        emulator.advance("1s")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    assert get(web).status_code == 200
+
+
+def port(machine: EmulatedMachine) -> int:
+    return int(machine.endpoint.rpartition("/vm/")[0].rpartition(":")[2])
+
+
+@pytest.mark.parametrize("kind", ["cut", "half-body", "lost-answer", "unreachable"])
+def test_a_connection_ends_too_early(emulator: Emulator, web: EmulatedMachine, kind: str) -> None:
+    emulator.faults(kind)
+    with pytest.raises(requests.RequestException):
+        get(web)
+    emulator.advance("2m")
+    assert get(web).status_code == 200
+
+
+def test_the_endpoint_is_unreachable_until_the_clock_says_otherwise(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    emulator.faults("unreachable", seconds=30)
+    for _ in range(3):
+        with pytest.raises(requests.RequestException):
+            get(web)
+        emulator.advance("14s")
+    assert get(web).status_code == 200
+
+
+def test_an_approval_counts_though_its_answer_is_lost(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    (event,) = emulator.events()
+    emulator.faults("lost-answer", concerns="approvals")
+    with pytest.raises(requests.RequestException):
+        post(web, event.event_id)
+    assert (event.status, event.approved_by) == ("Started", "web-0")
+    assert post(web, event.event_id).status_code == 200
+
+
+def test_an_approval_that_is_cut_off_does_not_count(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    (event,) = emulator.events()
+    emulator.faults("cut", concerns="approvals")
+    with pytest.raises(requests.RequestException):
+        post(web, event.event_id)
+    assert event.status == "Scheduled"
+
+
+def test_html_and_emptiness_are_called_ok(emulator: Emulator, web: EmulatedMachine) -> None:
+    emulator.faults("html")
+    emulator.faults("empty")
+    page, nothing = get(web), get(web)
+    assert (page.status_code, page.headers["Content-Type"][:9]) == (200, "text/html")
+    assert page.content.startswith(b"<html>")
+    assert (nothing.status_code, nothing.content) == (200, b"")
+
+
+def test_documents_are_changed_and_come_back(emulator: Emulator, web: EmulatedMachine) -> None:
+    right = get(web)
+    document = right.json()
+    (event,) = document["Events"]
+    number = document["DocumentIncarnation"]
+    expected = {
+        "without-events": {"DocumentIncarnation": number},
+        "incarnation-restarts": {**document, "DocumentIncarnation": 1},
+        "incarnation-repeats": {**document, "DocumentIncarnation": number - 1},
+        "lower-case": {**document, "Events": [{**event, "EventId": event["EventId"].lower()}]},
+        "vanished": {"DocumentIncarnation": number + 1, "Events": []},
+        "duplicates": {**document, "Events": [event, event]},
+        "text-plain": document,
+    }
+    for kind, changed in expected.items():
+        emulator.faults(kind)
+        # A handler that has the document gets the changed one all the same.
+        met = get(web, **{"If-None-Match": right.headers["ETag"]})
+        assert met.json() == changed
+        assert met.headers["Content-Type"].startswith("text/plain") is (kind == "text-plain")
+        assert get(web).json() == document
+
+
+def test_a_fault_is_one_machines_alone(emulator: Emulator, web: EmulatedMachine) -> None:
+    other = emulator.machine("web-1")
+    emulator.faults("status", machine="WEB-1")
+    assert get(web).status_code == 200
+    assert get(other).status_code == 503
+
+
+def test_faults_are_cleared(emulator: Emulator, web: EmulatedMachine) -> None:
+    emulator.faults("status", times=100)
+    assert get(web).status_code == 503
+    emulator.clear_faults()
+    assert get(web).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("rain", {}),
+        ("status", {"status": 200}),
+        ("status", {"times": 0}),
+        ("status", {"weather": 1}),
+        ("azure-bad-day", {"times": 3}),
+    ],
+)
+def test_what_means_nothing_is_refused(
+    emulator: Emulator, name: str, values: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        emulator.faults(name, **values)
+
+
+def test_a_bad_day_is_the_same_for_the_same_seed() -> None:
+    assert named("azure-bad-day", seed=1) == named("azure-bad-day", seed=1)
+    assert named("azure-bad-day", seed=1) != named("azure-bad-day", seed=2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bad_day_lets_a_handler_through_after_three_tries(seed: int) -> None:
+    plan = FaultPlan()
+    plan.add(named("azure-bad-day", seed=seed))
+    met = []
+    while plan:
+        met.append(plan.next(Concerns.EVENTS, "web-0") is not None)
+    assert sum(met) == 20
+    assert not any(all(met[start : start + 4]) for start in range(len(met) - 3))
+
+
+WAITS = {
+    name
+    for name, playbook in PLAYBOOKS.items()
+    if {FaultKind.DELAY, FaultKind.UNREACHABLE} & {fault.kind for fault in playbook(0)}
+}
+"""Playbooks that go on when the clock is moved: the tests above move it."""
+
+
+@pytest.mark.parametrize("playbook", sorted(PLAYBOOKS.keys() - WAITS))
+def test_forewarns_own_client_gets_through_each_playbook(
+    emulator: Emulator, web: EmulatedMachine, playbook: str
+) -> None:
+    (event,) = emulator.events()
+    emulator.faults(playbook, seed=4)
+    kinds = []
+    with forewarn.Client(web.endpoint, pace=QUICK) as client:
+        for change in client.watch():
+            kinds.append(change.kind)
+            if change.appeared and event.status == "Scheduled":
+                client.approve(change.event)
+                emulator.finish()
+            if change.gone and event.status == "Completed":
+                break
+    assert kinds[0] == "appeared"
+    assert event.approved_by == "web-0"
+
+
+def test_a_scenario_has_faults(emulator: Emulator, web: EmulatedMachine, tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    fleet = 'fleet\n  [[machine]]\n  name = "web-0"\n\n'
+    story.write_text(f"{fleet}at 0s  faults status of web-0 status 429 times 2\n", encoding="utf-8")
+    emulator.play(story)
+    assert [get(web).status_code for _ in range(3)] == [429, 429, 200]
+    story.write_text(f"{fleet}at 0s  faults throttled\n", encoding="utf-8")
+    emulator.play(story)
+    assert get(web).status_code == 429
+
+
+def test_a_scenario_without_a_network_has_none(tmp_path: Path) -> None:
+    from forewarn.testing import parser, scenario  # noqa: PLC0415 - what only this test plays
+
+    text = 'fleet\n  [[machine]]\n  name = "web-0"\n\nat 0s  faults throttled\n'
+    with pytest.raises(ScenarioBroken):
+        list(scenario.play(parser.parse(text, "here.txt")))
