@@ -442,6 +442,8 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/hosts",
         "GET /v1/hosts/{name}",
         "POST /v1/hosts/drain",
+        "POST /v1/relays/tokens",
+        "DELETE /v1/relays/tokens",
         "POST /v1/hosts/{name}/orders",
         "GET /healthz",
         "GET /readyz",
@@ -501,6 +503,7 @@ BODIES = {
     "POST /v1/acknowledgements": {"references": ["1.1"]},
     "POST /v1/operations/{operation}/resolution": {"verdict": "repeat", "by": "ann"},
     "POST /v1/clock": {"trust": True},
+    "POST /v1/relays/tokens": {"host": "h1", "by": "ann"},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop", "by": "ann"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1", "by": "ann"},
 }

@@ -18,6 +18,7 @@ import msgspec
 
 from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
 from forewarn.server import settings
 from forewarn.server.guest.counters import Figures
@@ -192,16 +193,17 @@ class Running:
             self._loop.close()
             self._ready.set()
 
-    async def _serve(self) -> None:
-        def guests(plane: Plane, _: Clock) -> Sightings:
-            self._plane = plane
-            return self.guests
+    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
+        del watch
+        self._plane = plane
+        return self.guests
 
+    async def _serve(self) -> None:
         service = self._service = Service(
             settings=self.settings,
             store=self._store,
             clock=self._clock,
-            guests=guests,
+            guests=self._guests_of,
             mint=guids(),
             handed_over=HandedOver(),
         )

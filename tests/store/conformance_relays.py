@@ -106,6 +106,15 @@ class Relays:
             "h2": relay("h2", NOW + MINUTE, replica="b"),
         }
 
+    def test_relays_are_found_by_their_hosts_and_by_when_they_were_heard(
+        self, store: Store
+    ) -> None:
+        store.hear([relay("h1"), relay("h2", NOW + MINUTE), relay("h3", NOW + 2 * MINUTE)])
+        with store.read() as reading:
+            assert set(reading.relays(["h2", "h1", "h9"])) == {"h1", "h2"}
+            assert set(reading.relays(since=NOW + MINUTE)) == {"h2", "h3"}
+            assert set(reading.relays(["h1", "h2"], NOW + MINUTE)) == {"h2"}
+
     def test_what_is_heard_leaves_alone_for_which_absence_a_host_is_held(
         self, store: Store
     ) -> None:

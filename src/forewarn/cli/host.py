@@ -197,6 +197,7 @@ def _draw_hosts(found: "schemas.HostList") -> None:
             "SINCE": lambda host: host.changed_at,
             "RUNNING": lambda host: host.running if host.answers else None,
             "FREE MIB": lambda host: host.free_memory_mib if host.answers else None,
+            "RELAY": lambda host: host.relay.state if host.relay else None,
             "REASON": lambda host: host.reason or host.why,
         },
         empty="The connector knows no hosts.",
@@ -224,6 +225,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
             ("a target for machines", "yes" if host.target and not host.closed else "no"),
             ("free memory", f"{host.free_memory_mib} MiB"),
             ("boot id", host.boot_id),
+            *(_relay_facts(host.relay) if host.relay else []),
             *([("drained by", its.requested_by), ("after", its.after)] if its else []),
         ]
     )
@@ -267,6 +269,20 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         for order, (text, of_machine) in ORDERS.items():
             machine = " MACHINE" if of_machine else ""
             output.say(f"forewarn host {order} {host.name}{machine}: {text.splitlines()[0]}")
+
+
+def _relay_facts(relay: "schemas.RelayView") -> list[tuple[str, object]]:
+    unused = "; a newer one is not used yet" if relay.token_unused else ""
+    facts: list[tuple[str, object]] = [("relay", relay.state)]
+    if relay.heard_at is not None:
+        facts += [
+            ("heard", f"{times.shown(relay.heard_at)} by {relay.replica}"),
+            ("has everything", "yes" if relay.up_to_date else "no"),
+            ("its version", relay.version),
+            ("runs since", times.shown(relay.started_at)),
+            ("serves", f"{relay.machines} machines"),
+        ]
+    return [*facts, ("its token is of", f"{times.shown(relay.token_created_at)}{unused}")]
 
 
 def _move(move: "schemas.DrainMove | None") -> str:

@@ -194,6 +194,8 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
         tombstones.lift(transaction, by)
         going = tuple(map(lost_changes.skipped, transaction.open_maintenances().values()))
+        # The next start counts the outbox from here on as another one: relays read all again.
+        transaction.put_setting(lost_changes.RESTORED, str(highest))
         transaction.skip_maintenance_numbers(lost_changes.SKIPPED_NUMBERS)
         transaction.save(Changes(scopes=raised, maintenances=going))
     return len(raised), highest if raised else 0

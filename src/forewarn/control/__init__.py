@@ -9,6 +9,8 @@
     lost_changes     what follows when the store has lost its last changes
     changefeed       tells the process's memory what changed, after the commit
     sightings        what replicas saw of machines, as one
+    relay_orders     what is done in a transaction because of relays
+    relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away
     service_clock    the service's time, whether anything may start in it, and what guests are owed
     timekeeping      whether the time of day can be trusted, and how long guests could not read
     ticker           has the plane start what is due at its time, and forget old history

@@ -13,7 +13,7 @@ from the store before a socket opens.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import Final, TypeVar
 
@@ -39,6 +39,7 @@ class Changefeed:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._counting: list[Callable[[int], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ended: Future[None] = Future()
         """Raises what a listener raised; done for no other reason."""
@@ -47,6 +48,10 @@ class Changefeed:
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` with every change from now on, after those that subscribed before."""
         self._listeners.append(listener)
+
+    def count(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with the number of each change, after all that it changed was told."""
+        self._counting.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call listeners on this loop's thread from now on."""
@@ -85,12 +90,25 @@ class Changefeed:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(self._deliver, changes)
 
+    def reach(self, sequence: int) -> None:
+        """Tell that all changes up to this number of the outbox were published."""
+        if not self._counting:
+            return
+        if self._loop is None:
+            self._call(self._counting, sequence)
+            return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._call, self._counting, sequence)
+
     def _deliver(self, changes: Changes) -> None:
+        self._call(self._listeners, changes)
+
+    def _call(self, listeners: Iterable[Callable[[T], None]], told: T) -> None:
         if self.ended.done():
             return
         try:
-            for listener in self._listeners:
-                listener(changes)
+            for listener in listeners:
+                listener(told)
         except Exception as error:  # noqa: BLE001 - whatever it is, memory is not to be trusted
             self.fail(error)
 

@@ -269,7 +269,7 @@ class Follower:
                     return
                 if not self._store.shared or own.sequence == self.applied.sequence + 1:
                     self._publish_all(saved)
-                    self.applied = own
+                    self._reach(own)
                     return
             self.look()  # more was missed than is read at once
         except StoreError as error:
@@ -313,7 +313,7 @@ class Follower:
                 self._read_again()
                 return
             self._publish_all(_decode(row.body))
-            self.applied = row.position
+            self._reach(row.position)
 
     def _publish_all(self, saved: Iterable[Changes]) -> None:
         for changes in saved:
@@ -357,7 +357,12 @@ class Follower:
             ended = reading.operations(before.operations.keys() - after.operations.keys())
         if changes := difference(before, after, ended):
             self._feed.publish(changes)
-        self.applied, self.lost = position, lost
+        self.lost = lost
+        self._reach(position)
+
+    def _reach(self, position: Position) -> None:
+        self.applied = position
+        self._feed.reach(position.sequence)
 
 
 def _after(applied: Position, rows: list[ChangeRecord], reading: Reading) -> list[ChangeRecord]:

@@ -155,9 +155,15 @@ def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
     if not scopes and all((h.kind, h.name) != (hold.kind, hold.name) for h in unit.holds()):
         message = f"no {hold.kind} named {hold.name!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
-    on_host = hold.kind is HoldKind.HOST
-    live = unit.live_operations() if on_host else {}
-    held = {i: o for i, o in live.items() if hold.covers(o)}
+    if hold.kind is HoldKind.HOST:
+        return for_host_hold(unit, hold)
+    return _snapshot(unit, {}, scopes, {})
+
+
+def for_host_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
+    """Return what is live where a hold of a host is put or released, machines there or none."""
+    scopes = {machine.scope for machine in unit.machines_on({hold.name}).values()}
+    held = {i: o for i, o in unit.live_operations().items() if hold.covers(o)}
     return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
 
 

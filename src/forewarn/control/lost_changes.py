@@ -28,6 +28,9 @@ from forewarn.vocabulary import EventStatus
 SETTING: Final = "lost changes"
 """The store's setting with the latest `LostChanges`: JSON."""
 
+RESTORED: Final = "restored"
+"""The store's setting with the highest incarnation that `forewarn restore-check` made."""
+
 RAISE_BY: Final = 1_000_000
 """How far incarnations are raised: further than any tail that is lost."""
 

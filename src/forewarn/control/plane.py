@@ -19,6 +19,7 @@ import msgspec
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
+from forewarn.control.relay_orders import RelayOrder
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
@@ -648,6 +649,13 @@ class Plane:
         snapshot = loading.around(unit, live, rolling=True)
         reason = f"rollout {of.number} is {of.state}"
         return self._decide(unit, snapshot, decide.recall_maintenances, numbers, reason).changes
+
+    # The relays on hosts.
+
+    @_job
+    def order_relay(self, unit: UnitOfWork, order: RelayOrder[T]) -> Work[T]:
+        """Do what a function of `relay_orders` says."""
+        return order(unit, self._decide)
 
     # What the service keeps for itself.
 

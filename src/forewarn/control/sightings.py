@@ -32,6 +32,8 @@ class SharedSightings:
     def __init__(self, own: Sightings) -> None:
         self._own = own
         self._others: dict[str, Sighting] = {}
+        self._relayed: dict[str, Sighting] = {}
+        """What relays told this process."""
         self._saved: dict[str, datetime] = {}
         self._news: set[str] = set()
         self._due: Iterator[str] = iter(())
@@ -39,14 +41,17 @@ class SharedSightings:
 
     def __call__(self, machine: str) -> Sighting | None:
         """Return what the machine told last, by its key; None if no replica has heard of it."""
-        own, other = self._own(machine), self._others.get(machine)
-        if own is None or other is None:
-            return own or other
-        earlier, later = (own, other) if own.asked_at < other.asked_at else (other, own)
-        if later.agent is None and earlier.agent is not None:
-            # A request without the header takes back nothing of what the agent said.
-            return msgspec.structs.replace(later, agent=earlier.agent, reason=earlier.reason)
-        return later
+        return _latest(self._here(machine), self._others.get(machine))
+
+    def _here(self, machine: str) -> Sighting | None:
+        return _latest(self._own(machine), self._relayed.get(machine))
+
+    def relay(self, machine: str, seen: Sighting) -> None:
+        """Note what a machine's requests told the relay of its host."""
+        before = self._relayed.get(machine)
+        after = self._relayed[machine] = _latest(before, seen) or seen
+        if before is None or (before.agent, before.reason) != (after.agent, after.reason):
+            self._news.add(machine)
 
     def hear(self, machine: str) -> None:
         """Note that a machine asked this process for the first time, or its agent said news."""
@@ -70,7 +75,7 @@ class SharedSightings:
         if not turns:
             self._due = iter([*self._saved])
         for machine in turns:
-            own = self._own(machine)
+            own = self._here(machine)
             if own is not None and own.asked_at > self._saved.get(machine, own.asked_at):
                 yield machine
 
@@ -88,4 +93,15 @@ class SharedSightings:
         for machine in changes.removed_machines:
             self._news.discard(machine)
             self._others.pop(machine, None)
+            self._relayed.pop(machine, None)
             self._saved.pop(machine, None)
+
+
+def _latest(one: Sighting | None, other: Sighting | None) -> Sighting | None:
+    if one is None or other is None:
+        return one or other
+    earlier, later = (one, other) if one.asked_at < other.asked_at else (other, one)
+    if later.agent is None and earlier.agent is not None:
+        # A request without the header takes back nothing of what the agent said.
+        return msgspec.structs.replace(later, agent=earlier.agent, reason=earlier.reason)
+    return later

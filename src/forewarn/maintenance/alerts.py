@@ -65,6 +65,8 @@ class AlertKind(StrEnum):
     """The fleet and the hosts' domains differ."""
     HOST_STUCK = "host-stuck"
     """The drain of a host waits for an operator."""
+    RELAY_AWAY = "relay-away"
+    """The relay of a host does not ask for news, and nothing of the host starts."""
     LOST_CHANGES = "lost-changes"
     """The database lost its last changes."""
     DOUBTED = "doubted"

@@ -333,7 +333,8 @@ def place_hold(working: WorkingSet, hold: Hold) -> list[str]:
     covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
     detail = f"{hold}: {hold.reason}".removesuffix(": ")
     for operation in covered:
-        working.hold(intervened(operation, AuditAction.HOLD, hold.by, working.now, detail))
+        held = intervened(operation, AuditAction.HOLD, hold.by, working.now, detail)
+        working.hold(held, hold.at)
     return [operation.id for operation in covered]
 
 

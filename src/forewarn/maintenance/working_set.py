@@ -376,14 +376,16 @@ class WorkingSet:
             )
         )
 
-    def hold(self, operation: model.Operation) -> None:
-        """Set a Scheduled operation, held, with what is left of its notice."""
+    def hold(self, operation: model.Operation, since: datetime | None = None) -> None:
+        """Set a Scheduled operation, held, with what was left of its notice since then.
+
+        Its notice began no earlier than its announcement; None: held since now.
+        """
         if operation.held_at is None:
-            left = max(timedelta(0), operation.not_before - self.now)
+            since = max(operation.announced_at, min(since or self.now, self.now))
+            left = max(timedelta(0), operation.not_before - since)
             seconds = -(-left // timedelta(seconds=1))
-            operation = replace(
-                operation, held_at=self.now, notice_left_seconds=seconds, waits_for=""
-            )
+            operation = replace(operation, held_at=since, notice_left_seconds=seconds, waits_for="")
         self.put(operation)
 
     def release(self, operation: model.Operation) -> None:

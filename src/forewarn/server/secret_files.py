@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
 import stat
@@ -52,6 +53,16 @@ def token(path: Path, credentials: str = "") -> str:
             f"{what} has no token of at least {MIN_SECRET_BYTES} printable characters: {renew}"
         )
     return text
+
+
+def new_token() -> str:
+    """Return a token that nobody has."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def digest(token: bytes) -> str:
+    """Return what is kept of a token: who reads it has no token. 256 random bits need no salt."""
+    return hashlib.sha256(token).hexdigest()
 
 
 def shared_secret(path: Path) -> bytes:

@@ -7,6 +7,7 @@ ends by itself (a task, the writer's thread, the changefeed) ends the service.
 """
 
 import asyncio
+import hashlib
 import os
 import shutil
 import socket
@@ -43,15 +44,17 @@ from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
 from forewarn.server import secret_files, sockets
+from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, connections
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.relay.plane import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import split_address
-from forewarn.store.port import Replica, Store, StoreError, StoreUnusable
+from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
 from forewarn.version import __version__
 from forewarn.vocabulary import EventType
 
@@ -100,6 +103,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """`unix:/path` and `http://address:port`."""
     guests: tuple[str, ...]
     """`http://address:port`."""
+    relays: tuple[str, ...] = ()
+    """The same, for relays."""
     machines: int
     scopes: int
 
@@ -113,6 +118,8 @@ class Service:
     _probed_at = 0.0
     _state = "the service is starting"
     _following: FollowerThread | None = None
+    _database = ""
+    """Another text for each database, and after each restore of one."""
     _is_serving = False
     """Whether guests are answered."""
 
@@ -173,6 +180,8 @@ class Service:
             replicas=self._replicas.live,
         )
         self._sync = sync_of(settings, self._plane, watch, real)
+        self._reached_by_relays = connections.ReachedLimits("relay")
+        self._relays = self._relay_plane(own.name)
         self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
         self._backend = self._backend_of(store)
@@ -181,6 +190,29 @@ class Service:
         """Parts that never end by themselves."""
         self._serving: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
+
+    def _relay_plane(self, replica: str) -> RelayPlane | None:
+        if not self._settings.relay.listen:
+            return None
+        return RelayPlane(
+            settings=self._settings.relay,
+            plane=self._plane,
+            store=self._store,
+            clock=self._watch,
+            real=self._real,
+            machines=self._guests.machines,
+            whole=self._guests.whole,
+            rules=self._settings.guest_rules,
+            saw=self._sightings.relay,
+            epoch=self._epoch,
+            replica=replica,
+            handed_over=self._handed_over,
+            reached=self._reached_by_relays,
+        )
+
+    def _epoch(self) -> str:
+        lost = self._follower.lost
+        return f"{self._database}-{lost.token}" if lost is not None else self._database
 
     def _backend_of(self, store: Store) -> Backend:
         return Backend(
@@ -195,12 +227,19 @@ class Service:
             heartbeat=self._heartbeat,
             replicas=self._replicas,
             policy=self._settings.rules.policy,
-            collectors=(*self._counted.collectors, *self._writer.collectors, self._reached.counter),
-            figures=self._guests.figures,
+            collectors=(
+                *self._counted.collectors,
+                *self._writer.collectors,
+                self._reached.counter,
+                self._reached_by_relays.counter,
+            ),
+            figures=self._figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
             rollouts=self._rollouts,
-            observed=lambda: (*self._sync.alerts(), *self._of_lost_changes()),
+            make_token=secret_files.new_token,
+            relays=self._relays.watch if self._relays is not None else None,
+            observed=self._observed,
         )
 
     async def open(self) -> Opened:
@@ -222,8 +261,13 @@ class Service:
         )
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        position, known, lost = await self._backend.read(
-            lambda reading: (reading.position(), known_of(reading), lost_changes.latest(reading))
+        position, known, lost, self._database = await self._backend.read(
+            lambda reading: (
+                reading.position(),
+                known_of(reading),
+                lost_changes.latest(reading),
+                database_id(reading),
+            )
         )
         machines, operations = known.machines.values(), known.operations.values()
         self._guests.fill(known.scopes.values(), machines, operations)
@@ -233,8 +277,9 @@ class Service:
         self._rollouts.fill(known.rollouts.values())
         self._sync.fill(machines, operations, known.drains.values())
         self._follower.begin(position, lost)
+        if self._relays is not None:
+            self._relays.fill(operations, known.relay_tokens.values(), position.sequence)
         self._subscribe()
-        self._feed.deliver_on(asyncio.get_running_loop())
         for name, ended in (
             ("the writer", self._writer.ended),
             ("the changefeed", self._feed.ended),
@@ -245,6 +290,7 @@ class Service:
             self._watching.append(self._start("the follower", _until(following.ended)))
             self._watching.append(self._start("the watch of the store", self._watch_store()))
         operators = self._open_operators()
+        relays = tuple(self._open_relays())
         guests = await self._guests.open()
         self._is_serving = True
         self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
@@ -260,12 +306,13 @@ class Service:
         return Opened(
             operators=operators,
             guests=guests,
+            relays=relays,
             machines=len(self._inventory.machines),
             scopes=len(self._inventory.scopes),
         )
 
     def _subscribe(self) -> None:
-        """Have each part told of changes, in this order."""
+        """Have each part told of changes, in this order, on this thread."""
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
@@ -280,6 +327,17 @@ class Service:
             _tell,
         ):
             self._feed.subscribe(learn)
+        if self._relays is not None:
+            self._relays.subscribe(self._feed)
+        self._feed.deliver_on(asyncio.get_running_loop())
+
+    def _open_relays(self) -> Iterator[str]:
+        """Open the relays' socket, if there is to be one; yield its address."""
+        if self._relays is not None:
+            address, serving = self._relays.open()
+            self._serving.append(self._start(f"the relay plane at {address}", serving))
+            self._start("the watch of the relays", self._relays.watch.run())
+            yield address
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set; Crashed if a part of the service has ended by itself."""
@@ -297,6 +355,8 @@ class Service:
         sockets are closed, before `close` ends the guests'.
         """
         self._state = STOPPING
+        if self._relays is not None:
+            await self._relays.drain(0.0)
         operators = (server.drain(DRAIN_SECONDS) for server in self._servers)
         await asyncio.gather(self._guests.drain(DRAIN_SECONDS), *operators)
         for server in self._servers:
@@ -312,6 +372,8 @@ class Service:
         self._state = STOPPING
         async with asyncio.timeout(CLOSE_SECONDS):
             self._heartbeat.stop()
+            if self._relays is not None:
+                self._relays.stop()
             for server in self._servers:
                 server.should_exit = True
             await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
@@ -354,6 +416,16 @@ class Service:
             found.append(trouble)
         return ServiceState(reasons=tuple(found), store_up=not trouble)
 
+    def _figures(self) -> Figures:
+        waiting = self._relays.hub.waiting if self._relays is not None else 0
+        return {**self._guests.figures(), "relay_waiters": waiting}
+
+    def _observed(self) -> Iterator[Alert]:
+        yield from self._sync.alerts()
+        yield from self._of_lost_changes()
+        if self._relays is not None:
+            yield from self._relays.alerts()
+
     def _of_lost_changes(self) -> Iterator[Alert]:
         lost = self._follower.lost
         if lost is not None and self._watch.now() - lost.at < LOST_SHOWN:
@@ -370,6 +442,7 @@ class Service:
             dict(self._guests.machines),
             dict(self._inventory.operations),
             dict(self._hosts.drains),
+            relay_tokens=dict(self._relays.watch.tokens) if self._relays is not None else {},
         )
 
     async def _watch_store(self) -> None:
@@ -378,6 +451,8 @@ class Service:
         suspended = False
         while True:
             stale = self._follower.behind_seconds > limit
+            if self._relays is not None:
+                self._relays.cut_off(cut_off=self._follower.cut_off)
             if stale and not suspended:
                 _log.error("guests are not answered: the database cannot be reached", seconds=limit)
                 self._guests.suspend()
@@ -549,6 +624,15 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
     if at is not None:
         return DatabaseClock(real, at, scale=scale, origin=origin.origin)
     return real if scale == 1.0 else ScaledClock(scale, origin.origin, origin.real_origin)
+
+
+def database_id(reading: Reading) -> str:
+    """Return a text that no other database has, and that a restored one loses.
+
+    The clock's setting tells to the microsecond when the database was first served.
+    """
+    told = (reading.setting(CLOCK_SETTING), reading.setting(lost_changes.RESTORED))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 class _Origin(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,6 +145,22 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise FieldError("listen", 'required, as socket is "off"')
 
 
+class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the relays on hosts reach the service."""
+
+    listen: str = ""
+    """A TCP address such as `127.0.0.1:8173`, for the relays of the hosts. `""`, the default, is
+    none: guests ask the service itself."""
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid address."""
+        if self.listen:
+            try:
+                settings.split_address(self.listen)
+            except ValueError as error:
+                raise FieldError("listen", str(error)) from None
+
+
 class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The guest plane: its listeners, and the limits of each connection."""
 
@@ -285,6 +301,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     replica: ReplicaSettings = ReplicaSettings()
     history: HistorySettings = HistorySettings()
     operator: OperatorSettings = OperatorSettings()
+    relay: RelaySettings = RelaySettings()
     guest: GuestSettings = GuestSettings()
     rules: RulesSettings = RulesSettings()
     connector: ConnectorSettings = ConnectorSettings()

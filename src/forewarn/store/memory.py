@@ -244,8 +244,11 @@ class MemoryStore:
         oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
         return {token.digest: token for token in oldest_first}
 
-    def relays(self) -> dict[str, Relay]:
-        return dict(self.all_relays)
+    def relays(
+        self, hosts: Collection[str] | None = None, since: datetime | None = None
+    ) -> dict[str, Relay]:
+        found = _picked(self.all_relays, hosts)
+        return {k: one for k, one in found.items() if since is None or one.heard_at >= since}
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         found = (

@@ -250,8 +250,10 @@ class Reading(Protocol):
     def relay_tokens(self) -> dict[str, RelayToken]:
         """Return the valid tokens of relays, by digest, the oldest first."""
 
-    def relays(self) -> dict[str, Relay]:
-        """Return what was heard last of each relay, by host."""
+    def relays(
+        self, hosts: Collection[str] | None = None, since: datetime | None = None
+    ) -> dict[str, Relay]:
+        """Return what was heard last of these hosts' relays, or of all, if it was heard since."""
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         """Return records of the audit log, the newest first."""

@@ -247,9 +247,14 @@ class SqlReading:
         oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
         return {token.digest: token for token in oldest_first}
 
-    def relays(self) -> dict[str, Relay]:
-        found = self._values(tables.RELAYS, tables.relays.c.host, None)
-        return {relay.host: relay for relay in found}
+    def relays(
+        self, hosts: Collection[str] | None = None, since: datetime | None = None
+    ) -> dict[str, Relay]:
+        statement, column = tables.RELAYS.select(), tables.relays.c
+        if since is not None:
+            statement = statement.where(column.heard_at >= since)
+        rows = (row for one in each(statement, column.host, hosts) for row in self._rows(one))
+        return {relay.host: relay for relay in map(tables.RELAYS.value, rows)}
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         if "\0" in query.by:  # no row has it, and PostgreSQL would not look for it

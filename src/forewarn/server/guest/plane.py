@@ -136,6 +136,11 @@ class GuestPlane:
         """All machines by key, always as of the last change."""
         return self._registry.machines
 
+    @property
+    def whole(self) -> Callable[[str], ScopeDocument]:
+        """Returns a scope's document by its key, for relays; raises KeyError for an unknown one."""
+        return self._documents.whole
+
     def fill(
         self,
         scopes: Collection[model.Scope],

@@ -22,8 +22,11 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
+from forewarn.control import relay_orders
 from forewarn.maintenance import fleet, host_drain, model
 from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.relays import RelayToken
+from forewarn.server import secret_files
 from forewarn.server.operator import errors, metrics, requests, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
 from forewarn.server.operator.requests import (
@@ -448,11 +451,15 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
     survey = await backend.hosts.recent_survey()
     drains = backend.hosts.drains
     open_drains = {name for name, drain in drains.items() if drain.state is not model.HostState.UP}
-    names = sorted(survey.hosts.keys() | open_drains)
+    watch = backend.relays
+    relayed = {token.host for token in watch.tokens.values()} if watch is not None else set()
+    names = sorted(survey.hosts.keys() | open_drains | relayed)
     return schemas.HostList(
         now=backend.now(),
         trouble=survey.trouble,
-        hosts=tuple(views.host(name, survey, drains.get(name)) for name in names),
+        hosts=tuple(
+            views.host(name, survey, drains.get(name), views.relay(name, watch)) for name in names
+        ),
     )
 
 
@@ -460,7 +467,8 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
 async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
-    if name not in survey.hosts and name not in backend.hosts.drains:
+    relay = views.relay(name, backend.relays)
+    if name not in survey.hosts and name not in backend.hosts.drains and relay is None:
         raise model.unknown("host", name)
     return await _host(backend, name, survey)
 
@@ -526,10 +534,40 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
     ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
     operations = await backend.read(lambda reading: reading.operations(ids))
     return schemas.HostDetail(
-        host=views.host(name, survey, drain),
+        host=views.host(name, survey, drain, views.relay(name, backend.relays)),
         guests=views.guests(name, survey, backend.inventory),
         drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
     )
+
+
+@_post("/v1/relays/tokens", schemas.RelayTokenRequest, HOSTS, status=201)
+async def create_relay_token(
+    backend: TheBackend, data: JSONBody[schemas.RelayTokenRequest]
+) -> schemas.NewRelayToken:
+    """Make a token for the relay of a host; the answer is the only one that ever shows it.
+
+    The token that the relay uses stays valid until the new one is used.
+    """
+    host, token = one_line(data.host, "host"), backend.make_token()
+    made = RelayToken(
+        digest=secret_files.digest(token.encode()),
+        host=host,
+        created_by=_who(data.by),
+        created_at=backend.now(),
+    )
+    made = await backend.done(backend.plane.order_relay(relay_orders.create_token(made)))
+    _log.info("an operator made a token for a relay", host=host, by=made.created_by)
+    return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
+
+
+@_delete("/v1/relays/tokens", HOSTS)
+async def revoke_relay_tokens(
+    backend: TheBackend, host: FromQuery[str], by: Who = ""
+) -> schemas.VoidRelayTokens:
+    """Revoke all tokens of a host's relay: it is refused from now on."""
+    revoked = await backend.done(backend.plane.order_relay(relay_orders.revoke_tokens(host)))
+    _log.info("an operator revoked the tokens of a relay", host=host, by=_who(by))
+    return schemas.VoidRelayTokens(host=host, revoked=revoked)
 
 
 # The service itself.

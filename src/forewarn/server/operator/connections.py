@@ -50,12 +50,13 @@ class OperatorLimit(StrEnum):
 
 
 class ReachedLimits:
-    """Counts the limits that operators' connections reached, and logs each once a minute."""
+    """Counts the limits that a plane's connections reached, and logs each once a minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, plane: str = "operator") -> None:
+        self._plane = plane
         self.counter = Counter(
-            "forewarn_operator_refusals",
-            "Connections of operators that were closed or refused by a limit.",
+            f"forewarn_{plane}_refusals",
+            f"Connections of {plane}s that were closed or refused by a limit.",
             ("reason",),
             registry=None,
         )
@@ -66,7 +67,7 @@ class ReachedLimits:
     def add(self, limit: OperatorLimit, address: str, now: float) -> None:
         """Count who reached a limit: an address, or `unix`; `now` is in seconds."""
         self.counter.labels(limit).inc()
-        event = "an operator's connection reached a limit"
+        event = f"a connection of the {self._plane} plane reached a limit"
         self._log.warn(event, limit, now, reason=str(limit), address=address)
 
 
@@ -77,6 +78,8 @@ class _Config(uvicorn.Config):
     """The open ones, oldest first."""
     reached: ReachedLimits
     head_seconds: float
+    most: int
+    """How many connections there may be."""
 
 
 class OperatorConnection(H11Protocol):
@@ -94,7 +97,7 @@ class OperatorConnection(H11Protocol):
         self._begin_head()
         order = self.config.order
         order[self] = None
-        if len(order) > MAX_CONNECTIONS:
+        if len(order) > self.config.most:
             oldest = next((each for each in order if not each.is_admitted()), self)
             if oldest is self:
                 self._reach(OperatorLimit.CONNECTIONS)  # uvicorn answers it 503
@@ -171,6 +174,7 @@ class Server(uvicorn.Server):
         application: auth.Application,
         reached: ReachedLimits,
         head_seconds: float = HEAD_SECONDS,
+        most: int = MAX_CONNECTIONS,
     ) -> None:
         config = _Config(
             application,
@@ -184,9 +188,10 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=FINISH_SECONDS,
-            limit_concurrency=MAX_CONNECTIONS + 1,  # from this many on it answers 503
+            limit_concurrency=most + 1,  # from this many on it answers 503
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
+        config.most = most
         super().__init__(config)
 
     async def drain(self, seconds: float) -> None:

@@ -22,10 +22,12 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance import alerts, decide, model
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend
+from forewarn.server.operator.schemas import RelayPresence
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import AgentStatus
@@ -62,6 +64,8 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "agents", ("status",), "Machines of live events, by their agents' word."),
     (GaugeMetricFamily, "notice_left_min_seconds", (), "The least notice left; absent for none."),
     (GaugeMetricFamily, "hosts", ("state",), "Hosts that are drained, by the state of the drain."),
+    (GaugeMetricFamily, "relays", ("state",), "Relays of hosts, by whether they ask for news."),
+    (GaugeMetricFamily, "relay_waiters", (), "Requests of relays that wait for news."),
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
 )
 """What is read at a scrape: its kind, its name after `forewarn_`, its labels, and its help."""
@@ -132,7 +136,9 @@ async def render(backend: Backend) -> bytes:
         "replica_behind_seconds": backend.replicas.behind_seconds,
         "machines": len(backend.inventory.machines),
         "tasks_running": backend.tasks(),
+        "relay_waiters": 0,
         **backend.figures(),
+        "relays": relays_by_state(backend.relays),
     }
     now = backend.now()
     drains = tuple(backend.hosts.drains.values())
@@ -206,6 +212,17 @@ def _of_operations(
         "agents": {(status.value,): words[status] for status in AgentStatus},
         "notice_left_min_seconds": {(): max(0.0, min(left))} if left else {},
     }
+
+
+def relays_by_state(watch: RelayWatch | None) -> _ByLabels:
+    """Return how many relays are expected, present and away."""
+    if watch is None:
+        return {}
+    hosts = {token.host for token in watch.tokens.values()}
+    heard = [relay for host, relay in watch.relays.items() if host in hosts]
+    away = sum(map(watch.is_away, heard))
+    counts = (len(hosts) - len(heard), len(heard) - away, away)
+    return {(state.value,): n for state, n in zip(RelayPresence, counts, strict=True)}
 
 
 def _by_state(drains: Sequence[model.Drain]) -> _ByLabels:

@@ -22,6 +22,7 @@ from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
+from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import Heartbeat
@@ -101,6 +102,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Looks at the hosts, and knows their drains."""
     rollouts: Rollouts
     """Knows the rollouts."""
+    make_token: Callable[[], str]
+    """Returns a token that nobody has."""
+    relays: RelayWatch | None = None
+    """Knows the relays of hosts; None where they do not reach this process."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple
     """Returns what follows from observations of hosts, for an operator."""
 

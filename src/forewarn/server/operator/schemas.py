@@ -451,6 +451,58 @@ class HoldList(Value, frozen=True, kw_only=True):
     holds: tuple[HoldView, ...]
 
 
+class RelayPresence(StrEnum):
+    """Whether the relay of a host asks for news."""
+
+    EXPECTED = "expected"
+    """It has a token, and was not heard yet."""
+    PRESENT = "present"
+    AWAY = "away"
+    """Its next request is late: nothing of the host starts."""
+
+
+class RelayView(Value, frozen=True, kw_only=True):
+    """The relay of a host, as it was heard last."""
+
+    state: RelayPresence
+    up_to_date: bool
+    """Whether it has everything that concerns its host."""
+    version: str
+    """`""` until it was heard."""
+    replica: str
+    """The replica that heard it last."""
+    heard_at: datetime | None
+    started_at: datetime | None
+    machines: int
+    """How many machines it serves."""
+    token_created_at: datetime
+    """When the token that it uses was made, or else its newest."""
+    token_unused: bool
+    """Whether a newer token was made, and it does not use it yet."""
+
+
+class RelayTokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a token for the relay of a host."""
+
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=model.MAX_TEXT)]
+    """As the fleet spells it."""
+
+
+class NewRelayToken(Value, frozen=True, kw_only=True):
+    """A token, which is never shown again."""
+
+    host: str
+    token: str
+    created_at: datetime
+
+
+class VoidRelayTokens(Value, frozen=True, kw_only=True):
+    """How many tokens of a host's relay were revoked."""
+
+    host: str
+    revoked: int
+
+
 class HostView(Value, frozen=True, kw_only=True):
     """A host, as the connector found it, and how far its drain is."""
 
@@ -472,6 +524,8 @@ class HostView(Value, frozen=True, kw_only=True):
     can_reboot: bool
     running: int
     """How many machines run there, in the fleet or not."""
+    relay: RelayView | None
+    """Null where its guests have no relay."""
 
 
 class HostList(Value, frozen=True, kw_only=True):

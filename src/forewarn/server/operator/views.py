@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
 from forewarn.maintenance import alerts, fleet, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
@@ -259,8 +260,13 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 # Hosts.
 
 
-def host(name: str, survey: HostSurvey, drain: model.Drain | None) -> schemas.HostView:
-    """Return a host, as a look at it and its latest drain tell."""
+def host(
+    name: str,
+    survey: HostSurvey,
+    drain: model.Drain | None,
+    relay: schemas.RelayView | None = None,
+) -> schemas.HostView:
+    """Return a host, as a look at it, its latest drain and its relay tell."""
     facts = survey.of(name)
     return model.mapped(
         schemas.HostView,
@@ -272,6 +278,32 @@ def host(name: str, survey: HostSurvey, drain: model.Drain | None) -> schemas.Ho
         changed_at=drain.changed_at if drain else None,
         closed=drain is not None and drain.closed,
         running=sum(guest.running for guest in facts.guests),
+        relay=relay,
+    )
+
+
+def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
+    """Return the relay of a host; None where it has no token, or none is known here."""
+    own = [token for token in watch.tokens.values() if token.host == host] if watch else []
+    if watch is None or not own:
+        return None
+    own.sort(key=lambda token: token.created_at)
+    used = [token for token in own if token.used_at is not None]
+    heard = watch.relays.get(host)
+    state = schemas.RelayPresence.EXPECTED
+    if heard is not None:
+        away = watch.is_away(heard)
+        state = schemas.RelayPresence.AWAY if away else schemas.RelayPresence.PRESENT
+    return schemas.RelayView(
+        state=state,
+        up_to_date=heard is not None and watch.has_all(heard),
+        version=heard.version if heard else "",
+        replica=heard.replica if heard else "",
+        heard_at=heard.heard_at if heard else None,
+        started_at=heard.started_at if heard else None,
+        machines=heard.machines if heard else 0,
+        token_created_at=(used or own)[-1].created_at,
+        token_unused=bool(used) and own[-1].used_at is None,
     )
 
 

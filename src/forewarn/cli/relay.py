@@ -1,0 +1,68 @@
+"""`forewarn relay`: the relays on hosts, which answer their guests."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import OperatorClient, asks
+from forewarn.cli.options import argument, option
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+app = typer.Typer(help="Give relays on hosts their tokens.", no_args_is_help=True)
+
+HostArgument = Annotated[str, argument("HOST", "The host, as the fleet spells it.")]
+
+
+@app.command()
+@asks
+def token(
+    host: HostArgument,
+    *,
+    file: Annotated[
+        Path | None, option("--output", "FILE", "Write the token to a new file of mode 0600.")
+    ] = None,
+    service: OperatorClient,
+) -> None:
+    """Make a token for the relay of a host, and show it this once.
+
+    The token that the relay uses stays valid until it uses the new one. Who has a host's token
+    reads and approves for the machines of that host.
+    """
+    if file is not None and file.exists():
+        raise Failed(ExitStatus.USAGE, f"{file} is there already: name a new file")
+    answer = service.post("/v1/relays/tokens", host=host)
+    if file is None:
+        answer.show(_draw_token)
+        return
+    from forewarn.server.operator import schemas
+
+    made = answer.read(schemas.NewRelayToken)
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as opened:
+            opened.write(made.token + "\n")
+    except OSError as error:
+        message = f"cannot write {file}: {error.strerror}; run the command again for another token"
+        raise Failed(ExitStatus.USAGE, message) from error
+    output.say(f"Wrote the token of host {made.host} to {file}.")
+
+
+@app.command()
+@asks
+def revoke(host: HostArgument, *, service: OperatorClient) -> None:
+    """Revoke all tokens of the relay of a host, at once."""
+    service.delete("/v1/relays/tokens", host=host).show(_draw_revoked)
+
+
+def _draw_token(made: "schemas.NewRelayToken") -> None:
+    output.say(made.token)
+
+
+def _draw_revoked(found: "schemas.VoidRelayTokens") -> None:
+    output.say(output.printable(f"Revoked {found.revoked} tokens of host {found.host}."))

@@ -1,0 +1,157 @@
+"""What the service does in a transaction because of relays: their tokens, and holds of their hosts.
+
+Each function returns an order for `Plane.order_relay`, which runs it as one of the writer's jobs.
+What a replica saw may be over by then, so an order looks again at what the store has.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from forewarn.control import loading
+from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.maintenance import decide, notice, relays
+from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Snapshot
+from forewarn.maintenance.relays import Relay, RelayToken
+from forewarn.maintenance.working_set import Decision, WorkingSet
+from forewarn.vocabulary import ErrorCode
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Decide(Protocol):
+    """Decides on a command, and checks what it leads to (`Plane`)."""
+
+    def __call__(
+        self,
+        unit: UnitOfWork,
+        snapshot: Snapshot,
+        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision:
+        """Return what follows; Refused where the rules do not allow it."""
+
+
+RelayOrder: TypeAlias = Callable[[UnitOfWork, Decide], Work[T]]
+
+
+def create_token(token: RelayToken) -> RelayOrder[RelayToken]:
+    """Give a host's relay a new token, beside the one that it uses."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[RelayToken]:
+        made = msgspec.structs.replace(token, created_at=unit.now)
+        void = relays.issue(unit.store.relay_tokens().values(), made)
+        return Work(made, Changes(relay_tokens=(made,), void_relay_tokens=void))
+
+    return order
+
+
+def use_token(digest: str) -> RelayOrder[None]:
+    """Note that a token was used first: the one that it replaces is void."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[None]:
+        known = unit.store.relay_tokens()
+        token = known.get(digest)
+        if token is None or token.used_at is not None:
+            return Work(None)
+        used = msgspec.structs.replace(token, used_at=unit.now)
+        void = relays.use(known.values(), used)
+        return Work(None, Changes(relay_tokens=(used,), void_relay_tokens=void))
+
+    return order
+
+
+def revoke_tokens(host: str) -> RelayOrder[int]:
+    """Revoke all tokens of a host's relay; a hold for its absence goes, too.
+
+    The answer is how many there were.
+    """
+
+    def order(unit: UnitOfWork, decided: Decide) -> Work[int]:
+        known = unit.store.relay_tokens().values()
+        void = tuple(token.digest for token in known if token.host == host)
+        if not void:
+            message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
+            raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
+        unit.store.forget_relay(host)
+        changes = _released(unit, decided, host)
+        return Work(len(void), msgspec.structs.replace(changes, void_relay_tokens=void))
+
+    return order
+
+
+def hold(relay: Relay, since: datetime) -> RelayOrder[Relay]:
+    """Hold the host of a relay that is away, once for each absence.
+
+    The answer is the relay as the store has it then: heard again, or held for its absence.
+    """
+
+    def order(unit: UnitOfWork, decided: Decide) -> Work[Relay]:
+        known = unit.store.relays([relay.host]).get(relay.host)
+        if known is None or known.heard_at != relay.heard_at or known.held_for == relay.heard_at:
+            return Work(known or relay)
+        other = _host_hold(unit, relay.host)
+        if other is not None and other.by != relays.BY:
+            return Work(relay)  # an operator holds it: once that is released, this holds it
+        unit.store.mark_relay(relay.host, relay.heard_at)
+        changes = Changes()
+        if other is None:
+            new = _new_hold(relay.host, since, unit.now)
+            snapshot = loading.for_host_hold(unit, new)
+            changes = decided(unit, snapshot, decide.place_hold, new).changes
+        return Work(msgspec.structs.replace(known, held_for=relay.heard_at), changes)
+
+    return order
+
+
+def release(host: str) -> RelayOrder[None]:
+    """Release the host of a relay that is back, unless an operator did."""
+
+    def order(unit: UnitOfWork, decided: Decide) -> Work[None]:
+        unit.store.mark_relay(host, None)
+        return Work(None, _released(unit, decided, host))
+
+    return order
+
+
+def record_stall(host: str, length: timedelta) -> RelayOrder[int]:
+    """Move the notices of a host later: its guests got no answer for so long, until now.
+
+    The answer is how many operations that concerned.
+    """
+
+    def order(unit: UnitOfWork, decided: Decide) -> Work[int]:
+        if _host_hold(unit, host) is not None:
+            return Work(0)  # nothing starts, and NotBefore moves on already
+        new = _new_hold(host, unit.now - length, unit.now)
+
+        def pause(working: WorkingSet) -> list[str]:
+            held = decide.place_hold(working, new)
+            decide.release_hold(working, new)
+            return held
+
+        decision = decided(unit, loading.for_host_hold(unit, new), pause)
+        return Work(len(decision.operations), decision.changes)
+
+    return order
+
+
+def _released(unit: UnitOfWork, decided: Decide, host: str) -> Changes:
+    held = _host_hold(unit, host)
+    if held is None or held.by != relays.BY:
+        return Changes()
+    return decided(unit, loading.for_host_hold(unit, held), decide.release_hold, held).changes
+
+
+def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:
+    found = (hold for hold in unit.holds() if hold.kind is HoldKind.HOST and hold.name == host)
+    return next(found, None)
+
+
+def _new_hold(host: str, since: datetime, now: datetime) -> Hold:
+    reason = f"its relay did not ask since {notice.spoken(since)}"
+    return Hold(kind=HoldKind.HOST, name=host, reason=reason, by=relays.BY, at=min(since, now))

@@ -1,0 +1,292 @@
+"""What the relays on hosts are heard to say, and what follows when one is away.
+
+Each replica writes down what it heard, without waiting for whoever writes, and reads what others
+heard; each judges all relays, so a replica that dies takes nothing with it
+(`maintenance.relays.judge`). What is to be held or released is decided again in the transaction
+that does it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control import relay_orders
+from forewarn.control.plane import Plane
+from forewarn.maintenance import relays
+from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.relays import Relay, RelayTerms, RelayToken
+from forewarn.store.port import Store, StoreError
+
+LOOK_SECONDS: Final = 1.0
+"""Real seconds between two judgements."""
+
+SAVE_SECONDS: Final = 2.0
+"""Real seconds between two writings of what was heard (`relays.HEARSAY` counts on it)."""
+
+SAVE_ALONE_SECONDS: Final = 10.0
+"""The same where no other process reads it: only the next start does."""
+
+SETTLE: Final = timedelta(seconds=10)
+"""How long relays have, after the start and after the store was away, to be heard again: they try
+again after some seconds."""
+
+OVERLAP: Final = timedelta(seconds=10)
+"""How much of what was read before is read again: rows are written some seconds late."""
+
+MAX_AT_ONCE: Final = 200
+"""The most hosts that are held or released in one look: a transaction of a tenth of a second."""
+
+STALL_SECONDS: Final = 5.0
+"""The shortest stall of a relay that counts: as long as guests may miss anything at all."""
+
+replace = msgspec.structs.replace
+
+_log = structlog.get_logger(__name__)
+
+
+class RelayWatch:
+    """The relays as all replicas hear them. Lives on the event loop's thread.
+
+    Args:
+        plane: Holds and releases hosts.
+        store: Where replicas share what they heard.
+        clock: The service's clock.
+        real: Measures how often is looked.
+        replica: This replica's name.
+        scale: Seconds of the service in one real second.
+        has_all: Tells whether a relay that came so far has everything that concerns its host.
+        on_void: Is told of each host of which a token is not valid any more.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        store: Store,
+        clock: Clock,
+        real: Clock,
+        *,
+        replica: str,
+        scale: float,
+        has_all: Callable[[str, str, int], bool],
+        on_void: Callable[[str], None],
+    ) -> None:
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+        self._real = real
+        self._replica = replica
+        self._scale = scale
+        self._has_all = has_all
+        self._on_void = on_void
+        self.tokens: dict[str, RelayToken] = {}
+        """By digest."""
+        self.relays: dict[str, Relay] = {}
+        """What was heard last of each, here or elsewhere, by host."""
+        self._using: set[str] = set()
+        """Digests of tokens whose first use is being written down."""
+        self._unsaved: set[str] = set()
+        self._since = clock.now()
+        self._read_to: datetime | None = None
+        self._save_at = 0.0
+        self._away = False
+        self._stopping = asyncio.Event()
+
+    def fill(self, tokens: Iterable[RelayToken]) -> None:
+        """Take over the tokens that the store holds."""
+        self.tokens = {token.digest: token for token in tokens}
+        self._settle()
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed."""
+        for digest in changes.void_relay_tokens:
+            if (token := self.tokens.pop(digest, None)) is not None:
+                self._using.discard(digest)
+                self._on_void(token.host)
+        for token in changes.relay_tokens:
+            self.tokens[token.digest] = token
+            if token.used_at is not None:
+                self._using.discard(token.digest)
+
+    # What the relays' plane tells.
+
+    def host_of(self, digest: str) -> str | None:
+        """Return whose token this is, None if it is not valid; note that it is used."""
+        token = self.tokens.get(digest)
+        if token is None:
+            return None
+        if token.used_at is None and digest not in self._using:
+            self._using.add(digest)
+            used = self._plane.order_relay(relay_orders.use_token(digest))
+            used.add_done_callback(lambda done: self._used(digest, done.exception()))
+        return token.host
+
+    def _used(self, digest: str, error: BaseException | None) -> None:
+        if error is not None:  # on the writer's thread: its next use tries again
+            self._using.discard(digest)
+
+    def hear(
+        self, host: str, *, version: str, age_seconds: float, machines: int, place: tuple[str, int]
+    ) -> datetime:
+        """Note a request for news: the relay is there, and has everything up to this place.
+
+        The answer is when that was, for `expect`.
+        """
+        now = self._clock.now()
+        before = self.relays.get(host)
+        epoch, sequence = place
+        self.relays[host] = Relay(
+            host=host,
+            replica=self._replica,
+            version=version,
+            started_at=now - timedelta(seconds=age_seconds * self._scale),
+            heard_at=now,
+            due_at=now,
+            epoch=epoch,
+            sequence=sequence,
+            machines=machines,
+            held_for=before.held_for if before is not None else None,
+        )
+        self._unsaved.add(host)
+        return now
+
+    def expect(self, host: str, heard_at: datetime, seconds: float) -> None:
+        """Note that a relay's next request is expected so many real seconds from now.
+
+        `heard_at` is when the request before it came; if another came since, nothing changes.
+        """
+        known = self.relays.get(host)
+        if known is None or known.replica != self._replica or known.heard_at != heard_at:
+            return
+        due = self._clock.now() + timedelta(seconds=seconds * self._scale)
+        self.relays[host] = replace(known, due_at=due)
+        self._unsaved.add(host)
+
+    def stalled(self, host: str, seconds: float) -> None:
+        """Note that a host's guests got no answer for so many real seconds, until now."""
+        if seconds < STALL_SECONDS:
+            return
+        _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
+        length = timedelta(seconds=seconds * self._scale)
+        self._plane.order_relay(relay_orders.record_stall(host, length))
+
+    # What follows.
+
+    def is_away(self, relay: Relay) -> bool:
+        """Tell whether a relay that has a token should have asked again by now."""
+        terms = self._terms()
+        return relay.host in terms.tokens and relays.is_away(relay, terms, self._clock.now())
+
+    def has_all(self, relay: Relay) -> bool:
+        """Tell whether a relay has everything that concerns its host."""
+        return self._has_all(relay.host, relay.epoch, relay.sequence)
+
+    def stop(self) -> None:
+        """Make `run` return after what is under way."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Write, read and judge, until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                await self.look()
+                if self._away:
+                    self._away = False
+                    self._settle()
+            except StoreError as error:
+                if not self._away:
+                    _log.warning("what relays say cannot be shared now", why=str(error))
+                self._away = True
+            except Exception:  # noqa: BLE001 - the next look may succeed
+                _log.exception("could not judge which relays are away")
+            await self._real.wait(LOOK_SECONDS, self._stopping)
+        if self._unsaved:
+            await self._exchange()
+
+    async def look(self) -> None:
+        """Look once; after StoreError the next look does what is left."""
+        now = self._real.monotonic()
+        if now >= self._save_at or self._away:
+            shared = self._store.shared
+            self._save_at = now + (SAVE_SECONDS if shared else SAVE_ALONE_SECONDS)
+            if shared or self._unsaved or self._read_to is None:
+                await self._exchange()
+        found = relays.judge(
+            self.relays.values(),
+            self._terms(),
+            self.has_all,
+            self._clock.now(),
+        )
+        if not found:
+            return
+        if self._unsaved:
+            await self._exchange()  # a host is held for an absence that the store knows of
+        held = [
+            self._plane.order_relay(relay_orders.hold(*each)) for each in found.hold[:MAX_AT_ONCE]
+        ]
+        released = found.release[:MAX_AT_ONCE]
+        freed = [self._plane.order_relay(relay_orders.release(relay.host)) for relay in released]
+        for (relay, since), future in zip(found.hold, held, strict=False):
+            known = await self._settled(asyncio.wrap_future(future))
+            if known is not None:
+                self._take(known)
+                if known.held_for != relay.held_for:
+                    _log.warning("a relay is away: its host is held", host=relay.host, since=since)
+        for relay, done in zip(released, freed, strict=True):
+            await self._settled(asyncio.wrap_future(done))
+            self.relays[relay.host] = replace(self.relays[relay.host], held_for=None)
+            _log.info("a relay is back: its host is released", host=relay.host)
+
+    @staticmethod
+    async def _settled(job: "asyncio.Future[Relay] | asyncio.Future[None]") -> Relay | None:
+        try:
+            return await job
+        except Refused as refusal:
+            _log.warning("a relay's host cannot be held or released", why=refusal.message)
+            return None
+
+    async def _exchange(self) -> None:
+        """Write what was heard here, and read what others heard."""
+        hosts, self._unsaved = self._unsaved, set()
+        heard = [self.relays[host] for host in hosts if host in self.relays]
+        since, at = self._read_to, self._clock.now()
+        try:
+            found = await asyncio.to_thread(self._write_and_read, heard, since)
+        except BaseException:
+            self._unsaved |= hosts
+            raise
+        self._read_to = at - OVERLAP * self._scale
+        for relay in found.values():
+            self._take(relay)
+
+    def _write_and_read(self, heard: list[Relay], since: datetime | None) -> dict[str, Relay]:
+        if heard:
+            self._store.hear(heard)
+        if since is not None and not self._store.shared:
+            return {}
+        with self._store.read() as reading:
+            return reading.relays(since=since)
+
+    def _take(self, stored: Relay) -> None:
+        """Take over what the store has of a relay, as far as it is later."""
+        known = self.relays.get(stored.host)
+        if known is None or known.heard_at < stored.heard_at:
+            self.relays[stored.host] = stored
+        else:
+            self.relays[stored.host] = replace(known, held_for=stored.held_for)
+
+    def _terms(self) -> RelayTerms:
+        tokens: dict[str, datetime] = {}
+        for token in self.tokens.values():
+            made = tokens.get(token.host, token.created_at)
+            tokens[token.host] = min(made, token.created_at)
+        return RelayTerms(
+            replica=self._replica, since=self._since, scale=self._scale, tokens=tokens
+        )
+
+    def _settle(self) -> None:
+        self._since = self._clock.now() + SETTLE * self._scale

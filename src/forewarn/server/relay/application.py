@@ -1,0 +1,273 @@
+"""Answers relays: a plain ASGI application, which knows five requests.
+
+Who has no valid token learns nothing, and no token is ever logged. The token tells the host, and a
+request is about that host's machines alone, as the hub knows them now.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.relay_watch import RelayWatch
+from forewarn.maintenance.model import Refused, Sighting
+from forewarn.server import relay_feed, secret_files
+from forewarn.server.operator import auth
+from forewarn.server.relay.hub import RelayHub
+from forewarn.store.port import OutcomeUnknown, StoreError
+from forewarn.vocabulary import ErrorCode
+
+MAX_BODY: Final = 1024 * 1024
+"""The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
+
+RETRY_SECONDS: Final = 5
+"""When to come back after 503."""
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class RelayBackend(Protocol):
+    """What stands behind the relay plane: the control plane."""
+
+    def approve(
+        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> "Future[Any]":
+        """Approve events for a machine of this scope; then it is durable."""
+
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+        """Record that machines of these scopes asked for their events; then it is durable."""
+
+
+class _Answer(msgspec.Struct):
+    status: int
+    body: bytes = b""
+
+
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
+    def __init__(self, status: int, code: ErrorCode, message: str, event_id: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+
+
+class RelayApplication:
+    """The application; used on the event loop alone.
+
+    Args:
+        hub: Knows what changed.
+        watch: Knows the tokens, and is told who is there.
+        backend: Where approvals and first requests go.
+        clock: The service's.
+        saw: Is told what a machine's requests told a relay, by the machine's key.
+        waits: How long a request for news waits, in real seconds: while an operation of the host is
+            Scheduled, and otherwise.
+    """
+
+    def __init__(
+        self,
+        hub: RelayHub,
+        watch: RelayWatch,
+        backend: RelayBackend,
+        clock: Clock,
+        saw: Callable[[str, Sighting], None],
+        *,
+        scale: float = 1.0,
+        waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
+    ) -> None:
+        self._hub = hub
+        self._watch = watch
+        self._backend = backend
+        self._clock = clock
+        self._saw = saw
+        self._scale = scale
+        self._waits = waits
+        self.unavailable = ""
+        """Why relays are sent to another replica; `""` while they are answered."""
+        self._posts = {
+            relay_feed.APPROVALS_PATH: self._approve,
+            relay_feed.SIGHTINGS_PATH: self._see,
+            relay_feed.REQUESTS_PATH: self._record,
+            relay_feed.UNKNOWN_PATH: self._claim,
+        }
+
+    async def __call__(self, scope: auth.Message, receive: auth.Receive, send: auth.Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answer(scope, receive)
+        except _Refused as refused:
+            answer = _Answer(refused.status, relay_feed.encode(refused.body))
+        except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
+            _log.exception("could not answer a relay", path=scope["path"][:100])
+            internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
+            answer = _Answer(500, relay_feed.encode(internal))
+        headers = [(b"content-length", str(len(answer.body)).encode("ascii"))]
+        if answer.body:
+            headers.append((b"content-type", b"application/json"))
+        if answer.status == 503:
+            headers.append((b"retry-after", str(RETRY_SECONDS).encode("ascii")))
+        if answer.status == 401:
+            headers.append((b"www-authenticate", b'Bearer realm="forewarn relay"'))
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer(self, scope: auth.Message, receive: auth.Receive) -> _Answer:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        host = self._host_of(headers)
+        scope[auth.ADMITTED] = True
+        method, path = scope["method"], scope["path"]
+        if method == "GET" and path == relay_feed.NEWS_PATH:
+            return await self._news(host, scope, headers)
+        answer = self._posts.get(path)
+        if method != "POST" or answer is None:
+            raise _Refused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
+        return await answer(host, await _body(receive))
+
+    def _host_of(self, headers: dict[bytes, bytes]) -> str:
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() == b"bearer":
+            host = self._watch.host_of(secret_files.digest(token.strip()))
+            if host is not None:
+                return host
+        message = "no valid token: make one with 'forewarn relay token HOST'"
+        raise _Refused(401, ErrorCode.UNAUTHORIZED, message)
+
+    # The requests.
+
+    async def _news(self, host: str, scope: auth.Message, headers: dict[bytes, bytes]) -> _Answer:
+        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=10)
+        after = query.get(relay_feed.AFTER, [""])[-1]
+        self._refuse_if_away()
+        told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
+        heard_at = self._watch.hear(
+            host,
+            version=told.version[:100],
+            age_seconds=told.age_seconds,
+            machines=told.machines,
+            place=self._hub.place_of(after),
+        )
+        if told.stalled_seconds:
+            self._watch.stalled(host, told.stalled_seconds)
+        until = asyncio.get_running_loop().time()
+        busy, idle = self._waits
+        until += busy if self._hub.is_busy(host) else idle
+        at_once = query.get("wait") == ["0"]
+        try:
+            while (left := until - asyncio.get_running_loop().time()) > 0:
+                found = self._hub.news(host, after)
+                if found is not None:
+                    return _Answer(200, found)
+                if at_once:
+                    break
+                self._watch.expect(host, heard_at, left)
+                if not await self._hub.wait(host, left):
+                    break
+                self._host_of(headers)  # its token may have been revoked meanwhile
+                self._refuse_if_away()
+            return _Answer(204)
+        finally:
+            self._watch.expect(host, heard_at, 0.0)
+
+    async def _approve(self, host: str, body: bytes) -> _Answer:
+        asked = _read(relay_feed.decode_approval, body)
+        if len(asked.event_ids) > relay_feed.MAX_EVENT_IDS:
+            raise _Refused(400, ErrorCode.INVALID, "too many events")
+        self._refuse_if_away()
+        machine = self._hub.machine(host, asked.machine)
+        if machine is None:
+            message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
+            raise _Refused(403, ErrorCode.NOT_ELIGIBLE, message)
+        approved = self._backend.approve(
+            machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
+        )
+        await _done(approved)
+        return _Answer(200)
+
+    async def _see(self, host: str, body: bytes) -> _Answer:
+        seen = _read(relay_feed.decode_sightings, body)
+        if len(seen) > relay_feed.MAX_SIGHTINGS:
+            raise _Refused(400, ErrorCode.INVALID, "too many machines")
+        now = self._clock.now()
+        for one in seen:
+            machine = self._hub.machine(host, one.machine)
+            if machine is None:
+                continue  # it has just moved away
+            age = timedelta(seconds=max(0.0, one.age_seconds) * self._scale)
+            sighting = Sighting(
+                asked_at=(now - age).replace(microsecond=0),
+                version=one.version[:40],
+                agent=one.agent,
+                reason=one.reason[:200],
+            )
+            self._saw(machine.key, sighting)
+        return _Answer(204)
+
+    async def _record(self, host: str, body: bytes) -> _Answer:
+        asked = _read(relay_feed.decode_requests, body)
+        if len(asked.scopes) > relay_feed.MAX_SCOPES:
+            raise _Refused(400, ErrorCode.INVALID, "too many scopes")
+        self._refuse_if_away()
+        own = tuple(key for key in asked.scopes if self._hub.has_scope(host, key))
+        if own:
+            await _done(self._backend.record_requests(own))
+        return _Answer(204)
+
+    async def _claim(self, host: str, body: bytes) -> _Answer:
+        asked = _read(relay_feed.decode_unknown, body)
+        self._refuse_if_away()
+        found = self._hub.claim(host, asked.listener, asked.address)
+        if found is None:
+            raise _Refused(404, ErrorCode.NOT_FOUND, "no machine with this address moves")
+        return _Answer(200, found)
+
+    def _refuse_if_away(self) -> None:
+        if self.unavailable:
+            raise _Refused(503, ErrorCode.UNAVAILABLE, self.unavailable)
+
+
+async def _body(receive: auth.Receive) -> bytes:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Refused(400, ErrorCode.INVALID, "the connection ended within the body")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY:
+            raise _Refused(413, ErrorCode.LIMIT, f"the body has more than {MAX_BODY} bytes")
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _read(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _Refused(400, ErrorCode.INVALID, str(error)) from None
+
+
+async def _done(job: "Future[Any]") -> None:
+    """Await a change; it is made even if the relay goes away meanwhile."""
+    try:
+        await asyncio.shield(asyncio.wrap_future(job))
+    except OutcomeUnknown as error:
+        raise _Refused(503, ErrorCode.UNKNOWN_OUTCOME, str(error)) from None
+    except (StoreError, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and not job.cancelled():
+            raise
+        raise _Refused(503, ErrorCode.UNAVAILABLE, str(error)) from None
+    except Refused as refused:
+        if refused.code is not ErrorCode.NOT_FOUND or "event_id" not in refused.facts:
+            raise
+        event_id = str(refused.facts["event_id"])
+        raise _Refused(400, ErrorCode.NOT_FOUND, refused.message, event_id) from None

@@ -1,0 +1,141 @@
+"""The relay plane put together, as the service fills, opens, feeds and stops it."""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from forewarn.clock import Clock
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.plane import Plane
+from forewarn.control.relay_watch import RelayWatch
+from forewarn.maintenance import model
+from forewarn.maintenance.alerts import Alert, AlertKind
+from forewarn.maintenance.relays import RelayToken
+from forewarn.server import sockets
+from forewarn.server.operator import connections
+from forewarn.server.relay.application import RelayApplication
+from forewarn.server.relay.hub import RelayHub
+from forewarn.server.relay_feed import GuestRules, ScopeDocument
+from forewarn.server.settings import RelaySettings
+from forewarn.settings import split_address
+from forewarn.store.port import Store
+
+MAX_RELAYS: Final = 20_000
+"""Connections of relays at once: one for each host, and as many while they change over."""
+
+CUT_OFF: Final = "this replica does not reach the database: ask another one"
+STOPPING: Final = "the service is stopping: ask another replica"
+
+
+class RelayPlane:
+    """What relays reach. Made and used on the event loop.
+
+    Args:
+        settings: Where it listens.
+        plane: The control plane.
+        store: Where replicas share what they heard.
+        clock: The service's clock.
+        real: The machine's own clock.
+        machines: All machines by key, as the guest plane has them.
+        whole: Returns a scope's whole document, as the guest plane has it.
+        rules: How guests are answered.
+        saw: Is told what a machine's requests told a relay.
+        epoch: Returns what changes whenever the store may have lost changes.
+        replica: This replica's name.
+        handed_over: Sockets of systemd's, which are taken in place of our own.
+        reached: Counts the limits that relays reach.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        *,
+        settings: RelaySettings,
+        plane: Plane,
+        store: Store,
+        clock: Clock,
+        real: Clock,
+        machines: Mapping[str, model.Machine],
+        whole: Callable[[str], ScopeDocument],
+        rules: GuestRules,
+        saw: Callable[[str, model.Sighting], None],
+        epoch: Callable[[], str],
+        replica: str,
+        handed_over: sockets.HandedOver,
+        reached: connections.ReachedLimits,
+    ) -> None:
+        self._settings = settings
+        self._handed_over = handed_over
+        self._clock = clock
+        self.hub = RelayHub(machines, whole, rules, epoch=epoch, alone=not store.shared)
+        self.watch = RelayWatch(
+            plane,
+            store,
+            clock,
+            real,
+            replica=replica,
+            scale=rules.clock_scale,
+            has_all=self.hub.has_all,
+            on_void=self.hub.wake,
+        )
+        self._application = RelayApplication(
+            self.hub, self.watch, plane, clock, saw, scale=rules.clock_scale
+        )
+        self._reached = reached
+        self._server: connections.Server | None = None
+
+    def fill(
+        self,
+        operations: Iterable[model.Operation],
+        tokens: Iterable[RelayToken],
+        sequence: int,
+    ) -> None:
+        """Take over what the store holds, as of a number of the outbox."""
+        self.hub.fill(operations, sequence)
+        self.watch.fill(tokens)
+
+    def subscribe(self, feed: Changefeed) -> None:
+        """Follow what changes, after the guest plane."""
+        feed.subscribe(self.hub.learn)
+        feed.subscribe(self.watch.learn)
+        feed.count(self.hub.reach)
+
+    def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
+        """Open the socket; return its address, and what serves it. SocketUnusable if it cannot."""
+        address, port = split_address(self._settings.listen)
+        tcp = self._handed_over.take(sockets.tcp_address(address, port))
+        tcp = tcp or sockets.open_tcp(address, port)
+        server = connections.Server(self._application, self._reached, most=MAX_RELAYS)
+        self._server = server
+        return f"http://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
+
+    def cut_off(self, *, cut_off: bool) -> None:
+        """Send relays to another replica while this one does not reach the database."""
+        reason = CUT_OFF if cut_off else ""
+        if self._application.unavailable not in {reason, STOPPING}:
+            self._application.unavailable = reason
+            if cut_off:
+                self.hub.wake()
+
+    async def drain(self, seconds: float) -> None:
+        """Send relays to another replica, and have them leave their connections."""
+        self._application.unavailable = STOPPING
+        self.hub.wake()
+        if self._server is not None:
+            await self._server.drain(seconds)
+
+    def stop(self) -> None:
+        """End what `open` returned, and the watch."""
+        self._application.unavailable = STOPPING
+        self.hub.wake()
+        self.watch.stop()
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def alerts(self) -> Iterator[Alert]:
+        """Yield what an operator should look at: relays that are away."""
+        for relay in self.watch.relays.values():
+            if self.watch.is_away(relay):
+                message = (
+                    f"the relay of host {relay.host} did not ask for news: its guests cannot "
+                    "approve, and nothing of the host starts while it is held"
+                )
+                yield Alert(AlertKind.RELAY_AWAY, relay.host, message, relay.heard_at)

@@ -1,0 +1,120 @@
+"""A whole service with a relay plane, and what a relay says to it, over real sockets."""
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from forewarn.clock import SystemClock
+from forewarn.control.plane import Plane
+from forewarn.control.service_clock import ServiceClock
+from forewarn.server import relay_feed, settings
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.plane import GuestPlane
+from forewarn.server.relay_feed import News, RelayState
+from forewarn.server.sockets import HandedOver
+from server.running import WAIT_SECONDS, Answer, Running, guids, settings_in
+
+LISTENER = Listener(address="127.0.0.1", port=0)
+
+
+def with_relays(folder: Path, **more: Any) -> settings.Settings:
+    """Settings with a relay plane at any free port."""
+    return msgspec.structs.replace(
+        settings_in(folder), relay=settings.RelaySettings(listen="127.0.0.1:0"), **more
+    )
+
+
+def eventually(question: Callable[[], Any], wanted: Any) -> None:
+    """Ask until the answer is what is expected, 30 seconds at most."""
+    clock = SystemClock()
+    until = clock.monotonic() + WAIT_SECONDS
+    while (found := question()) != wanted:
+        assert clock.monotonic() < until, found
+        threading.Event().wait(0.02)
+
+
+class Served(Running):
+    """A service with guests of its own, and relays."""
+
+    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
+        self._plane = plane
+        return GuestPlane(
+            listeners=(LISTENER,),
+            limits=self.settings.guest,
+            rules=self.settings.guest_rules,
+            backend=plane,
+            time=watch,
+            wall=watch.wall,
+            on_turn=watch.turn,
+            mint=guids(),
+            handed_over=HandedOver(),
+        )
+
+    @property
+    def relays(self) -> str:
+        """The address of the relay plane."""
+        (address,) = self.opened.relays
+        return address
+
+    def waiting_relays(self) -> int:
+        """How many requests wait for news."""
+        return int(self._metric("forewarn_relay_waiters"))
+
+    def token_states(self, host: str) -> list[bool]:
+        """Of each valid token of a host, the oldest first: whether it was used."""
+        with self._store.read() as reading:
+            tokens = reading.relay_tokens().values()
+        return [token.used_at is not None for token in tokens if token.host == host]
+
+    def _metric(self, name: str) -> float:
+        lines = self.client().ask("GET", "/metrics").body.decode().splitlines()
+        (value,) = (line.split()[-1] for line in lines if line.startswith(f"{name} "))
+        return float(value)
+
+    def token(self, host: str) -> str:
+        answer = self.client().ask("POST", "/v1/relays/tokens", {"host": host})
+        assert answer.status == 201, answer.body
+        token: str = answer.json["token"]
+        return token
+
+    def relay(self, host: str) -> "AskingRelay":
+        return AskingRelay(self.relays, self.token(host))
+
+
+class AskingRelay:
+    """Says what a relay says, one request at a time."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self.token = token
+        self.position = ""
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        sent = {"Authorization": f"Bearer {self.token}", **headers}
+        data = None if body is None else relay_feed.encode(body)
+        place = self.address.removeprefix("http://")
+        connection = http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
+        with contextlib.closing(connection):
+            connection.request(method, path, body=data, headers=sent)
+            return Answer(connection.getresponse())
+
+    def request(self, after: str | None = None, state: RelayState | None = None) -> Answer:
+        """Ask for news after a position, by default the last that was read."""
+        after = self.position if after is None else after
+        path = relay_feed.NEWS_PATH + (f"?{relay_feed.AFTER}={quote(after)}" if after else "")
+        told = relay_feed.encode(state or RelayState()).decode()
+        return self.ask("GET", path, **{relay_feed.STATE_HEADER: told})
+
+    def news(self, after: str | None = None, state: RelayState | None = None) -> News:
+        """Ask for news, which there are."""
+        answer = self.request(after, state)
+        assert answer.status == 200, (answer.status, answer.body)
+        found = relay_feed.decode_news(answer.body)
+        self.position = found.position
+        return found

@@ -1,0 +1,228 @@
+"""Relays are answered over real sockets, each about its own host alone."""
+
+import threading
+from collections.abc import Generator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from forewarn.server import relay_feed
+from forewarn.server.relay_feed import (
+    GuestApproval,
+    MachineSeen,
+    RelayRefusal,
+    RelayState,
+    ScopeRequests,
+    UnknownCaller,
+)
+from forewarn.store import sqlite
+from forewarn.vocabulary import AgentStatus
+from relay_plane.served import AskingRelay, Served, eventually, with_relays
+from server.running import fleet, request_reboot
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Generator[Served]:
+    wanted = with_relays(tmp_path)
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
+        yield running
+
+
+def beside(work: Any, *given: Any) -> "Future[Any]":
+    """What is done on a thread of its own."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work(*given))
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+def refusal(answer: Any) -> tuple[int, str]:
+    told: RelayRefusal = relay_feed.decode_refusal(answer.body)
+    return answer.status, told.code
+
+
+def test_a_relay_is_told_of_the_machines_of_its_host_and_their_documents(service: Served) -> None:
+    relay = service.relay("h1")
+    news = relay.news()
+    assert news.host == "h1"
+    assert news.snapshot
+    assert news.rules == service.settings.guest_rules
+    assert {machine.name for machine in news.machines} == {"web-1", "batch_0"}
+    assert {one.scope.name: one.events for one in news.scopes} == {"web": (), "batch": ()}
+
+
+def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served) -> None:
+    relay, stranger = service.relay("h0"), service.relay("h2")
+    relay.news()
+    stranger.news()
+    waiting = beside(relay.news)
+    eventually(service.waiting_relays, 1)
+    request_reboot(service.client())
+    news = waiting.result(30)
+    assert not news.snapshot
+    assert news.machines == ()
+    (document,) = news.scopes
+    assert [one.event.resources for one in document.events] == [("web-0",)]
+    assert document.scope.incarnation == document.events[0].published
+    # The document is one of the whole scope, which the other host has a machine of, too.
+    assert stranger.news().scopes == (document,)
+
+
+def test_a_guest_approves_through_its_relay(service: Served) -> None:
+    relay = service.relay("h0")
+    relay.news()
+    request_reboot(service.client())
+    (document,) = relay.news().scopes
+    event_id = document.events[0].event.event_id
+    wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event_id,))
+    assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
+    (operation,) = service.client().get("/v1/history")["operations"]
+    approval = operation["events"][0]["approval"]
+    assert (approval["by"], approval["address"]) == ("web-0", "10.0.0.10")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (GuestApproval(machine="web-0", address="", event_ids=("NONE",)), (400, "not-found")),
+        (GuestApproval(machine="web-1", address="", event_ids=("X",)), (403, "not-eligible")),
+        (GuestApproval(machine="nobody", address="", event_ids=("X",)), (403, "not-eligible")),
+        ({"machine": 1}, (400, "invalid")),
+    ],
+)
+def test_an_approval_that_is_not_ones_own_is_refused(
+    service: Served, wanted: Any, expected: tuple[int, str]
+) -> None:
+    request_reboot(service.client())
+    answer = service.relay("h0").ask("POST", relay_feed.APPROVALS_PATH, wanted)
+    assert refusal(answer) == expected
+
+
+def test_what_machines_tell_a_relay_is_known_to_operators(service: Served) -> None:
+    seen = [
+        MachineSeen(machine="web-0", version="2020-07-01", agent=AgentStatus.HELD, reason="why"),
+        MachineSeen(machine="web-1", version="2019-01-01"),  # which is another host's
+    ]
+    relay = service.relay("h0")
+    assert relay.ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204
+    machine = service.client().get("/v1/fleet/machines/web-0")
+    seen_last = machine["last_seen"]
+    assert (seen_last["agent"], seen_last["reason"]) == ("held", "why")
+
+    other = service.client().get("/v1/fleet/machines/web-1")
+    assert other["last_seen"] is None
+
+
+def test_scopes_that_were_asked_for_are_recorded(service: Served) -> None:
+    answer = service.relay("h0").ask(
+        "POST", relay_feed.REQUESTS_PATH, ScopeRequests(scopes=("web", "batch", "nothing"))
+    )
+    assert answer.status == 204
+
+
+def test_nobody_is_answered_without_a_valid_token(service: Served) -> None:
+    for token in ("", "wrong", service.token("h0") + "x"):
+        stranger = AskingRelay(service.relays, token)
+        assert refusal(stranger.request()) == (401, "unauthorized")
+        assert refusal(stranger.ask("POST", relay_feed.SIGHTINGS_PATH, [])) == (401, "unauthorized")
+
+
+def test_a_relay_whose_token_is_revoked_is_refused_though_it_waits(service: Served) -> None:
+    relay = service.relay("h0")
+    relay.news()
+    waiting = beside(relay.request)
+    eventually(service.waiting_relays, 1)
+    revoked = service.client().ask("DELETE", "/v1/relays/tokens?host=h0")
+    assert (revoked.status, revoked.json["revoked"]) == (200, 1)
+    assert refusal(waiting.result(30)) == (401, "unauthorized")
+    assert service.client().ask("DELETE", "/v1/relays/tokens?host=h0").status == 404
+
+
+def test_the_old_token_is_valid_until_the_new_one_is_used(service: Served) -> None:
+    old = service.relay("h0")
+    old.news()
+    new = service.relay("h0")
+    assert old.request("").status == 200
+    assert new.request("").status == 200
+    eventually(lambda: old.request("").status, 401)
+    assert new.request("").status == 200
+
+
+def test_of_new_tokens_that_nobody_used_the_last_is_valid(service: Served) -> None:
+    used = service.relay("h0")
+    used.news()
+    eventually(lambda: service.token_states("h0"), [True])
+    lost, found = service.relay("h0"), service.relay("h0")
+    assert lost.request().status == 401
+    assert used.request("").status == found.request().status == 200
+
+
+def test_an_unknown_caller_is_asked_about_in_vain_where_nothing_moves(service: Served) -> None:
+    wanted = UnknownCaller(listener="", address="10.0.0.11")
+    answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, wanted)
+    assert refusal(answer) == (404, "not-found")
+
+
+def test_what_is_none_of_the_five_requests_is_not_found(service: Served) -> None:
+    relay = service.relay("h0")
+    assert refusal(relay.ask("GET", "/v1/fleet/machines")) == (404, "not-found")
+    assert refusal(relay.ask("POST", relay_feed.NEWS_PATH, [])) == (404, "not-found")
+
+
+def test_a_host_tells_of_its_relay(service: Served) -> None:
+    relay = service.relay("h0")
+
+    def shown() -> Any:
+        (host,) = (h for h in service.client().get("/v1/hosts")["hosts"] if h["name"] == "h0")
+        return host["relay"]
+
+    assert shown()["state"] == "expected"
+    relay.news(state=RelayState(version="1.2", machines=1))
+    told = shown()
+    assert (told["state"], told["version"], told["machines"]) == ("present", "1.2", 1)
+    assert not told["up_to_date"]
+    position = relay.position
+    beside(relay.request)
+    eventually(lambda: shown()["up_to_date"], True)
+    assert service.client().get("/v1/hosts/h0")["host"]["relay"]["state"] == "present"
+    assert position
+
+
+def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
+    wanted = with_relays(tmp_path)
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        relay = running.relay("h0")
+        relay.news()
+        waiting = beside(relay.request)
+        eventually(running.waiting_relays, 1)
+    assert waiting.result(30).status == 503
+
+
+def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> None:
+    wanted = with_relays(tmp_path)
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        running.client().ask("PUT", "/v1/fleet", fleet())
+        relay = running.relay("h0")
+        relay.news()
+        eventually(lambda: running.token_states("h0"), [True])
+        relay.position = ""
+        before = relay.news()
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        relay.address = running.relays
+        waiting = beside(relay.news)
+        eventually(running.waiting_relays, 1)
+        request_reboot(running.client())
+        news = waiting.result(30)
+        assert not news.snapshot
+        assert news.position.partition(".")[0] == before.position.partition(".")[0]
