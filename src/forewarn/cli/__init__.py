@@ -15,6 +15,7 @@
     watch        `forewarn watch`
     agent        `forewarn agent`
     simulate     `forewarn simulate`
+    emulator     `forewarn emulator`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     operator     the operator plane, as the commands ask it

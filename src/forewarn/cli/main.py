@@ -14,6 +14,7 @@ from forewarn.cli import (
     agent,
     alerts,
     demo,
+    emulator,
     events,
     fleet_libvirt,
     holds,
@@ -58,6 +59,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "store": store.app,
     "agent": agent.app,
     "simulate": simulate.simulate,
+    "emulator": emulator.emulator,
     "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""

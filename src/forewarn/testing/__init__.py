@@ -2,7 +2,7 @@
 
 `emulator` is a server of Scheduled Events in the process of a test: `emulated_service` has the
 rules and the guest plane, `wire` the connections of handlers, `faults` what goes wrong on them.
-`plugin` makes it a pytest fixture.
+`plugin` makes it a pytest fixture, and `operators` gives it the operator plane for other languages.
 
 A scenario is a text that says what operators, guests, the connector and the clock do, and what must
 hold after that. `parser` reads it, `scenario` plays it over `harness`, a service without sockets,

@@ -42,6 +42,9 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 BACK: Final = timedelta(days=3650)
 """How long a machine may take to ask again: a test's clock says nothing about a real handler's."""
 
+MAX_SECONDS: Final = 100 * 366 * 86_400
+"""A hundred years: no maintenance is further off, and dates have an end."""
+
 INSTANT: Final = timedelta(microseconds=1)
 
 CONNECTOR: Final = re.compile(r"(at \S+ )?(before the ticker )?connector ")
@@ -71,7 +74,8 @@ class EmulatedService(Harness):
         on_news: Callable[[], None],
     ) -> None:
         self._guests: GuestPlane | None = None
-        self._scale = scale
+        self.scale = scale
+        """Seconds of its clock in a real one; 0 for a clock that stands."""
         self._began = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
@@ -88,7 +92,7 @@ class EmulatedService(Harness):
         self._is_following = False
         self.fault: BaseException | None = None
         """What went wrong where nobody waits for an answer."""
-        policy = msgspec.structs.replace(rules.policy, back=BACK)
+        policy = self.policy = msgspec.structs.replace(rules.policy, back=BACK)
         self._settings = Settings(rules=rules)
         self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
         super().__init__(Fleet(), policy, beginning=beginning, run=run)
@@ -102,7 +106,7 @@ class EmulatedService(Harness):
             rules=settings.guest_rules,
             backend=self.plane,
             time=self._guests_time(),
-            wall=clock.SystemClock() if self._scale else self.clock,
+            wall=clock.SystemClock() if self.scale else self.clock,
             on_turn=lambda _: None,  # a test may stop in a debugger: that is no outage
             mint=self._mint,
             handed_over=HandedOver(),
@@ -138,13 +142,13 @@ class EmulatedService(Harness):
         await self._guests.close()
 
     def _guests_time(self) -> clock.Clock:
-        if not self._scale:
+        if not self.scale:
             return self.clock
-        return clock.ScaledClock(self._scale, self.beginning, self.beginning)
+        return clock.ScaledClock(self.scale, self.beginning, self.beginning)
 
     def _in_real_time(self, changes: Changes) -> Changes:
         """Return changes as guests are told of them: in whole seconds, rounded down."""
-        if not self._scale:
+        if not self.scale:
             return changes
         replace = msgspec.structs.replace
         shown = tuple(
@@ -154,7 +158,7 @@ class EmulatedService(Harness):
         return replace(changes, operations=shown)
 
     def _real(self, moment: datetime) -> datetime:
-        return self.beginning + (moment - self.beginning) / self._scale
+        return self.beginning + (moment - self.beginning) / self.scale
 
     async def settle(self) -> None:
         """Return when all that has changed was told to those who wait for it."""
@@ -224,8 +228,8 @@ class EmulatedService(Harness):
 
     def catch_up(self) -> None:
         """Let all happen that is due by now, where time passes by itself."""
-        if self._scale:
-            passed = timedelta(seconds=(clock.monotonic() - self._began) * self._scale)
+        if self.scale:
+            passed = timedelta(seconds=(clock.monotonic() - self._began) * self.scale)
             with self._kept_fault():
                 self.advance_to(max(passed, self.elapsed))
 
@@ -234,9 +238,9 @@ class EmulatedService(Harness):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._next_wakeup() if self._scale else None
+        due = self._next_wakeup() if self.scale else None
         if due is not None:
-            seconds = (due - self.elapsed).total_seconds() / self._scale
+            seconds = (due - self.elapsed).total_seconds() / self.scale
             self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._ring)
 
     def _ring(self) -> None:
@@ -246,8 +250,8 @@ class EmulatedService(Harness):
     async def pass_time(self, length: timedelta) -> None:
         """Let time pass, and all happen that is due meanwhile."""
         moment = self.elapsed + length
-        while self._scale and self.elapsed < moment:
-            await asyncio.sleep((moment - self.elapsed).total_seconds() / self._scale)
+        while self.scale and self.elapsed < moment:
+            await asyncio.sleep((moment - self.elapsed).total_seconds() / self.scale)
             self.catch_up()
         self.advance_to(max(moment, self.elapsed))
 
@@ -308,7 +312,26 @@ class EmulatedService(Harness):
         self._ends.pop(operation, None)
         self.report(operation, outcome, None)
 
+    @staticmethod
+    def length(seconds: float) -> timedelta:
+        """Return a span by which the clock may go on; ValueError if it would go back."""
+        if not 0 <= seconds <= MAX_SECONDS:
+            message = f"invalid span {seconds!r}: expected 0 to {MAX_SECONDS} seconds"
+            raise ValueError(message)
+        return timedelta(seconds=seconds)
+
     # What a test asks for.
+
+    @property
+    def guests(self) -> GuestPlane:
+        """The guest plane, once it is open."""
+        assert self._guests is not None
+        return self._guests
+
+    @property
+    def tasks_running(self) -> int:
+        """How many operations are being carried out."""
+        return len(self._ends)
 
     def live(self) -> list[Operation]:
         """Return the operations that are not over."""
@@ -316,7 +339,7 @@ class EmulatedService(Harness):
 
     def operations(self) -> list[Operation]:
         """Return every operation that there ever was, in the order of their maintenance."""
-        return list(self._store.all_operations.values())
+        return list(self.store.all_operations.values())
 
     def started(self, operation: str) -> list[str]:
         """Return an operation that has started and has not ended; `""` is for all of them.
@@ -335,7 +358,7 @@ class EmulatedService(Harness):
     def finish(self, operation: str) -> None:
         """Let an operation take its time and succeed; `""` is for all that have started."""
         for name in self.started(operation):
-            if not self._scale and self._ends_itself:
+            if not self.scale and self._ends_itself:
                 self.advance_to(max(self.elapsed, self._ends.get(name, self.elapsed)))
             else:
                 self.end(name, Outcome(succeeded=True))
@@ -382,7 +405,7 @@ class EmulatedService(Harness):
         """Carry out what has started, as far as that goes; return what is awaited then."""
         for _ in range(MAX_STEPS):
             live = self.live()
-            if self._scale or not live:
+            if self.scale or not live:
                 return [_awaited(o) for o in live]
             if self._ends:
                 self.advance_to(max(self.elapsed, min(self._ends.values())))

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.wire import Exchange
 from forewarn.vocabulary import ErrorCode, EventSource, EventType
+
+if TYPE_CHECKING:
+    from forewarn.testing.operators import Operators
 
 T = TypeVar("T")
 
@@ -176,6 +179,7 @@ class Emulator:
         self._loop: asyncio.AbstractEventLoop
         self._service: EmulatedService
         self._machines: dict[str, EmulatedMachine] = {}
+        self._operators: Operators | None = None
 
     # Beginning and end.
 
@@ -214,6 +218,20 @@ class Emulator:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS)
 
+    def open_operators(self, port: int = 0) -> str:
+        """Open the operator plane on a port of its own, and return its URL; once.
+
+        It is the service's API, for `forewarn`'s commands and tests in other languages, with the
+        requests that move the clock. It needs `forewarn[server]`.
+        """
+        from forewarn.testing import operators  # noqa: PLC0415 - it takes half a second to load
+
+        async def open_port() -> int:
+            self._operators = operators.Operators(self._service)
+            return self._operators.open(port)
+
+        return f"http://{DEFAULT}:{self._call(open_port())}"
+
     def _run(self, ready: "Future[int]") -> None:
         loop = self._loop = asyncio.new_event_loop()
         try:
@@ -230,6 +248,8 @@ class Emulator:
                 return
             ready.set_result(port)
             loop.run_forever()
+            if self._operators is not None:
+                loop.run_until_complete(self._operators.close())
             loop.run_until_complete(self._service.close())
         finally:
             for task in asyncio.all_tasks(loop):
@@ -574,18 +594,13 @@ def _operation_of(event: EmulatedEvent | None) -> str:
 
 
 def span(length: Span) -> timedelta:
-    """Read a span; ValueError for what is none."""
-    if isinstance(length, timedelta):
-        found = length
-    elif isinstance(length, str):
+    """Read a span; ValueError for what is none, or would set the clock back."""
+    if isinstance(length, str):
         read = parser.span(length)
         if read is None:
             message = f"invalid span {length!r}: expected one such as 90s, 15m or 1h30m"
             raise ValueError(message)
-        found = read
-    else:
-        found = timedelta(seconds=length)
-    if found < timedelta():
-        message = f"invalid span {length!r}: the clock only goes forward"
-        raise ValueError(message)
-    return found
+        length = read
+    return EmulatedService.length(
+        length.total_seconds() if isinstance(length, timedelta) else length
+    )

@@ -97,7 +97,7 @@ class Harness:
         """What the machines' requests told last, by key: in the server's memory alone."""
         self._policy = policy
         self._trace = Trace()
-        self._store = _MortalStore()
+        self.store = _MortalStore()
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
         self._doomed = False
@@ -113,7 +113,7 @@ class Harness:
         feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
-        writer = InlineWriter(self._store, self._watch, feed)
+        writer = InlineWriter(self.store, self._watch, feed)
         plane = Plane(
             writer,
             self._mint,
@@ -122,11 +122,11 @@ class Harness:
             sighting=self.sighting,
         )
         self._returns = ReturnWatch(plane, self._watch, self.sighting, lambda _: None)
-        self._heartbeat = Heartbeat(plane, self._watch, loop_time)
-        self._run(self._heartbeat.begin())
+        self.heartbeat = Heartbeat(plane, self._watch, loop_time)
+        self._run(self.heartbeat.begin())
         plane.release_claims().result()
         self._documents = Documents()
-        with self._store.read() as reading:
+        with self.store.read() as reading:
             self._documents.fill(reading.scopes().values(), reading.live_operations().values())
             self._operations = dict(reading.live_operations())
         self._returns.fill(self._operations.values())
@@ -170,10 +170,10 @@ class Harness:
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         if not self.up:
             raise Impossible("the server is down already")
-        self._doomed = self._store.doomed = False
+        self._doomed = self.store.doomed = False
         self._sightings.clear()
-        self._heartbeat.stop()
-        self._run(self._heartbeat.run())
+        self.heartbeat.stop()
+        self._run(self.heartbeat.run())
         self.up = False
 
     def doom(self) -> None:
@@ -183,14 +183,14 @@ class Harness:
     def ask(self, question: Callable[[Plane], "Future[Answer]"]) -> Answer:
         """Ask the plane, look for machines that are back, and let the connector claim tasks."""
         self._need_server()
-        self._store.doomed = self._doomed
+        self.store.doomed = self._doomed
         try:
             answer = question(self.plane).result()
         except ServerKilled:
             self.kill()
             raise
         finally:
-            self._store.doomed = False
+            self.store.doomed = False
         self.follow_up()
         return answer
 
@@ -272,7 +272,7 @@ class Harness:
     def trust_clock(self) -> None:
         """Let an operator declare that the wall clock is right."""
         self._need_server()
-        self._run(self._heartbeat.believe())
+        self._run(self.heartbeat.believe())
         self._tick()
 
     def reads(self, scope: str, version: Version) -> Listing:
@@ -282,7 +282,7 @@ class Harness:
 
     def look(self, question: Callable[[Reading], Answer]) -> Answer:
         """Return what the store answers, as it was committed."""
-        with self._store.read() as reading:
+        with self.store.read() as reading:
             return question(reading)
 
     def machine(self, name: str) -> Machine | None:
@@ -295,7 +295,7 @@ class Harness:
 
     def current_alerts(self) -> list[alerts.Alert]:
         """Return the alerts."""
-        with self._store.read() as reading:
+        with self.store.read() as reading:
             failed = reading.unacknowledged_failures(CLAIMS)
             return alerts.items(
                 [*reading.live_operations().values(), *failed.values()],

@@ -1,0 +1,150 @@
+"""`forewarn emulator`: Scheduled Events for the tests of handlers in any language."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from forewarn.cli import output
+from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, handled, server_is_installed
+from forewarn.cli.options import argument, option
+
+if TYPE_CHECKING:
+    from forewarn.testing import Emulator
+
+SCENARIO_SCALE: Final = 60.0
+"""How fast the clock runs for a scenario by default: fifteen minutes last fifteen seconds."""
+
+KILL_SECONDS: Final = 5.0
+"""How long the program may take to end once it was told to."""
+
+
+def emulator(
+    command: Annotated[
+        list[str] | None,
+        argument("[-- CMD ...]", "Run this program, and end with its status."),
+    ] = None,
+    *,
+    fleet: Annotated[
+        Path | None, option("--fleet", "FILE", "The machines. Default: one, called vm-0.")
+    ] = None,
+    scenario: Annotated[
+        Path | None, option("--scenario", "FILE", "Play this scenario; it brings its own fleet.")
+    ] = None,
+    faults: Annotated[
+        str, option("--faults", "NAME", "A playbook of faults, such as azure-bad-day.")
+    ] = "",
+    port: Annotated[
+        int, option("--port", "N", "The guests' port. Default: any free one.", min=0, max=65535)
+    ] = 0,
+    scale: Annotated[
+        float | None,
+        option(
+            "--scale",
+            "N",
+            "Let the clock run N times as fast as real time. Default: it stands until it is "
+            "told; for a scenario 60.",
+        ),
+    ] = None,
+) -> None:
+    """Emulate Scheduled Events for tests.
+
+    It prints where guests and operators ask, and serves until Ctrl-C, or until CMD ends.
+    """
+    with server_is_installed("forewarn emulator"):
+        import structlog
+
+        from forewarn.testing import Emulator, Refused, ScenarioBroken, ScriptError
+        from forewarn.testing import operators as _  # noqa: F401 - an extra that is missing shows
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    if scale is None and scenario is not None:
+        scale = SCENARIO_SCALE
+    over = threading.Event()
+    try:
+        with (
+            Emulator(port=port, scale=scale) as started,
+            handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
+        ):
+            if fleet is not None:
+                started.fleet(fleet)
+            elif scenario is None:
+                started.machine("vm-0")
+            if faults:
+                started.faults(faults)
+            run = _Run(started, over)
+            status = run.until_over(command or [], scenario)
+    except ScenarioBroken as error:
+        message = f"the scenario does not hold: {error}"
+        raise Failed(ExitStatus.SCENARIO_BROKEN, message) from error
+    except Refused as refusal:
+        raise Failed(OF_CODE[refusal.code], refusal.message) from refusal
+    except OSError as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+    except (ScriptError, ValueError) as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+    if status:
+        raise SystemExit(status)
+
+
+class _Run:
+    """An emulator that serves, a scenario that is played, and a program that runs meanwhile."""
+
+    def __init__(self, started: "Emulator", over: threading.Event) -> None:
+        self._started = started
+        self._over = over
+        self._broken: Exception | None = None
+
+    def until_over(self, command: list[str], scenario: Path | None) -> int:
+        """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
+        operators = self._started.open_operators()
+        output.say(f"guests     {self._started.endpoint}")
+        output.say(f"operators  {operators}")
+        sys.stdout.flush()
+        process = None
+        if command:
+            variables = {**self._started.environment, "FOREWARN_OPERATOR": operators}
+            process = _started(command, {**os.environ, **variables})
+            threading.Thread(target=self._wait_for, args=(process,), daemon=True).start()
+        if scenario is not None:
+            threading.Thread(target=self._play, args=(scenario,), daemon=True).start()
+        self._over.wait()
+        status = 0 if process is None else _end(process)
+        if self._broken is not None:
+            raise self._broken
+        return status
+
+    def _wait_for(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+        self._over.set()
+
+    def _play(self, scenario: Path) -> None:
+        try:
+            self._started.play(scenario)
+        except Exception as error:  # noqa: BLE001 - the command ends with it
+            if not self._over.is_set():
+                self._broken = error
+                self._over.set()
+
+
+def _started(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
+    except OSError as error:
+        message = f"cannot run {command[0]}: {error.strerror}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
+def _end(process: "subprocess.Popen[bytes]") -> int:
+    """End the program if it still runs; return its status as shells do."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    status = process.returncode
+    return status if status >= 0 else 128 - status

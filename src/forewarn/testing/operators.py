@@ -1,0 +1,191 @@
+"""The operator plane of an emulator, for tests in other languages and for `forewarn`'s commands.
+
+It is the service's own API, with a few requests more that only an emulator has: they move the
+clock, end maintenance, and bring faults. No token is asked for: nothing here is real, and web pages
+cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.clock import ManualClock
+from forewarn.connectors.simulated import SimulatedConnector
+from forewarn.control.follower import Follower
+from forewarn.control.host_drains import HostDrains
+from forewarn.control.replicas import DatabaseClock, Replicas
+from forewarn.control.rollouts import Rollouts
+from forewarn.control.sightings import SharedSightings
+from forewarn.maintenance.model import Refused
+from forewarn.server import secret_files, sockets
+from forewarn.server.operator import api, auth, connections
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
+from forewarn.store.port import Replica
+from forewarn.testing import faults
+from forewarn.testing.emulated_service import EmulatedService
+from forewarn.version import __version__
+from forewarn.vocabulary import ErrorCode
+
+NAME: Final = "emulator"
+"""Of the one replica that there is."""
+
+MAX_BODY: Final = 64 * 1024
+"""The most bytes of a request to the emulator: a few short values."""
+
+
+class AdvanceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the clock goes."""
+
+    seconds: float
+
+
+class EndRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ends: an operation that has started, `""` for all of them."""
+
+    operation: str = ""
+    reason: str = "it failed"
+    """Why, where it fails."""
+
+
+class Operators:
+    """The API on a port of its own; made, opened and closed on the emulator's thread."""
+
+    def __init__(self, service: EmulatedService) -> None:
+        self._service = service
+        guests, clock = service.guests, service.clock
+        seen = SharedSightings(service.sighting)
+        inventory = Inventory(guests.machines, seen)
+        with service.store.read() as reading:
+            inventory.fill(reading.scopes().values(), reading.live_operations().values())
+        service.feed.subscribe(inventory.learn)
+        hosts = HostDrains(
+            service.plane,
+            SimulatedConnector(clock, {}, guests.machines.values),
+            clock,
+            guests.machines.values,
+            service.policy.host_back,
+        )
+        service.feed.subscribe(hosts.learn)
+        rollouts = Rollouts(service.plane, clock, hosts.survey)
+        service.feed.subscribe(rollouts.learn)
+        now = clock.now()
+        own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
+        follower = Follower(service.store, service.feed, clock)
+        told = DatabaseClock(ManualClock(now), now)
+        reached = connections.ReachedLimits()
+        backend = Backend(
+            plane=service.plane,
+            store=service.store,
+            inventory=inventory,
+            listeners=frozenset([""]),
+            clock=clock,
+            up_since=now,
+            scale=service.scale or 1.0,
+            readiness=_ready,
+            heartbeat=service.heartbeat,
+            replicas=Replicas(service.store, own, follower, clock, told, sightings=seen),
+            policy=service.policy,
+            collectors=(reached.counter,),
+            figures=guests.figures,
+            tasks=lambda: service.tasks_running,
+            hosts=hosts,
+            rollouts=rollouts,
+            make_token=secret_files.new_token,
+        )
+        gate = auth.Gate(_EmulatorApi(api.application(backend), service), None, ())
+        self._server = connections.Server(gate, reached)
+        self._serving: asyncio.Task[None] | None = None
+
+    def open(self, port: int) -> int:
+        """Serve on 127.0.0.1; return the port."""
+        opened = sockets.open_tcp("127.0.0.1", port)
+        number: int = opened.getsockname()[1]
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve([opened]))
+        return number
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+async def _ready() -> ServiceState:
+    return ServiceState(reasons=(), store_up=True)
+
+
+class _EmulatorApi:
+    """The requests that only an emulator has, before the service's own API."""
+
+    def __init__(self, application: auth.Application, service: EmulatedService) -> None:
+        self._application = application
+        self._service = service
+        self._routes: dict[tuple[str, str], Callable[[bytes], Awaitable[None]]] = {
+            ("POST", "/v1/clock/advance"): self._advance,
+            ("POST", "/v1/finish"): self._finish,
+            ("POST", "/v1/fail"): self._fail,
+            ("POST", "/v1/faults"): self._add_faults,
+            ("DELETE", "/v1/faults"): self._clear_faults,
+        }
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's
+        """Answer a request, or pass it on."""
+        self._service.catch_up()
+        route = self._routes.get((scope["method"], scope["path"]))
+        if route is None:
+            await self._application(scope, receive, send)
+            return
+        status, answer = 200, msgspec.json.encode({})
+        try:
+            await route(await _body(receive))
+            await self._service.settle()
+            answer = msgspec.json.encode({"time": self._service.clock.now()})
+        except Refused as refusal:
+            status, answer = 409, _error(refusal.code, refusal.message)
+        except (msgspec.MsgspecError, ValueError) as error:
+            status, answer = 400, _error(ErrorCode.INVALID, str(error))
+        headers = [(b"content-type", b"application/json")]
+        headers.append((b"content-length", b"%d" % len(answer)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _advance(self, body: bytes) -> None:
+        wanted = msgspec.json.decode(body, type=AdvanceRequest)
+        await self._service.pass_time(self._service.length(wanted.seconds))
+
+    async def _finish(self, body: bytes) -> None:
+        wanted = msgspec.json.decode(body or b"{}", type=EndRequest)
+        self._service.finish(wanted.operation)
+
+    async def _fail(self, body: bytes) -> None:
+        wanted = msgspec.json.decode(body or b"{}", type=EndRequest)
+        self._service.fail(wanted.operation, wanted.reason)
+
+    async def _add_faults(self, body: bytes) -> None:
+        wanted = msgspec.json.decode(body, type=dict[str, Any])
+        self._service.add_faults(faults.named(str(wanted.pop("name", "")), **wanted))
+
+    async def _clear_faults(self, body: bytes) -> None:
+        del body
+        self._service.wire.faults.clear()
+
+
+async def _body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
+    found = bytearray()
+    more = True
+    while more:
+        part = await receive()
+        found += part.get("body", b"")
+        more = part.get("more_body", False)
+        if len(found) > MAX_BODY:
+            message = f"the body is longer than {MAX_BODY} bytes"
+            raise ValueError(message)
+    return bytes(found)
+
+
+def _error(code: ErrorCode, message: str) -> bytes:
+    return msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))

@@ -1,0 +1,189 @@
+"""`forewarn emulator`: what tests in other languages start, ask and end."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+PATIENCE = 60.0
+"""Real seconds that end a test which would hang otherwise."""
+
+COMMAND = [sys.executable, "-m", "forewarn", "emulator"]
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EVENTS = "metadata/scheduledevents?api-version=2020-07-01"
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [{ name = "web-0" }, { name = "web-1" }]
+"""
+
+APPROVES = """
+import json, os, time, urllib.request
+
+base = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
+
+def ask(body=None):
+    request = urllib.request.Request(base, body, {"Metadata": "true"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read()
+
+while not (events := json.loads(ask())["Events"]):
+    time.sleep(0.05)
+ask(json.dumps({"StartRequests": [{"EventId": events[0]["EventId"]}]}).encode())
+while json.loads(ask())["Events"]:
+    time.sleep(0.05)
+"""
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[dict[str, str]]:
+    """Run it until the end of the test; yield where guests and operators ask."""
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield dict(process.stdout.readline().split() for _ in range(2))
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+
+
+def get(guests: str, path: str = EVENTS) -> requests.Response:
+    return requests.get(f"{guests}/{path}", headers={"Metadata": "true"}, timeout=PATIENCE)
+
+
+def order(operators: str, path: str, **body: object) -> requests.Response:
+    return requests.post(f"{operators}/v1/{path}", json=body, timeout=PATIENCE)
+
+
+def test_it_ends_with_the_programs_status() -> None:
+    done = run("--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 7
+    assert done.stdout.split()[::2] == ["guests", "operators"]
+
+
+def test_a_program_finds_it_by_its_environment() -> None:
+    program = "import os; print(os.environ['FOREWARN_ENDPOINT'], os.environ['FOREWARN_OPERATOR'])"
+    done = run("--", sys.executable, "-c", program)
+    _, guests, _, operators, *found = done.stdout.split()
+    assert found == [guests, operators]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_program_that_a_signal_ends_has_the_status_that_shells_give() -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert run("--", sys.executable, "-c", program).returncode == 128 + signal.SIGTERM
+
+
+def test_a_program_that_is_not_there_is_a_mistake() -> None:
+    assert run("--", "/no/such/program").returncode == 2
+
+
+def test_operators_schedule_and_move_the_clock() -> None:
+    with running() as at:
+        operators = at["operators"]
+        machine = {"event_type": "Reboot", "machines": ["vm-0"], "by": "anna"}
+        assert order(operators, "maintenance", **machine).status_code == 201
+        (event,) = get(at["guests"]).json()["Events"]
+        assert event["EventStatus"] == "Scheduled"
+        assert order(operators, "clock/advance", seconds=900).status_code == 200
+        (event,) = get(at["guests"]).json()["Events"]
+        assert event["EventStatus"] == "Started"
+        assert order(operators, "fail", reason="no power").status_code == 200
+        assert get(at["guests"]).json()["Events"] == []
+
+
+def test_operators_are_told_what_is_wrong() -> None:
+    with running() as at:
+        operators = at["operators"]
+        assert order(operators, "clock/advance", seconds=-1).status_code == 400
+        assert order(operators, "clock/advance", minutes=1).status_code == 400
+        assert order(operators, "finish").json()["error"]["code"] == "conflict"
+        assert order(operators, "faults", name="rain").status_code == 400
+        # No web page may ask, whatever its own name leads to.
+        foreign = requests.post(
+            f"{operators}/v1/clock/advance",
+            json={"seconds": 1},
+            headers={"Host": "evil.example"},
+            timeout=PATIENCE,
+        )
+        assert foreign.status_code == 421
+
+
+def test_operators_bring_faults_and_end_them() -> None:
+    with running() as at:
+        order(at["operators"], "faults", name="status", status=410, times=100)
+        assert get(at["guests"]).status_code == 410
+        requests.delete(f"{at['operators']}/v1/faults", timeout=PATIENCE)
+        assert get(at["guests"]).status_code == 200
+
+
+def test_a_fleet_and_a_playbook_come_from_the_command_line(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(FLEET, encoding="utf-8")
+    with running("--fleet", str(fleet), "--faults", "throttled") as at:
+        assert get(at["guests"], f"vm/web-1/{EVENTS}").status_code == 429
+
+
+def test_a_scenario_is_played_while_the_program_runs(tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text(
+        'fleet\n  [[machine]]\n  name = "web-0"\n\n'
+        "at 0s   operator schedules Reboot of web-0\n"
+        "at 1m   expect 1.1 is Started because approved\n",
+        encoding="utf-8",
+    )
+    done = run("--scenario", story, "--scale", "600", "--", sys.executable, "-c", APPROVES)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_scenario_that_does_not_hold_is_the_status(tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    fleet = 'fleet\n  [[machine]]\n  name = "web-0"\n\n'
+    story.write_text(f"{fleet}at 0s   operator cancels 1.1\n", encoding="utf-8")
+    assert run("--scenario", story).returncode == 12
+    story.write_text(f"{fleet}at 0s   nonsense\n", encoding="utf-8")
+    assert run("--scenario", story).returncode == 2
+
+
+def test_a_port_that_is_taken_is_a_mistake() -> None:
+    with running() as at:
+        port = at["guests"].rpartition(":")[2]
+        assert run("--port", port).returncode == 2
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_guides_example_for_node_passes() -> None:
+    done = run("--", "node", "--test", EXAMPLES / "test_handler.mjs")
+    assert done.returncode == 0, done.stdout
+    assert "# pass 2" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize(("handler", "status"), [(APPROVES, 0), ("", 1)])
+def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path: Path) -> None:
+    # A clock would only be waited for: one try of sixty is enough for a handler that does nothing.
+    script = (EXAMPLES / "test_handler.sh").read_text(encoding="utf-8")
+    quick = tmp_path / "test_handler.sh"
+    quick.write_text(script if handler else script.replace("-lt 60", "-lt 1"), encoding="utf-8")
+    idle = "import time; time.sleep(60)"
+    done = run("--", "sh", quick, sys.executable, "-c", handler or idle)
+    assert done.returncode == status, done.stderr
