@@ -19,6 +19,7 @@ import pytest
 
 from end_to_end.running import Running
 from forewarn.server import run
+from forewarn.server.process import BY_SIGNAL
 from server.running import Client, fleet, request_reboot
 
 START_SECONDS = 60
@@ -302,7 +303,7 @@ def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Pat
         process.process.send_signal(signal.SIGTERM)
         process.until("stopping")
         status, seconds = process.stop()
-    assert status == run.BY_SIGNAL + signal.SIGTERM
+    assert status == BY_SIGNAL + signal.SIGTERM
     assert seconds < STOP_SECONDS
 
 

@@ -81,14 +81,14 @@ def settings_are_usable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def server_is_installed(command: str) -> Iterator[None]:
-    """End the command if what is imported within needs packages of an extra."""
+def server_is_installed(command: str, extra: str = "server") -> Iterator[None]:
+    """End the command if what is imported within needs packages of this extra."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "forewarn":
             raise
-        extra = "postgresql" if error.name == "psycopg" else "server"
+        extra = "postgresql" if error.name == "psycopg" else extra
         message = f"{command!r} needs the package {error.name}: pip install 'forewarn[{extra}]'"
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
 

@@ -1,20 +1,63 @@
-"""`forewarn relay`: the relays on hosts, which answer their guests."""
+"""`forewarn relay`: runs a host's relay, which answers its guests, and makes relays' tokens."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
 from forewarn.cli.operator import OperatorClient, asks
-from forewarn.cli.options import argument, option
+from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-app = typer.Typer(help="Give relays on hosts their tokens.", no_args_is_help=True)
+app = typer.Typer()
+
+PROGRAM = "forewarn.relay"
+"""The module that is the relay's process."""
+
+
+@app.callback(invoke_without_command=True, short_help="Run this host's relay.")
+def relay(
+    context: typer.Context,
+    *,
+    config: Annotated[
+        Path | None,
+        option(
+            "--config",
+            "FILE",
+            "The settings, TOML. Default: FOREWARN_RELAY_CONFIG, the user's own relay.toml, "
+            "or /etc/forewarn/relay.toml.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        flag("--check", "Ask each replica for this host's documents, show what comes, and end."),
+    ] = False,
+) -> None:
+    """Run this host's relay until SIGTERM or Ctrl-C.
+
+    It answers the guests of one hypervisor in the service's place.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    options = [*["--check"] * check, *([] if config is None else ["--config", str(config)])]
+    with server_is_installed("forewarn relay", "relay"):
+        from forewarn.relay import __main__ as program
+        from forewarn.relay import settings
+    with settings_are_usable():
+        settings.load(config, os.environ)
+    if os.name == "posix":
+        # The same process, without the command line's memory; -P: not the current folder's modules.
+        os.execv(  # noqa: S606 - no shell is the point
+            sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
+        )
+    raise typer.Exit(program.main(options))
+
 
 HostArgument = Annotated[str, argument("HOST", "The host, as the fleet spells it.")]
 

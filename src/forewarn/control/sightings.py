@@ -27,10 +27,12 @@ class SharedSightings:
 
     Args:
         own: What this process saw.
+        beats: In how many calls of `news` each machine has its turn.
     """
 
-    def __init__(self, own: Sightings) -> None:
+    def __init__(self, own: Sightings, beats: int = BEATS) -> None:
         self._own = own
+        self._beats = beats
         self._others: dict[str, Sighting] = {}
         self._relayed: dict[str, Sighting] = {}
         """What relays told this process."""
@@ -71,7 +73,7 @@ class SharedSightings:
 
     def _asked_since(self) -> Iterator[str]:
         """Yield those that asked since they were written, of the machines whose turn it is."""
-        turns = [*islice(self._due, len(self._saved) // BEATS + 1)]
+        turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
         if not turns:
             self._due = iter([*self._saved])
         for machine in turns:

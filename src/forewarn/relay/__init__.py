@@ -1,9 +1,12 @@
 """The relay: answers the guests of one hypervisor in the service's place.
 
     settings    relay.toml
+    __main__    `python -m forewarn.relay`, which the command line turns into
     run         the process: signals, systemd, what it ends with
     relay       the parts put together, and what happens when
     upstream    requests to the service's replicas, one after another until one answers
+    news_reader  reads what changed, for as long as the relay runs
+    backend     what guests ask of the service: approvals, first requests; and who asked
     held        what the relay knows of its host, and which news it takes; decides, and does nothing
     freshness   how old that is, and whether guests are answered from it; decides, and does nothing
     state_file  what it knows, kept on the disk for the next start

@@ -32,6 +32,10 @@ UNKNOWN_PATH: Final = "/v1/relay/unknown"
 AFTER: Final = "after"
 """The query parameter of NEWS_PATH with the position that the relay has."""
 
+WAIT: Final = "wait"
+"""The query parameter of NEWS_PATH that is `0` where the answer is to come at once: a relay asks so
+first on each connection, to know that it is heard."""
+
 STATE_HEADER: Final = "forewarn-relay"
 """The request header of NEWS_PATH with a RelayState, as JSON in one line."""
 
@@ -105,6 +109,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Keys."""
     rules: GuestRules | None = None
     """In a snapshot; None where they are as before."""
+    awaited: tuple[str, ...] = ()
+    """Keys of machines that are to ask again: their requests that wait are answered at once."""
 
 
 class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -185,7 +191,7 @@ decode_requests = msgspec.json.Decoder(ScopeRequests).decode
 decode_unknown = msgspec.json.Decoder(UnknownCaller).decode
 
 
-def news_of(
+def news_of(  # noqa: PLR0913 - the fields of News, by name
     *,
     host: str,
     position: str,
@@ -195,6 +201,7 @@ def news_of(
     scopes: Sequence[msgspec.Raw] = (),
     removed_scopes: Sequence[str] = (),
     rules: GuestRules | None = None,
+    awaited: Sequence[str] = (),
 ) -> bytes:
     """Encode News whose scopes are encoded already: hosts that share a scope share its bytes."""
     return encode(
@@ -207,6 +214,7 @@ def news_of(
             scopes=tuple(scopes),
             removed_scopes=tuple(removed_scopes),
             rules=rules,
+            awaited=tuple(awaited),
         )
     )
 
@@ -220,3 +228,4 @@ class _EncodedNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     scopes: tuple[msgspec.Raw, ...] = ()
     removed_scopes: tuple[str, ...] = ()
     rules: GuestRules | None = None
+    awaited: tuple[str, ...] = ()

@@ -16,15 +16,12 @@ read again, and changes nothing else; from a terminal it ends the service, as wh
 import asyncio
 import contextlib
 import functools
-import gc
 import os
 import signal
 import stat
 import sys
-import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 import structlog
@@ -32,11 +29,12 @@ import structlog
 from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
-from forewarn.server import logs, sockets
+from forewarn.server import logs, process, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
+from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.service import Crashed, Service, clock_of
+from forewarn.server.service import Service, clock_of
 from forewarn.server.settings import OFF, GuestSettings, Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import split_address, state_folder
@@ -49,16 +47,9 @@ CRASHED: Final = 1
 BAD_SETTINGS: Final = 2
 BAD_STORE: Final = 6
 BAD_SOCKET: Final = 10
-BY_SIGNAL: Final = 128
-"""And the signal's number, as shells count it."""
-
 SPARE_FILES: Final = 2 * connections.MAX_CONNECTIONS + 256
 """Open files beside guests' connections: operators' ones on both of their sockets, the database's,
 and those of programs that carry maintenance out. Guests cannot take these."""
-
-YOUNG_OBJECTS: Final = 10_000
-"""How many containers are made before the collector looks at the new ones, 700 by default: circles
-are rare here, and each look at the old ones stops every answer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +62,7 @@ def serve(settings: Settings) -> int:
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
-    may_open = _raise_open_files(settings.guest.connections + SPARE_FILES)
+    may_open = process.raise_open_files(settings.guest.connections + SPARE_FILES)
     settings = msgspec.structs.replace(settings, guest=_within(settings.guest, may_open))
     path = Path(settings.store.path)
     # What is wrong with the folder, opening the store says.
@@ -92,7 +83,7 @@ def serve(settings: Settings) -> int:
         # A server of PostgreSQL that is away comes back: systemd starts the service again then.
         comes_back = settings.store.url and isinstance(error, StoreUnavailable)
         return CRASHED if comes_back else BAD_STORE
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         return runner.run(_run(settings, store, handed_over))
 
 
@@ -156,23 +147,9 @@ def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
     return msgspec.structs.replace(guest, connections=most, waiters=waiters)
 
 
-def _raise_open_files(needed: int) -> int:
-    """Raise the process's soft limit of open files as far as needed, and return what it is then."""
-    try:
-        import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
-    except ImportError:
-        return needed
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return needed
-    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
-
-
 async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver) -> int:
     stop = asyncio.Event()
-    _follow_signals(stop)
+    process.follow_signals(stop)
     status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
     try:
         service = Service(
@@ -187,10 +164,10 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
                 time=watch,
                 wall=watch.wall,
                 on_turn=watch.turn,
-                mint=_mint,
+                mint=process.mint,
                 handed_over=handed_over,
             ),
-            mint=_mint,
+            mint=process.mint,
             handed_over=handed_over,
         )
     except (StoreError, CommandUnusable) as error:
@@ -205,11 +182,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
     try:
         opened = await service.open()
-        # What start-up made stays: the collector need never look at it again, which would stop
-        # every answer for 60 ms with 100,000 machines.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS)
+        process.freeze_memory()
         _log.info(
             "ready",
             version=__version__,
@@ -236,42 +209,6 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         await service.close()
     except TimeoutError:
         _log.error("stopping took too long; what was committed is safe")
-        _end(CRASHED)  # a thread that hangs would hold up an orderly end for ever
+        process.end(CRASHED)  # a thread that hangs would hold up an orderly end for ever
     _log.info("stopped", status=status)
     return status
-
-
-def _follow_signals(stop: asyncio.Event) -> None:
-    """Stop at the first signal, end at once at the second."""
-    loop = asyncio.get_running_loop()
-
-    def asked(number: int) -> None:
-        if stop.is_set():
-            _log.warning("ended at once, by a second signal; what was committed is safe")
-            _end(BY_SIGNAL + number)
-        _log.info("stopping", signal=signal.Signals(number).name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if os.name == "posix":
-            loop.add_signal_handler(number, asked, int(number))
-        else:  # Windows' loops know no signals: the handler runs between two bytecodes
-            signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
-
-
-def _end(status: int) -> NoReturn:
-    os._exit(status)  # without waiting for anything
-
-
-def _mint() -> str:
-    return str(uuid.uuid4())  # noqa: TID251 - the one place that supplies ids to the rest
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where it is installed, None for asyncio's own."""
-    try:
-        import uvloop  # noqa: PLC0415 - it is optional
-    except ImportError:
-        return None
-    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return loop

@@ -1,4 +1,4 @@
-"""Secrets in files of their own, never in the settings: the operators' token, and the proxies'."""
+"""Secrets in files of their own, never in the settings: tokens, and what proxies share with us."""
 
 import contextlib
 import errno
@@ -70,10 +70,31 @@ def shared_secret(path: Path) -> bytes:
 
     SecretUnusable if others may read the file, it is too short, or cannot be read.
     """
+    made = "write one there, such as 'openssl rand -hex 32' prints"
     what = f"the proxies' secret {path}"
-    with _told(what, "let the service's user read it, or change proxy_secret_files"):
+    return _of_group(
+        path, what, "let the service's user read it, or change proxy_secret_files", made
+    )
+
+
+def host_token(path: Path) -> str:
+    """Return the token by which the service knows a relay's host.
+
+    SecretUnusable if others may read the file, it has no token, or it cannot be read.
+    """
+    made = "write there what 'forewarn relay token HOST' prints"
+    what = f"the host's token {path}"
+    remedy = "let the relay's user read it, or change upstream.token_file"
+    text = _of_group(path, what, remedy, made).decode()
+    if not text.isascii() or not text.isprintable():
+        raise SecretUnusable(f"{what} has characters that no token has: {made}")
+    return text
+
+
+def _of_group(path: Path, what: str, remedy: str, made: str) -> bytes:
+    """Return a secret that the file's group may read: a neighbour does, and systemd hands it on."""
+    with _told(what, remedy):
         mode, text = _read(path)
-    # Its group may read it, as a proxy of the same machine does, and as systemd hands it on.
     if os.name == "posix" and mode & 0o037:
         raise SecretUnusable(
             f"{what} has mode {mode:04o}, so others may read or change it: give it mode 0640 or "
@@ -81,10 +102,7 @@ def shared_secret(path: Path) -> bytes:
         )
     secret = text.encode()
     if len(secret) < MIN_SECRET_BYTES or "\ufffd" in text:
-        raise SecretUnusable(
-            f"{what} holds no text of at least {MIN_SECRET_BYTES} bytes: write one there, such as "
-            "'openssl rand -hex 32' prints"
-        )
+        raise SecretUnusable(f"{what} holds no text of at least {MIN_SECRET_BYTES} bytes: {made}")
     return secret
 
 

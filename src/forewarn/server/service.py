@@ -50,6 +50,7 @@ from forewarn.server.operator import api, auth, connections
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.process import Crashed
 from forewarn.server.relay.plane import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
@@ -90,10 +91,6 @@ STOPPING: Final = "the service is stopping"
 """What `/readyz` says then."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Crashed(Exception):  # noqa: N818 - what happened to it
-    """A part that never ends has ended: the service must not limp on without it."""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):

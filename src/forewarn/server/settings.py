@@ -45,9 +45,6 @@ MAX_TEXT: Final = 256
 MAX_REPLICA_NAME: Final = 64
 """The most characters of a replica's name, as of a host's."""
 
-MAX_LIMIT: Final = 2**31
-"""The largest limit of the guest plane: a larger one would not limit anything."""
-
 AZURE: Final[Mapping[str, object]] = MappingProxyType(
     {
         "enablement": "first-request",
@@ -169,12 +166,6 @@ class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     post_without_header: Literal["preview", "always", "never"] = "preview"
     """At which versions a POST is accepted without `Metadata: true`: `preview` is 2017-03-01 only,
     whose published clients do not send it (protocol.md section 3)."""
-
-    def __post_init__(self) -> None:
-        """Refuse limits that are not positive, and those that would not limit anything."""
-        for field in msgspec.structs.fields(Limits):
-            if not 0 < getattr(self, field.name) <= MAX_LIMIT:
-                raise FieldError(field.name, f"must be more than 0 and at most {MAX_LIMIT}")
 
 
 class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from forewarn.protocol import refusals
+from forewarn.settings import FieldError
 
 if TYPE_CHECKING:
     from forewarn.server.guest.connection import Connection
+
+
+MAX_LIMIT: Final = 2**31
+"""The largest limit: a larger one would not limit anything."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +87,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sweep_seconds: float = 1.0
     """How often all connections are looked over for those whose time is up; every time above is
     kept to this exactness, late and never early."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are not positive, and those that would not limit anything."""
+        for name in Limits.__struct_fields__:
+            if not 0 < getattr(self, name) <= MAX_LIMIT:
+                raise FieldError(name, f"must be more than 0 and at most {MAX_LIMIT}")
 
     @property
     def stranger_connections(self) -> int:

@@ -207,9 +207,13 @@ class GuestPlane:
 
     def ask_again(self, operation: model.Operation) -> None:
         """End the waiting requests of the machines that an operation awaits."""
-        self._connections.long_polls.end_all(
-            {event.scope for event in operation.events}, {*map(model.key, operation.awaited)}
-        )
+        self.end_waits({*map(model.key, operation.awaited)})
+
+    def end_waits(self, machines: Collection[str]) -> None:
+        """End the waiting requests of these machines (keys), so that they ask again."""
+        known = self._registry.machines
+        scopes = {known[key].scope for key in machines if key in known}
+        self._connections.long_polls.end_all(scopes, machines)
 
     def figures(self) -> Figures:
         """Return what was counted so far."""

@@ -1,0 +1,184 @@
+"""What stands behind the relay's guest plane: the service, asked through one of its replicas.
+
+The guest plane submits what guests send, and gets a future; the requests that answer it run on the
+event loop. What a guest approves is approved only by the service, durably: none of it is kept here.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from forewarn.control.sightings import SharedSightings
+from forewarn.maintenance import model
+from forewarn.maintenance.model import Refused
+from forewarn.protocol.message import Reply
+from forewarn.relay import upstream
+from forewarn.relay.upstream import Upstream, UpstreamFailed
+from forewarn.server import relay_feed
+from forewarn.server.relay_feed import GuestApproval, MachineSeen, ScopeRequests
+from forewarn.store.port import OutcomeUnknown, StoreUnavailable
+from forewarn.vocabulary import ErrorCode
+
+APPROVAL_SECONDS: Final = 8.0
+"""For an approval, all replicas together: clients in the field wait 10 s and more."""
+
+REPLICA_SECONDS: Final = 3.0
+"""For one replica to answer: a write there takes milliseconds, a failover of its database longer,
+and then another replica is as slow."""
+
+REQUESTS_SECONDS: Final = 8.0
+"""For sightings, and for scopes that were asked for: both come again."""
+
+MAX_PENDING: Final = 256
+"""Approvals and first requests that wait for an answer at once: guests have a share each, and more
+than these would only pile up before a service that is slow."""
+
+SIGHTING_BEATS: Final = 60
+"""In how many seconds each machine that goes on asking is told again."""
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class UpstreamBackend:
+    """Asks the service for the guest plane; used on the event loop alone.
+
+    Args:
+        asked: The replicas.
+        now: The time of day, for the ages of sightings.
+    """
+
+    def __init__(self, asked: Upstream, now: Callable[[], datetime]) -> None:
+        self._upstream = asked
+        self._now = now
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.approvals: Counter[str] = Counter()
+        """How many approvals had which outcome: `approved`, or an ErrorCode."""
+
+    # What the guest plane asks.
+
+    def approve(
+        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> "Future[None]":
+        """Have the service approve events for a machine, as `GuestApprovals` says."""
+        del scope  # the service knows it by the machine
+        body = relay_feed.encode(
+            GuestApproval(machine=model.key(by), address=address, event_ids=tuple(event_ids))
+        )
+        return self._submit(self._approve(body))
+
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+        """Have the service record that machines of these scopes (keys) asked for their events."""
+        return self._submit(self._record(tuple(scopes)))
+
+    def _submit(self, asking: Coroutine[Any, Any, None]) -> "Future[None]":
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        if len(self._tasks) >= MAX_PENDING:
+            asking.close()
+            future.set_exception(StoreUnavailable("too many requests wait for the service"))
+            return future
+        task = asyncio.get_running_loop().create_task(self._answer(asking, future))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return future
+
+    async def _answer(self, asking: Coroutine[Any, Any, None], future: "Future[None]") -> None:
+        try:
+            await asking
+        except asyncio.CancelledError:
+            future.set_exception(OutcomeUnknown("the relay is stopping"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    async def _approve(self, body: bytes) -> None:
+        outcome = "approved"
+        try:
+            reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
+            if reply.status != 200:
+                raise _error(reply)
+        except Refused as error:
+            outcome = error.code
+            raise
+        except OutcomeUnknown:
+            outcome = ErrorCode.UNKNOWN_OUTCOME
+            raise
+        except StoreUnavailable:
+            outcome = ErrorCode.UNAVAILABLE
+            raise
+        finally:
+            self.approvals[str(outcome)] += 1
+
+    async def _record(self, scopes: tuple[str, ...]) -> None:
+        for start in range(0, len(scopes), relay_feed.MAX_SCOPES):
+            some = ScopeRequests(scopes=scopes[start : start + relay_feed.MAX_SCOPES])
+            body = relay_feed.encode(some)
+            reply = await self._ask(relay_feed.REQUESTS_PATH, body, REQUESTS_SECONDS)
+            if reply.status != 204:
+                raise _error(reply)
+
+    async def _ask(self, path: str, body: bytes, seconds: float) -> Reply:
+        try:
+            return await self._upstream.ask(path, body, seconds, each_seconds=REPLICA_SECONDS)
+        except UpstreamFailed as error:
+            if error.maybe_done:
+                raise OutcomeUnknown(str(error)) from error
+            raise StoreUnavailable(str(error)) from error
+
+    # What the relay saw of machines.
+
+    async def tell(self, seen: SharedSightings) -> None:
+        """Tell the service what is news of machines; what could not be told is told again."""
+        news = seen.news()
+        for start in range(0, len(news), relay_feed.MAX_SIGHTINGS):
+            some = news[start : start + relay_feed.MAX_SIGHTINGS]
+            now = self._now()
+            body = relay_feed.encode(
+                [
+                    MachineSeen(
+                        machine=each.machine,
+                        age_seconds=max(0.0, (now - each.asked_at).total_seconds()),
+                        version=each.version,
+                        agent=each.agent,
+                        reason=each.reason,
+                    )
+                    for each in some
+                ]
+            )
+            try:
+                reply = await self._ask(relay_feed.SIGHTINGS_PATH, body, REQUESTS_SECONDS)
+                if reply.status != 204:
+                    raise _error(reply)
+            except (StoreUnavailable, OutcomeUnknown, Refused) as error:
+                _log.debug("could not tell which machines asked", why=str(error))
+                seen.keep(news[start:])
+                return
+
+    async def close(self) -> None:
+        """End what is still asked."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._upstream.close()
+
+
+def _error(reply: Reply) -> Exception:
+    """Return what an answer means that is not the one that was wished for."""
+    told = upstream.refusal(reply)
+    if reply.status == 400 and told.code == ErrorCode.NOT_FOUND and told.event_id:
+        return Refused(ErrorCode.NOT_FOUND, told.message, event_id=told.event_id)
+    if reply.status == 403:
+        return Refused(ErrorCode.NOT_ELIGIBLE, told.message)
+    if told.code == ErrorCode.UNKNOWN_OUTCOME:
+        return OutcomeUnknown(told.message)
+    return StoreUnavailable(f"the service answers {reply.status}: {told.message or told.code}")

@@ -1,0 +1,452 @@
+"""The relay put together: what it knows, who is asked, who is answered, and what happens when.
+
+Guests are answered as soon as the documents are known: from a replica, or, where none can be
+reached, from the file that the relay before left. They are told how old that is. All memory belongs
+to the event loop's thread; the file is written in a thread of its own, one writing at a time.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.control import timekeeping
+from forewarn.control.sightings import SharedSightings
+from forewarn.maintenance.model import Changes, Sighting
+from forewarn.relay import held, status
+from forewarn.relay.backend import SIGHTING_BEATS, UpstreamBackend
+from forewarn.relay.freshness import Freshness
+from forewarn.relay.held import HostDocuments
+from forewarn.relay.news_reader import NewsReader
+from forewarn.relay.settings import HostRelaySettings, replica
+from forewarn.relay.state_file import StateFile, StateUnusable
+from forewarn.relay.status import RelayCounts, RelayStatus
+from forewarn.relay.upstream import Credentials, Upstream
+from forewarn.server import relay_feed
+from forewarn.server.guest.plane import GuestPlane
+from forewarn.server.process import Crashed
+from forewarn.server.relay_feed import GuestRules, News, RelayState
+from forewarn.server.sockets import HandedOver
+from forewarn.version import __version__
+
+BEAT_SECONDS: Final = 0.5
+"""Between two looks at what is due: a stall of the loop seems longer by no more than this."""
+
+SIGHTINGS_EVERY: Final = 2
+"""In so many beats, a second, the service is told which machines asked."""
+
+TOUCH_SECONDS: Final = 30.0
+"""How often the file is noted to be true still: after a crash its documents seem older by no more
+than this."""
+
+FIRST_SECONDS: Final = 2.0
+"""How long a start waits for a replica before guests are answered from the file: what is new is
+then read before any guest asks."""
+
+SAVE_SECONDS: Final = 2.0
+"""How long news waits to be saved before guests read it all the same: a disk may hang."""
+
+SAVE_AGAIN_SECONDS: Final = 10.0
+"""Before the next try to save what could not be saved."""
+
+DRAIN_SECONDS: Final = 1.5
+"""How long guests may take to leave the connections that they keep, before the relay stops."""
+
+CLOSE_SECONDS: Final = 8.0
+"""The longest that `close` takes."""
+
+_log = structlog.get_logger(__name__)
+
+
+class HostRelay:
+    """Everything but the process around it; made and used on the event loop.
+
+    Args:
+        settings: What it was given.
+        mint: Makes a new GUID.
+        chance: Returns a number from 0 to 1.
+        handed_over: Sockets of systemd's.
+        clock: The machine's clocks.
+    """
+
+    def __init__(
+        self,
+        settings: HostRelaySettings,
+        *,
+        mint: Callable[[], str],
+        chance: Callable[[], float],
+        handed_over: HandedOver,
+        clock: SystemClock,
+    ) -> None:
+        self._settings = settings
+        self._mint = mint
+        self._handed_over = handed_over
+        self._clock = clock
+        self._began = self._alive = clock.monotonic()
+        self._started_at = clock.now().timestamp()
+        self._stalled = self._unreported = 0.0
+        self._file = StateFile(Path(settings.state.folder))
+        asked = Upstream(
+            tuple(map(replica, settings.upstream.urls)),
+            Credentials(settings.upstream),
+            relay_feed.MAX_NEWS_BYTES,
+        )
+        asked.begin_with(int(chance() * len(asked.replicas)))
+        self._backend = UpstreamBackend(asked, clock.now)
+        self._upstream = asked
+        self._reader = NewsReader(
+            asked,
+            position=lambda: self._held.position if self._held is not None else "",
+            state=self._state,
+            take=self._take,
+            told=self._reported,
+            chance=chance,
+            monotonic=clock.monotonic,
+        )
+        self._held: HostDocuments | None = None
+        self._guests: GuestPlane | None = None
+        self._seen = SharedSightings(self._sighting, beats=SIGHTING_BEATS)
+        self._known = asyncio.Event()
+        self._is_open = False
+        self._is_suspended = False
+        self._unsaved: HostDocuments | None = None
+        self._saved = True
+        self._save_at = self._touch_at = 0.0
+        self._saving: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beats = 0
+        self.on_beat: Callable[[], None] = lambda: None
+        """Is called with each beat: the process tells systemd that it lives."""
+
+    # Start and stop.
+
+    async def open(self) -> tuple[str, ...]:
+        """Open the sockets once the documents are known; return the addresses of the listeners.
+
+        SocketUnusable or SecretUnusable if a listener cannot be opened; `close` it then.
+        """
+        await self._read_file()
+        self._start("the beat", self._beat_on())
+        self._start("the reader of news", self._reader.run())
+        if self._held is not None:
+            await self._or_crashed(self._reader.tried.wait(), FIRST_SECONDS)
+        await self._or_crashed(self._known_for_guests())
+        held_ = self._held
+        assert held_ is not None
+        guests = self._guests = self._plane(held_.rules)
+        guests.tell_news(self._seen.hear)
+        guests.replace(tuple(held_.documents.values()), machines=tuple(held_.machines.values()))
+        opened = await guests.open()
+        self._is_open = True
+        return opened
+
+    async def _known_for_guests(self) -> None:
+        while not self._serves():
+            self._known.clear()
+            await self._known.wait()
+
+    async def _or_crashed(
+        self, waiting: Coroutine[Any, Any, object], seconds: float | None = None
+    ) -> None:
+        task = asyncio.ensure_future(waiting)
+        try:
+            await asyncio.wait(
+                {task, *self._tasks}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            task.cancel()
+        self._check()
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Return when `stop` is set; Crashed if a part of the relay has ended by itself."""
+        await self._or_crashed(stop.wait())
+
+    def _check(self) -> None:
+        for task in filter(asyncio.Task.done, self._tasks):
+            cause = None if task.cancelled() else task.exception()
+            if isinstance(cause, Crashed):
+                raise cause
+            raise Crashed(f"{task.get_name()} has ended by itself") from cause
+
+    async def drain(self) -> None:
+        """Have guests leave the connections that they keep, while all are served."""
+        if self._guests is not None and self._is_open:
+            await self._guests.drain(DRAIN_SECONDS)
+
+    async def close(self) -> None:
+        """Stop accepting, finish what is under way, and save what is not saved yet.
+
+        TimeoutError after CLOSE_SECONDS.
+        """
+        async with asyncio.timeout(CLOSE_SECONDS):
+            if self._guests is not None:
+                await self._guests.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._telling is not None:
+                await asyncio.gather(self._telling, return_exceptions=True)
+            await self._backend.close()
+            if self._saving is not None:
+                await asyncio.gather(self._saving, return_exceptions=True)
+            await self._write()
+            self._touch()
+
+    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(running, name=name))
+
+    def reload(self) -> None:
+        """Read again what changes while the relay runs: the proxies' secrets; SecretUnusable."""
+        if self._guests is not None:
+            self._guests.reload()
+
+    def _plane(self, rules: GuestRules) -> GuestPlane:
+        time = clock_of(rules, self._clock)
+        return GuestPlane(
+            listeners=self._settings.guest.listener,
+            limits=self._settings.guest,
+            rules=rules,
+            backend=self._backend,
+            time=time,
+            wall=time,
+            on_turn=self._turn,
+            mint=self._mint,
+            handed_over=self._handed_over,
+            age=lambda: self._freshness.shown_age(self._clock.monotonic()),
+        )
+
+    # What it knows.
+
+    @property
+    def _freshness(self) -> Freshness:
+        return self._reader.freshness
+
+    async def _take(self, news: News) -> None:
+        """Take news over: once it is saved, guests are answered by it."""
+        before = self._held
+        after, change = held.take(before, news)
+        if before is not None and not _same_clock(before.rules, after.rules):
+            # Every time that guests were told is by the other clock.
+            raise Crashed("the service's clock has another scale now: starting again")
+        if before is None or change or after.position != before.position:
+            await self._save(after)
+        self._held = after
+        self._known.set()
+        guests = self._guests
+        if guests is None:
+            return  # `open` shows all of it
+        if change.rules is not None:
+            guests.apply(change.rules)
+        guests.replace(
+            change.documents,
+            removed_scopes=change.removed_scopes,
+            machines=change.machines,
+            removed_machines=change.removed_machines,
+        )
+        guests.end_waits(news.awaited)
+        self._seen.learn(Changes(removed_machines=change.removed_machines))
+
+    def _sighting(self, machine: str) -> Sighting | None:
+        return None if self._guests is None else self._guests.seen(machine)
+
+    # What is due.
+
+    def _turn(self, now: float) -> None:
+        """Note that the event loop gives a guest its turn, or a beat, and so runs."""
+        gap, self._alive = now - self._alive, now
+        if gap > timekeeping.STALL_SECONDS:
+            self._stalled += gap
+            self._unreported += gap
+            _log.warning("guests got no answer: the event loop stood still", seconds=round(gap, 1))
+            self._reader.ask_again(now - gap)
+
+    async def _beat_on(self) -> None:
+        while True:
+            self._turn(self._clock.monotonic())
+            self._beat(self._alive)
+            self.on_beat()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _beat(self, now: float) -> None:
+        self._beats += 1
+        if self._freshness.is_revoked(now):
+            self._forget()
+        self._suspend_or_resume()
+        if not self._is_open and self._serves():
+            self._known.set()
+        if not self._saved and now >= self._save_at and not _runs(self._saving):
+            self._save_at = now + SAVE_AGAIN_SECONDS
+            self._saving = asyncio.create_task(self._write())
+        if now >= self._touch_at:
+            self._touch_at = now + TOUCH_SECONDS
+            self._touch()
+        due = self._beats % SIGHTINGS_EVERY == 0 and self._freshness.is_true
+        if due and self._guests is not None and not _runs(self._telling):
+            self._telling = asyncio.create_task(self._backend.tell(self._seen))
+
+    def _serves(self) -> bool:
+        now = self._clock.monotonic()
+        limit = self._settings.upstream.max_stale_seconds
+        return self._held is not None and self._freshness.serves(now, limit)
+
+    def _suspend_or_resume(self) -> None:
+        guests, serves = self._guests, self._serves()
+        if guests is None or not self._is_open or serves is not self._is_suspended:
+            return
+        self._is_suspended = not serves
+        if serves:
+            _log.info("guests are answered again")
+            guests.resume()
+            return
+        guests.suspend()
+        if self._held is not None:
+            limit = self._settings.upstream.max_stale_seconds
+            _log.error("guests are not answered: no replica was heard for too long", seconds=limit)
+
+    def _forget(self) -> None:
+        """Forget the documents: the service refuses this host's token, so it is not to be trusted.
+
+        Guests get no answer until the service takes it again, or another token. The file goes, so
+        that no start answers from it.
+        """
+        if self._held is None:
+            return
+        _log.error(
+            "guests are not answered: every replica refuses this host's token or certificate",
+            host=self._held.host,
+        )
+        guests = self._guests
+        if guests is not None and self._is_open:
+            guests.suspend()
+            self._is_suspended = True
+            gone = tuple(self._held.machines)
+            guests.replace((), removed_scopes=tuple(self._held.documents), removed_machines=gone)
+        self._held = self._unsaved = None
+        self._remove_file()
+
+    # The file.
+
+    async def _read_file(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._file.read)
+        except StateUnusable as error:
+            _log.warning("nothing is known from before the start", why=str(error))
+            return
+        if found is None:
+            return
+        self._held, at = found
+        age = max(0.0, self._clock.now().timestamp() - at)
+        self._reader.freshness = Freshness(true_until=self._clock.monotonic() - age)
+        self._known.set()
+
+    async def _save(self, known: HostDocuments) -> None:
+        """Save what guests are to read; it is shown to them even if that is not possible."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
+        self._unsaved = known
+        if not _runs(self._saving):
+            self._saving = asyncio.create_task(self._write())
+            await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
+        if self._unsaved is not None:
+            self._cannot_save("it takes too long")
+
+    async def _write(self) -> None:
+        known = self._unsaved
+        if known is None:
+            return
+        try:
+            await asyncio.to_thread(self._file.write, known)
+        except OSError as error:
+            self._cannot_save(error.strerror or str(error))
+            # No start is to show guests something older than what they have read.
+            await asyncio.to_thread(self._remove_file)
+            return
+        if self._unsaved is known:
+            self._unsaved = None
+        if not self._saved:
+            _log.info("the documents are saved again")
+        self._saved = True
+
+    def _cannot_save(self, why: str) -> None:
+        if self._saved:
+            _log.warning(
+                "the documents cannot be saved: a restart without the service will have none",
+                why=why,
+            )
+        self._saved = False
+
+    def _remove_file(self) -> None:
+        try:
+            self._file.remove()
+        except OSError as error:
+            _log.error("the documents on the disk are too old, and stay there", why=error.strerror)
+
+    def _touch(self) -> None:
+        age = self._freshness.age(self._clock.monotonic())
+        if self._held is not None and self._unsaved is None:
+            self._file.touch(self._clock.now().timestamp() - age)
+
+    # What it shows.
+
+    def _state(self) -> RelayState:
+        now = self._clock.monotonic()
+        return RelayState(
+            version=__version__,
+            age_seconds=round(now - self._began, 1),
+            machines=0 if self._held is None else len(self._held.machines),
+            stale_seconds=round(self._freshness.age(now), 1),
+            stalled_seconds=round(self._unreported, 1),
+        )
+
+    def _reported(self, state: RelayState) -> None:
+        """Note that the service has heard of the stalls in a state."""
+        self._unreported = max(0.0, self._unreported - state.stalled_seconds)
+
+    def status(self, process: int) -> RelayStatus:
+        """Return how the relay fares."""
+        now = self._clock.monotonic()
+        known = self._held
+        return RelayStatus(
+            version=__version__,
+            host="" if known is None else known.host,
+            machines=0 if known is None else len(known.machines),
+            serving=self._is_open and not self._is_suspended,
+            revoked=self._freshness.is_revoked(now),
+            age_seconds=round(self._freshness.age(now), 1),
+            replica=str(self._upstream.now_first),
+            trouble=self._reader.trouble,
+            saved=self._saved,
+            process=process,
+        )
+
+    def metrics(self, process: int) -> bytes:
+        """Return all metrics as text."""
+        counts = RelayCounts(
+            news=self._reader.answers,
+            news_refused={str(fault): count for fault, count in self._reader.refused.items()},
+            upstream_failures=self._reader.failures,
+            approvals=self._backend.approvals,
+            stalled_seconds=round(self._stalled, 1),
+            started_at=self._started_at,
+        )
+        figures = {} if self._guests is None else self._guests.figures()
+        return status.metrics(self.status(process), counts, figures)
+
+
+def clock_of(rules: GuestRules, real: Clock) -> Clock:
+    """Return the service's clock."""
+    if rules.clock_scale == 1 or rules.clock_origin is None:
+        return real
+    return ScaledClock(rules.clock_scale, rules.clock_origin, rules.clock_origin)
+
+
+def _same_clock(one: GuestRules, other: GuestRules) -> bool:
+    return (one.clock_scale, one.clock_origin) == (other.clock_scale, other.clock_origin)
+
+
+def _runs(task: "asyncio.Task[None] | None") -> bool:
+    return task is not None and not task.done()

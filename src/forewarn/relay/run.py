@@ -1,0 +1,256 @@
+"""`forewarn relay`: the process around the relay.
+
+Its exit statuses:
+
+    0    it was asked to stop (SIGTERM or SIGINT) and did
+    1    a part of it crashed, or stopping took too long; the log says which
+    2    the settings cannot be used
+    4    with --check: no replica can be reached, or none answers as it should
+    5    with --check: the service refuses this host's token or certificate
+    10   a socket or a proxies' secret cannot be used
+    130  a second SIGINT, 143 a second SIGTERM: it ended at once
+
+SIGHUP has the proxies' secrets read again. The host's token and certificates are read again by
+themselves whenever their files change.
+"""
+
+import asyncio
+import os
+import random  # noqa: TID251 - relays wait and begin at random, so that they do not come at once
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from forewarn import status_port, systemd
+from forewarn.client.transport import RequestFailed
+from forewarn.clock import SystemClock
+from forewarn.relay import settings, upstream
+from forewarn.relay.news_reader import TokenRefused
+from forewarn.relay.relay import HostRelay
+from forewarn.relay.settings import OFF, HostRelaySettings
+from forewarn.relay.upstream import Credentials, Upstream, UpstreamFailed
+from forewarn.server import logs, process, relay_feed, sockets
+from forewarn.server.process import Crashed
+from forewarn.server.secret_files import SecretUnusable
+from forewarn.server.sockets import SocketUnusable
+from forewarn.settings import split_address
+from forewarn.status_port import TEXT, StatusServer
+from forewarn.version import __version__
+
+STOPPED: Final = 0
+CRASHED: Final = 1
+BAD_SETTINGS: Final = 2
+UNREACHABLE: Final = 4
+REFUSED: Final = 5
+BAD_SOCKET: Final = 10
+
+SPARE_FILES: Final = 64
+"""Open files beside guests' connections: those to replicas, of the status port and the state."""
+
+START_SECONDS: Final = 60
+"""For how much longer systemd is asked to wait while no document is known yet: a host that boots
+may be up before its network and the service are."""
+
+PAGE_SECONDS: Final = 2.0
+"""How long a probe waits for the event loop."""
+
+JSON: Final = "application/json; charset=utf-8"
+
+_log = structlog.get_logger(__name__)
+
+
+def serve(own: HostRelaySettings) -> int:
+    """Run the relay until it is asked to stop, and return the process's exit status."""
+    logs.set_up(own.log)
+    try:
+        handed_over = _handed_over(own)
+    except SocketUnusable as error:
+        _log.error(str(error))
+        return BAD_SOCKET
+    process.raise_open_files(own.guest.connections + SPARE_FILES)
+    with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
+        return runner.run(_run(own, handed_over))
+
+
+def _handed_over(own: HostRelaySettings) -> sockets.HandedOver:
+    """Return the sockets that systemd opened, each of them at an address of the settings."""
+    given = sockets.HandedOver(systemd.listening_files(os.environ))
+    wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
+    if given:
+        missing = given.missing(wanted)
+        _log.info("systemd handed sockets over", sockets=len(given))
+        if missing:
+            _log.warning(
+                "systemd handed no socket over for these addresses: the relay opens them itself, "
+                "and refuses connections there while it restarts; add them to its .socket",
+                addresses=missing,
+            )
+    return given
+
+
+async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
+    stop = asyncio.Event()
+    process.follow_signals(stop)
+    loop = asyncio.get_running_loop()
+    notifier = systemd.Notifier(os.environ)
+    relay = HostRelay(
+        own,
+        mint=process.mint,
+        chance=random.random,
+        handed_over=handed_over,
+        clock=SystemClock(),
+    )
+    if os.name == "posix" and not sys.stderr.isatty():
+        loop.add_signal_handler(signal.SIGHUP, partial(_reload, relay))
+    relay.on_beat = _Teller(relay, notifier)
+    status, port = STOPPED, None
+    try:
+        if own.status.listen != OFF:
+            port = _status_port(own.status.listen, loop, relay)
+        opening = asyncio.ensure_future(relay.open())
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            guests = opening.result()
+            process.freeze_memory()
+            shown = {} if port is None else {"status_port": port.number}
+            _log.info("ready", version=__version__, pid=os.getpid(), guests=guests, **shown)
+            notifier.tell("READY=1")
+            await relay.wait(stop)
+            notifier.tell("STOPPING=1")
+            await relay.drain()
+        else:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+    except (SocketUnusable, SecretUnusable) as error:
+        _log.error(str(error))
+        status = BAD_SOCKET
+    except Crashed as error:
+        _log.error(str(error), exc_info=error.__cause__)
+        status = CRASHED
+    try:
+        await relay.close()
+    except TimeoutError:
+        _log.error("stopping took too long")
+        process.end(CRASHED)
+    if port is not None:
+        await asyncio.to_thread(port.close)
+    handed_over.close()
+    _log.info("stopped", status=status)
+    return status
+
+
+def _reload(relay: HostRelay) -> None:
+    try:
+        relay.reload()
+    except SecretUnusable as error:
+        _log.error("the proxies' secrets stay as they were", why=str(error))
+    else:
+        _log.info("the proxies' secrets were read again")
+
+
+class _Teller:
+    """Tells systemd that the loop runs, and how the relay fares."""
+
+    def __init__(self, relay: HostRelay, notifier: systemd.Notifier) -> None:
+        self._relay = relay
+        self._notifier = notifier
+        self._told = ""
+        self._alive_at = self._asked_at = 0.0
+
+    def __call__(self) -> None:
+        now = asyncio.get_running_loop().time()
+        status = self._relay.status(os.getpid())
+        words = status.line() if not status.age_seconds else ""
+        if words and words != self._told:
+            self._told = words
+            self._notifier.tell(f"STATUS={words}")
+        if self._notifier.every and now >= self._alive_at:
+            self._alive_at = now + self._notifier.every / 2
+            self._notifier.alive()
+        if not status.serving and now >= self._asked_at:
+            self._asked_at = now + START_SECONDS / 4
+            self._notifier.tell(f"EXTEND_TIMEOUT_USEC={START_SECONDS * 1_000_000}")
+
+
+def _status_port(listen: str, loop: asyncio.AbstractEventLoop, relay: HostRelay) -> StatusServer:
+    address = split_address(listen)
+    try:
+        return StatusServer(address, _pages(loop, relay), name="forewarn-relay")
+    except OSError as error:
+        why = sockets.obstacle(error, *address)
+        raise SocketUnusable(f"cannot listen on {listen} (status.listen): {why}") from error
+
+
+def _pages(
+    loop: asyncio.AbstractEventLoop, relay: HostRelay
+) -> Callable[[str, bool], status_port.Page | None]:
+    def page(path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
+        del own
+        if path not in {"/readyz", "/healthz", "/status", "/metrics"}:
+            return None
+        answer: Future[status_port.Page] = Future()
+        try:
+            loop.call_soon_threadsafe(lambda: answer.set_result(_page(path, relay)))
+            return answer.result(PAGE_SECONDS)
+        except (RuntimeError, TimeoutError):
+            return 503, TEXT, b"the event loop does not answer\n"
+
+    return page
+
+
+def _page(path: str, relay: HostRelay) -> status_port.Page:
+    status = relay.status(os.getpid())
+    match path:
+        case "/metrics":
+            return 200, status_port.METRICS, relay.metrics(os.getpid())
+        case "/status":
+            return 200, JSON, msgspec.json.encode(status)
+        case "/healthz":
+            return 200, TEXT, b"ok\n"
+    return (200 if status.serving else 503), TEXT, f"{status.line()}\n".encode()
+
+
+def check(own: HostRelaySettings) -> int:
+    """Ask each replica for this host's snapshot, and print what comes of it; return the status."""
+    logs.set_up(own.log)
+    return asyncio.run(_check(own))
+
+
+async def _check(own: HostRelaySettings) -> int:
+    replicas = tuple(map(settings.replica, own.upstream.urls))
+    status = UNREACHABLE
+    for replica in replicas:
+        asked = Upstream((replica,), Credentials(own.upstream), relay_feed.MAX_NEWS_BYTES)
+        try:
+            news = await _snapshot(asked)
+        except TokenRefused as error:
+            status = REFUSED if status == UNREACHABLE else status
+            said = str(error)
+        except (UpstreamFailed, RequestFailed, OSError, ValueError) as error:
+            said = upstream.spoken(error)
+        else:
+            status = STOPPED
+            said = f"host {news.host}: {len(news.machines)} machines, {len(news.scopes)} scopes"
+        sys.stdout.write(f"{replica}: {said}\n")
+    return status
+
+
+async def _snapshot(asked: Upstream) -> relay_feed.News:
+    connection = await asked.connect(asked.now_first)
+    try:
+        async with asyncio.timeout(upstream.CONNECT_SECONDS * 3):
+            reply = await connection.ask(b"GET", relay_feed.NEWS_PATH, asked.credentials.headers)
+    finally:
+        connection.close()
+    if reply.status in {401, 403}:
+        raise TokenRefused(f"it does not know this host: {upstream.refusal(reply).message}")
+    if reply.status != 200:
+        raise UpstreamFailed(f"it answers {reply.status}: {upstream.refusal(reply).message}")
+    return relay_feed.decode_news(reply.body)

@@ -1,0 +1,211 @@
+"""The relay's settings: one TOML file, and the environment, which overrides single settings.
+
+Its meaning and the reason for its default are with each field, and in
+docs/reference/relay-settings.md.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from forewarn import settings
+from forewarn.client import discovery
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import Listener
+from forewarn.settings import FieldError, Log, SettingsError
+
+ENVIRONMENT_PREFIX: Final = "FOREWARN_RELAY_SET_"
+CONFIG_VARIABLE: Final = "FOREWARN_RELAY_CONFIG"
+CONFIG_NAME: Final = "relay.toml"
+STATE_NAME: Final = "relay"
+"""The relay's folder within the state folder, which it may share with an agent."""
+
+OFF: Final = "off"
+"""The `listen` of a relay without a status port."""
+
+MAX_URLS: Final = 16
+"""Addresses of replicas: more than any service has."""
+
+PORT: Final = 8173
+"""Of a URL that has none: the service's `relay.listen` by default."""
+
+
+class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The service, as this host's relay reaches it."""
+
+    urls: tuple[str, ...] = ()
+    """The relay plane of each replica, such as `https://forewarn-1.example:8173`; all addresses of
+    a name are tried. `http://` only to a loopback address: the token and the documents must not
+    cross a network in clear."""
+    token_file: str = ""
+    """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
+    0640 at most, and read again whenever it changes. `""` where a client certificate says who this
+    host is."""
+    certificate: str = ""
+    """The file with this host's client certificate and what it was signed by, PEM. `""` for none:
+    the token is enough."""
+    key: str = ""
+    """The file with the key of `certificate`, PEM. `""`: it is in the same file."""
+    ca_file: str = ""
+    """The file with the certificates that signed those of the replicas, PEM. `""`: the system's."""
+    max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
+    """How long guests are still answered once no replica can be reached; then their connections are
+    closed without an answer, until one can. 0, the default, is no limit: what a guest read last
+    stays announced, and nothing of this host starts meanwhile. Otherwise at least 10."""
+
+    def __post_init__(self) -> None:
+        """Refuse addresses that cannot be asked, and a host that nobody can tell from others."""
+        if not 0 < len(self.urls) <= MAX_URLS:
+            raise FieldError("urls", f"expected 1 to {MAX_URLS} URLs of replicas")
+        for url in self.urls:
+            try:
+                replica(url)
+            except ValueError as error:
+                raise FieldError("urls", str(error)) from None
+        if bool(self.token_file) == bool(self.certificate):
+            message = "expected either token_file or certificate: by it the service knows this host"
+            raise FieldError("token_file", message)
+        if self.key and not self.certificate:
+            raise FieldError("key", "needs certificate")
+        if 0 < self.max_stale_seconds < MIN_STALE_SECONDS:
+            raise FieldError("max_stale_seconds", f"must be 0, or at least {MIN_STALE_SECONDS:g}")
+
+
+MIN_STALE_SECONDS: Final = 10.0
+"""Less than a change of the replica takes would close guests' connections at each restart."""
+
+
+class RelayGuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The guest plane: its listeners, and the limits of each connection."""
+
+    listener: tuple[Listener, ...] = (Listener(address="169.254.169.254", port=80),)
+    """By default one, where guests ask without any setting of their own."""
+
+
+class RelayStatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The port for probes and metrics: `/readyz`, `/healthz`, `/status` and `/metrics`."""
+
+    listen: str = "127.0.0.1:8174"
+    """An IP address and a port, or `"off"`. By default only this host reaches it."""
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid address."""
+        if self.listen != OFF:
+            try:
+                settings.split_address(self.listen)
+            except ValueError as error:
+                raise FieldError("listen", str(error)) from None
+
+
+class RelayStateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the relay keeps on the disk."""
+
+    folder: str = ""
+    """The folder of the documents that it read last, from which it answers after a restart while no
+    replica can be reached. `""` is `relay` in the state folder. A relative path starts at the
+    folder of the settings file."""
+
+
+class HostRelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings."""
+
+    upstream: UpstreamSettings
+    guest: RelayGuestSettings = RelayGuestSettings()
+    status: RelayStatusSettings = RelayStatusSettings()
+    state: RelayStateSettings = RelayStateSettings()
+    log: Log = Log()
+
+
+class ReplicaAddress(msgspec.Struct, frozen=True):
+    """Where a replica's relay plane is."""
+
+    tls: bool
+    host: str
+    """A name or an IP address, an IPv6 one without its brackets."""
+    port: int
+
+    def __str__(self) -> str:
+        """Return it as a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls else ''}://{host}:{self.port}"
+
+
+def replica(url: str) -> ReplicaAddress:
+    """Return where a URL of the settings leads; ValueError if it cannot be used."""
+    import ipaddress  # noqa: PLC0415 - for this alone
+    import urllib.parse  # noqa: PLC0415 - likewise
+
+    bad = f"invalid URL {url[: discovery.MAX_ADDRESS]!r}: "
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or PORT
+    except ValueError as error:
+        raise ValueError(f"{bad}{error}") from None
+    host = parts.hostname or ""
+    if parts.scheme not in {"http", "https"} or not host or parts.username is not None:
+        raise ValueError(f"{bad}expected one such as 'https://forewarn-1.example:{PORT}'")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ValueError(f"{bad}expected no path behind the host and the port")
+    if parts.scheme == "http":
+        try:
+            loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = host == "localhost"
+        if not loopback:
+            raise ValueError(
+                f"{bad}http:// only leads to this machine: everything else needs https://"
+            )
+    return ReplicaAddress(parts.scheme == "https", host, port)
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> HostRelaySettings:
+    """Return the settings of a file and the environment, with every place made absolute.
+
+    Without a path, the file is the one that `settings.find` finds, if there is one. SettingsError
+    is raised for what is wrong.
+    """
+    chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
+    sources: list[settings.Source] = [(str(chosen), settings.read(chosen))] if chosen else []
+    sources += settings.overrides(environment, ENVIRONMENT_PREFIX, HostRelaySettings)
+    if not sources:
+        raise SettingsError(
+            f"no settings: a relay needs upstream.urls, in /etc/forewarn/{CONFIG_NAME} or in the "
+            "file of --config"
+        )
+    tree: dict[str, Any] = {}
+    for _, own in sources:
+        tree = settings.merged(tree, own)
+    loaded = settings.convert(tree, HostRelaySettings, sources)
+    base = chosen.resolve().parent if chosen else Path.cwd()
+    return _placed(loaded, base, environment)
+
+
+def _placed(
+    loaded: HostRelaySettings, base: Path, environment: Mapping[str, str]
+) -> HostRelaySettings:
+    """Return the settings with every file and folder made absolute."""
+    replace = msgspec.structs.replace
+
+    def place(text: str) -> str:
+        return str(base / Path(text).expanduser()) if text else ""
+
+    upstream = loaded.upstream
+    folder = place(loaded.state.folder) or str(settings.state_folder(environment) / STATE_NAME)
+    listeners = tuple(
+        replace(each, proxy_secret_files=tuple(map(place, each.proxy_secret_files)))
+        for each in loaded.guest.listener
+    )
+    return replace(
+        loaded,
+        upstream=replace(
+            upstream,
+            token_file=place(upstream.token_file),
+            certificate=place(upstream.certificate),
+            key=place(upstream.key),
+            ca_file=place(upstream.ca_file),
+        ),
+        guest=replace(loaded.guest, listener=listeners),
+        state=RelayStateSettings(folder=folder),
+    )

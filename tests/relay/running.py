@@ -1,0 +1,122 @@
+"""A relay whose sockets are open, in front of stand-ins for the service, on one event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from forewarn.clock import SystemClock
+from forewarn.maintenance.model import Changes
+from forewarn.relay.relay import HostRelay
+from forewarn.relay.settings import (
+    HostRelaySettings,
+    RelayGuestSettings,
+    RelayStateSettings,
+    RelayStatusSettings,
+    UpstreamSettings,
+)
+from forewarn.server.guest.listener import Listener
+from forewarn.server.sockets import HandedOver
+from guest import room
+from guest.room import Answer, answers, get
+from relay.standin import TOKEN, StandIn
+
+HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
+SECONDS = 60.0
+"""After which a wait is given up: an end, and no time that anything depends on."""
+
+SCOPES = (room.SCOPES[0], room.SCOPES[1])
+
+
+def play(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(2 * SECONDS):
+            await coroutine
+
+    asyncio.run(in_time())
+
+
+def filled(host: str = "h1") -> StandIn:
+    standin = StandIn(host)
+    operations = (room.operation(room.event()),)
+    standin.hold(room.MACHINES[:2], Changes(scopes=SCOPES, operations=operations))
+    return standin
+
+
+def token_file(folder: Path, token: str = TOKEN) -> Path:
+    path = folder / "relay.token"
+    path.write_text(token)
+    path.chmod(0o600)
+    return path
+
+
+def settings(folder: Path, *standins: StandIn, **upstream: Any) -> HostRelaySettings:
+    defaults: dict[str, Any] = {
+        "urls": tuple(each.url for each in standins),
+        "token_file": str(token_file(folder)),
+    }
+    return HostRelaySettings(
+        upstream=UpstreamSettings(**(defaults | upstream)),
+        guest=RelayGuestSettings(listener=(HERE,)),
+        status=RelayStatusSettings(listen="off"),
+        state=RelayStateSettings(folder=str(folder / "state")),
+    )
+
+
+class Running:
+    def __init__(self, relay: HostRelay) -> None:
+        self.relay = relay
+        self.port = 0
+
+    async def open(self) -> None:
+        (address,) = await self.relay.open()
+        self.port = int(address.rpartition(":")[2])
+
+    async def ask(self, data: bytes | None = None) -> Answer | None:
+        """Return the answer; None where the connection was closed without one."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(get() if data is None else data)
+            writer.write_eof()
+            got = await asyncio.wait_for(reader.read(), SECONDS)
+        except ConnectionError:
+            return None
+        finally:
+            writer.close()
+        found = answers(got)
+        return found[0] if found else None
+
+    async def status(self, data: bytes | None = None) -> int:
+        answer = await self.ask(data)
+        return 0 if answer is None else answer.status
+
+    async def incarnation(self) -> str:
+        answer = await self.ask()
+        assert answer is not None
+        return answer.headers["etag"]
+
+    @property
+    def heard(self) -> bool:
+        return self.relay._freshness.is_true
+
+
+def made(own: HostRelaySettings) -> Running:
+    relay = HostRelay(
+        own,
+        mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
+        chance=lambda: 0.0,
+        handed_over=HandedOver(),
+        clock=SystemClock(),
+    )
+    return Running(relay)
+
+
+@asynccontextmanager
+async def relaying(own: HostRelaySettings) -> AsyncIterator[Running]:
+    running = made(own)
+    try:
+        await running.open()
+        yield running
+    finally:
+        await running.relay.close()

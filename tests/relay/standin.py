@@ -1,0 +1,203 @@
+"""A small service for one host's relay: real HTTP, real documents, and answers as told.
+
+It keeps to `relay_feed`. A test changes what it has, tells it to answer otherwise, or stops it.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import h11
+
+from forewarn.maintenance.model import Changes, Machine
+from forewarn.protocol.document import Event
+from forewarn.server import relay_feed
+from forewarn.server.guest.documents import Documents
+from forewarn.server.relay_feed import GuestRules, News, RelayRefusal, RelayState
+from guest import room
+
+TOKEN = "a token of sixteen and more"
+
+Answer = tuple[int, bytes]
+Other = Callable[["Request"], Awaitable[Answer | None]]
+
+
+class Request:
+    def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+        self.method = method
+        self.path, _, query = target.partition("?")
+        self.query = dict(part.split("=", 1) for part in query.split("&") if part)
+        self.headers = headers
+        self.body = body
+
+
+class StandIn:
+    """One replica."""
+
+    def __init__(self, host: str = "h1", documents: Documents | None = None) -> None:
+        self.host = host
+        self.documents = documents or Documents()
+        self.machines: dict[str, Machine] = {}
+        self.sequence = 1
+        self.epoch = "e"
+        self.rules = GuestRules(rate_per_second=0)
+        self.token = TOKEN
+        self.published = {room.EVENT_ID}
+        self.states: list[RelayState] = []
+        self.approvals: list[relay_feed.GuestApproval] = []
+        self.seen: list[relay_feed.MachineSeen] = []
+        self.asked_for: list[tuple[str, ...]] = []
+        self.afters: list[str] = []
+        self.unknown: dict[str, Machine] = {}
+        self.other: Other | None = None
+        """Answers in its place, unless it returns None."""
+        self.changed = asyncio.Event()
+        self.awaited: tuple[str, ...] = ()
+        self.connections: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self.connections):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def hold(self, machines: list[Machine], changes: Changes) -> None:
+        self.documents.fill(changes.scopes, changes.operations)
+        self.machines = {each.key: each for each in machines}
+
+    def learn(self, changes: Changes) -> None:
+        self.documents.learn(changes)
+        for each in changes.machines:
+            self.machines[each.key] = each
+        for key in changes.removed_machines:
+            self.machines.pop(key, None)
+        self.tell()
+
+    def tell(self) -> None:
+        """Have it say again all that it has."""
+        self.sequence += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    @property
+    def position(self) -> str:
+        return f"{self.epoch}.{self.sequence}"
+
+    def news(self, *, snapshot: bool) -> News:
+        scopes = {each.scope for each in self.machines.values()}
+        awaited, self.awaited = self.awaited, ()
+        return News(
+            host=self.host,
+            position=self.position,
+            snapshot=snapshot,
+            machines=tuple(self.machines.values()),
+            scopes=tuple(self.documents.whole(key) for key in sorted(scopes)),
+            rules=self.rules,
+            awaited=awaited,
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(writer)
+        http = h11.Connection(h11.SERVER)
+        try:
+            while True:
+                request = await _read(http, reader)
+                if request is None:
+                    return
+                status, body = await self._answer(request)
+                headers = [("Content-Length", str(len(body)))] if status != 204 else []
+                writer.write(http.send(h11.Response(status_code=status, headers=headers)) or b"")
+                if body:
+                    writer.write(http.send(h11.Data(data=body)) or b"")
+                writer.write(http.send(h11.EndOfMessage()) or b"")
+                await writer.drain()
+                if http.our_state is not h11.DONE:
+                    return
+                http.start_next_cycle()
+        except (OSError, h11.RemoteProtocolError, asyncio.CancelledError):
+            pass
+        finally:
+            self.connections.discard(writer)
+            with contextlib.suppress(RuntimeError):
+                writer.close()
+
+    async def _answer(self, request: Request) -> Answer:
+        if self.other is not None:
+            other = await self.other(request)
+            if other is not None:
+                return other
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            return 401, relay_feed.encode(RelayRefusal(code="unauthorized", message="no"))
+        match request.path:
+            case relay_feed.NEWS_PATH:
+                return await self._news(request)
+            case relay_feed.APPROVALS_PATH:
+                return self._approve(relay_feed.decode_approval(request.body))
+            case relay_feed.SIGHTINGS_PATH:
+                self.seen += relay_feed.decode_sightings(request.body)
+                return 204, b""
+            case relay_feed.REQUESTS_PATH:
+                self.asked_for.append(relay_feed.decode_requests(request.body).scopes)
+                return 204, b""
+        return 404, relay_feed.encode(RelayRefusal(code="not-found"))
+
+    async def _news(self, request: Request) -> Answer:
+        state = request.headers.get(relay_feed.STATE_HEADER)
+        if state is not None:
+            self.states.append(relay_feed.decode_state(state.encode()))
+        after = request.query.get(relay_feed.AFTER, "")
+        self.afters.append(after)
+        if not after or after.rpartition(".")[0] != self.epoch:
+            return 200, relay_feed.encode(self.news(snapshot=True))
+        while after == self.position:
+            if request.query.get(relay_feed.WAIT) == "0":
+                return 204, b""
+            await self.changed.wait()
+        return 200, relay_feed.encode(self.news(snapshot=False))
+
+    def _approve(self, asked: relay_feed.GuestApproval) -> Answer:
+        if asked.machine not in self.machines:
+            return 403, relay_feed.encode(RelayRefusal(code="not-eligible"))
+        for event_id in asked.event_ids:
+            if event_id.upper() not in self.published:
+                return 400, relay_feed.encode(RelayRefusal(code="not-found", event_id=event_id))
+        self.approvals.append(asked)
+        return 200, b""
+
+
+async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Request | None:
+    head: Any = None
+    body = b""
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            data = await reader.read(65536)
+            http.receive_data(data)
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            headers = {name.decode(): value.decode() for name, value in head.headers}
+            return Request(head.method.decode(), head.target.decode(), headers, body)
+        else:
+            return None
+
+
+def event_of(whole: relay_feed.ScopeDocument) -> Event:
+    (one,) = whole.events
+    return one.event
