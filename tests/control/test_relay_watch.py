@@ -1,0 +1,355 @@
+"""Relays that are away: their hosts are held once, by whichever replica, and released."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders import FLEET, MINUTE, NOW, SECOND, mint
+from control.conftest import done
+from forewarn.clock import ManualClock
+from forewarn.control import relay_orders
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.follower import Follower
+from forewarn.control.plane import Plane
+from forewarn.control.relay_watch import SAVE_SECONDS, SETTLE, RelayWatch
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance import relays
+from forewarn.maintenance.model import Hold, HoldKind, Operation, Policy, Queueing, Refused
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import LATE, Relay, RelayToken
+from forewarn.store import memory
+from forewarn.store.port import Store, StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from store.wrapped import Wrapped
+
+BUSY = 5.0
+STARTS = Policy(queue=Queueing.START)
+
+
+class Deaf(Wrapped):
+    """A store that is away when it is told to be, as far as relays are concerned."""
+
+    def __init__(self) -> None:
+        super().__init__(memory.MemoryStore())
+        self.away = False
+
+    def hear(self, relays: Iterable[Relay]) -> None:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        super().hear(relays)
+
+
+class RelayReplica:
+    """A replica's part: a control plane and a watch over a store, at one time with the others."""
+
+    def __init__(self, store: Store, clock: ManualClock, name: str = "a") -> None:
+        self.store = store
+        self.clock = clock
+        feed = Changefeed()
+        follower = Follower(store, feed, clock, replica=name)
+        self.plane = Plane(InlineWriter(store, clock, feed, follower), mint("b"), STARTS)
+        self.all_known = True
+        self.void: list[str] = []
+        self.watch = RelayWatch(
+            self.plane,
+            store,
+            clock,
+            clock,
+            replica=name,
+            scale=1.0,
+            has_all=lambda host, epoch, sequence: self.all_known,
+            on_void=self.void.append,
+        )
+        feed.subscribe(self.watch.learn)
+        self.follower = follower
+        with store.read() as reading:
+            self.watch.fill(reading.relay_tokens().values())
+            follower.begin(reading.position())
+
+    def hear(self, host: str = "h0", wait: float = BUSY) -> None:
+        """A relay asks for news, and is answered after its wait."""
+        heard_at = self.watch.hear(host, version="1", age_seconds=60.0, machines=2, place=("e", 1))
+        self.watch.expect(host, heard_at, wait)
+
+    def look(self) -> None:
+        self.follower.look()
+        run(self.watch.look())
+
+    def token(self, digest: str = "d0", host: str = "h0") -> None:
+        made = RelayToken(digest=digest, host=host, created_by="ann", created_at=NOW)
+        done(self.plane.order_relay(relay_orders.create_token(made)))
+
+    def ask(self, machine: str = "web-0") -> None:
+        request = Request(event_type=EventType.REBOOT, machines=(machine,))
+        done(self.plane.request(request))
+
+    def operation(self, name: str = "1.1") -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([name])[name]
+
+    def holds(self) -> tuple[Hold, ...]:
+        with self.store.read() as reading:
+            return reading.holds()
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(coroutine)
+
+
+@pytest.fixture
+def replica() -> RelayReplica:
+    """A replica that has settled, with a fleet, a token for h0's relay, and a reboot there."""
+    one = RelayReplica(memory.MemoryStore(), ManualClock(NOW))
+    done(one.plane.apply_fleet(FLEET))
+    one.token()
+    one.clock.advance(SETTLE)
+    one.ask()
+    one.hear()
+    one.look()
+    return one
+
+
+def away(replica: RelayReplica, by: timedelta = LATE + (BUSY + 1) * SECOND) -> None:
+    replica.clock.advance(by)
+    replica.look()
+
+
+def test_while_a_relay_is_away_its_host_is_held_and_notice_stands_still(
+    replica: RelayReplica,
+) -> None:
+    before, heard_at = replica.operation(), replica.clock.now()
+    replica.ask("web-1")
+    other = replica.operation("2.1")
+    away(replica)
+    (hold,) = replica.holds()
+    assert (hold.kind, hold.name, hold.by, hold.at) == (HoldKind.HOST, "h0", relays.BY, heard_at)
+    assert replica.operation().held_at == heard_at
+    away(replica, 20 * MINUTE)
+    assert done(replica.plane.advance()) > 0
+    assert replica.operation().status is EventStatus.SCHEDULED
+    replica.hear()
+    replica.look()
+    assert replica.holds() == ()
+    missed = replica.clock.now() - heard_at
+    assert replica.operation().not_before == before.not_before + missed
+    assert replica.operation("2.1").not_before == other.not_before
+    assert replica.operation("2.1").status is EventStatus.STARTED
+
+
+def test_an_operation_that_was_announced_meanwhile_keeps_its_whole_notice(
+    replica: RelayReplica,
+) -> None:
+    replica.clock.advance(8 * SECOND)
+    replica.ask("web-3")
+    announced = replica.operation("2.1")
+    away(replica)
+    assert replica.operation("2.1").held_at == announced.announced_at
+    replica.hear()
+    replica.look()
+    gone = replica.clock.now() - announced.announced_at
+    assert replica.operation("2.1").not_before == announced.not_before + gone
+
+
+def test_a_relay_that_asks_in_time_holds_nothing(replica: RelayReplica) -> None:
+    for _ in range(20):
+        away(replica, BUSY * SECOND + LATE - SECOND)
+        replica.hear()
+        replica.look()
+    assert replica.holds() == ()
+    assert replica.operation().interventions == ()
+
+
+def test_an_operator_may_release_a_host_whose_relay_is_away(replica: RelayReplica) -> None:
+    away(replica)
+    done(replica.plane.release(HoldKind.HOST, "h0", by="ann"))
+    away(replica, MINUTE)
+    assert replica.holds() == ()
+    replica.hear()
+    replica.look()
+    away(replica)
+    assert [hold.by for hold in replica.holds()] == [relays.BY]  # for the next absence
+
+
+def test_a_hold_of_an_operator_is_left_alone_and_followed_by_ours(replica: RelayReplica) -> None:
+    done(replica.plane.hold(HoldKind.HOST, "h0", reason="disk", by="ann"))
+    away(replica)
+    away(replica, MINUTE)
+    assert [hold.by for hold in replica.holds()] == ["ann"]
+    done(replica.plane.release(HoldKind.HOST, "h0", by="ann"))
+    away(replica, SECOND)
+    assert [hold.by for hold in replica.holds()] == [relays.BY]
+
+
+def test_a_host_that_is_released_by_hand_and_held_by_an_operator_stays_held(
+    replica: RelayReplica,
+) -> None:
+    away(replica)
+    done(replica.plane.release(HoldKind.HOST, "h0", by="ann"))
+    done(replica.plane.hold(HoldKind.HOST, "h0", reason="disk", by="ann"))
+    replica.hear()
+    replica.look()
+    assert [hold.by for hold in replica.holds()] == ["ann"]
+
+
+def test_a_host_stays_held_until_its_relay_has_everything(replica: RelayReplica) -> None:
+    away(replica)
+    replica.all_known = False
+    replica.hear()
+    replica.look()
+    assert len(replica.holds()) == 1
+    replica.all_known = True
+    replica.look()
+    assert replica.holds() == ()
+
+
+def test_an_empty_host_is_held_too(replica: RelayReplica) -> None:
+    replica.token("d9", "h9")
+    replica.hear("h9")
+    away(replica)
+    assert sorted(hold.name for hold in replica.holds()) == ["h0", "h9"]
+
+
+def test_a_revoked_relay_holds_nothing(replica: RelayReplica) -> None:
+    away(replica)
+    assert done(replica.plane.order_relay(relay_orders.revoke_tokens("h0"))) == 1
+    assert replica.holds() == ()
+    assert replica.void == ["h0"]
+    assert replica.watch.host_of("d0") is None
+    away(replica, MINUTE)
+    assert replica.holds() == ()
+    with pytest.raises(Refused) as refused:
+        done(replica.plane.order_relay(relay_orders.revoke_tokens("h0")))
+    assert refused.value.code is ErrorCode.NOT_FOUND
+
+
+def test_a_relay_that_was_never_heard_holds_nothing(replica: RelayReplica) -> None:
+    replica.token("d1", "h1")
+    away(replica, 20 * MINUTE)
+    assert [hold.name for hold in replica.holds()] == ["h0"]
+
+
+def test_a_token_is_noted_at_its_first_use_and_the_older_one_is_void(
+    replica: RelayReplica,
+) -> None:
+    assert replica.watch.host_of("d0") == "h0"
+    assert replica.watch.tokens["d0"].used_at is not None
+    replica.token("d1")
+    assert replica.watch.host_of("d0") == "h0"
+    assert replica.watch.host_of("d1") == "h0"
+    assert replica.watch.host_of("d0") is None
+    assert replica.void == ["h0"]
+
+
+def test_a_stall_moves_the_notices_of_its_host_alone(replica: RelayReplica) -> None:
+    replica.ask("web-1")
+    replica.clock.advance(MINUTE)
+    before, other = replica.operation(), replica.operation("2.1")
+    replica.watch.stalled("h0", 30.0)
+    assert replica.operation().not_before == before.not_before + 30 * SECOND
+    assert replica.operation("2.1") == other
+    assert replica.holds() == ()
+    replica.watch.stalled("h0", 4.0)
+    assert replica.operation().not_before == before.not_before + 30 * SECOND
+
+
+def test_a_stall_during_an_absence_counts_once(replica: RelayReplica) -> None:
+    before, heard_at = replica.operation(), replica.clock.now()
+    away(replica, MINUTE)
+    replica.hear()
+    replica.watch.stalled("h0", 55.0)
+    replica.look()
+    assert replica.operation().not_before == before.not_before + (replica.clock.now() - heard_at)
+
+
+def test_a_restart_remembers_who_is_held_and_gives_relays_time_to_come_back(
+    replica: RelayReplica,
+) -> None:
+    again = RelayReplica(replica.store, replica.clock)
+    again.look()
+    away(again, SETTLE + LATE)
+    assert again.holds() == ()
+    away(again, SECOND)
+    assert len(again.holds()) == 1
+    last = RelayReplica(replica.store, replica.clock)
+    last.look()
+    last.hear()
+    last.look()
+    assert last.holds() == ()
+
+
+def test_what_was_not_written_while_the_store_was_away_is_written_later() -> None:
+    store = Deaf()
+    replica = RelayReplica(store, ManualClock(NOW))
+    replica.token()
+    replica.hear()
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        replica.look()
+    store.away = False
+    replica.clock.advance(MINUTE)
+    replica.look()
+    with store.read() as reading:
+        assert list(reading.relays()) == ["h0"]
+
+
+def pair() -> tuple[RelayReplica, RelayReplica]:
+    store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
+    one, two = (RelayReplica(store, clock, name) for name in "ab")
+    done(one.plane.apply_fleet(FLEET))
+    one.token()
+    one.ask()
+    clock.advance(SETTLE)
+    for each in (one, two):
+        each.look()
+    clock.advance(SAVE_SECONDS * SECOND)
+    return one, two
+
+
+def test_a_relay_that_another_replica_heard_is_present() -> None:
+
+    one, two = pair()
+    one.hear()
+    for _ in range(20):
+        one.clock.advance(2 * SECOND)
+        two.hear(wait=60.0)
+        two.look()
+        one.look()
+    assert one.holds() == ()
+    assert one.watch.relays["h0"].replica == "b"
+
+
+def test_a_replica_that_lives_on_holds_and_releases_for_one_that_died() -> None:
+    one, two = pair()
+    one.hear()
+    one.look()
+    two.clock.advance(2 * SECOND)
+    two.look()
+    two.clock.advance(LATE + MINUTE)
+    two.look()
+    assert [hold.by for hold in two.holds()] == [relays.BY]
+    two.clock.advance(2 * SECOND)
+    two.hear()
+    two.look()
+    assert two.holds() == ()
+
+
+def test_two_replicas_hold_once_and_either_releases() -> None:
+    one, two = pair()
+    one.hear()
+    one.look()
+    two.clock.advance(2 * SECOND)
+    two.look()
+    one.clock.advance(LATE + MINUTE)
+    for each in (one, two, one, two):
+        each.look()
+    assert len(one.holds()) == 1
+    assert len(one.operation().interventions) == 1
+    one.clock.advance(2 * SECOND)
+    two.hear()
+    two.look()
+    one.look()
+    assert one.holds() == ()
+    assert len(one.operation().interventions) == 2

@@ -1,0 +1,175 @@
+"""Which hosts are held because their relays are away, and which tokens are valid."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import MINUTE, NOW, SECOND
+from forewarn.maintenance import relays
+from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayTerms, RelayToken
+
+TERMS = RelayTerms(replica="a", since=NOW - 100 * MINUTE, tokens={"h1": NOW - 90 * MINUTE})
+
+SECONDS = st.integers(-300, 300).map(lambda seconds: NOW + seconds * SECOND)
+
+
+def relay(heard_at: datetime = NOW, waits: timedelta = MINUTE, **fields: object) -> Relay:
+    known: dict[str, object] = {
+        "host": "h1",
+        "replica": "a",
+        "version": "1",
+        "started_at": NOW - MINUTE,
+        "heard_at": heard_at,
+        "due_at": heard_at + waits,
+        "epoch": "e",
+        "sequence": 7,
+        "machines": 3,
+    }
+    return msgspec.convert(known | fields, Relay)
+
+
+def token(digest: str, minutes: int, host: str = "h1", *, used: bool = False) -> RelayToken:
+    made = NOW + minutes * MINUTE
+    return RelayToken(
+        digest=digest, host=host, created_by="ann", created_at=made, used_at=made if used else None
+    )
+
+
+def held(heard: Relay, now: datetime, terms: RelayTerms = TERMS, *, all_of_it: bool = True) -> str:
+    """What is to be done about one relay: `hold SECONDS` before now, `release`, or nothing."""
+    found = relays.judge([heard], terms, lambda _: all_of_it, now)
+    if found.hold:
+        ((about, since),) = found.hold
+        assert about is heard
+        assert found.release == ()
+        return f"hold {(now - since).total_seconds():g}"
+    return "release" if found.release else ""
+
+
+def test_a_relay_is_away_once_its_next_request_is_late_and_since_its_last() -> None:
+    due = NOW + MINUTE
+    assert held(relay(), due + LATE) == ""
+    assert held(relay(), due + LATE + SECOND) == "hold 66"
+
+
+def test_what_another_replica_heard_may_come_later() -> None:
+    heard = relay(replica="b")
+    assert held(heard, NOW + MINUTE + LATE + HEARSAY) == ""
+    assert held(heard, NOW + MINUTE + LATE + HEARSAY + SECOND) == "hold 72"
+
+
+def test_an_absence_counts_only_since_this_replica_has_known_what_all_hear() -> None:
+    started = msgspec.structs.replace(TERMS, since=NOW + 10 * MINUTE)
+    assert held(relay(), NOW + 10 * MINUTE + LATE, started) == ""
+    assert held(relay(), NOW + 10 * MINUTE + LATE + SECOND, started) == "hold 6"
+
+
+def test_in_scaled_time_a_relay_has_as_many_real_seconds() -> None:
+    scaled = msgspec.structs.replace(TERMS, scale=90.0)
+    assert held(relay(), NOW + MINUTE + 90 * LATE, scaled) == ""
+    assert held(relay(), NOW + MINUTE + 90 * LATE + SECOND, scaled) != ""
+
+
+def test_a_host_is_held_once_for_each_absence() -> None:
+    late = NOW + 5 * MINUTE
+    assert held(relay(held_for=NOW), late) == ""
+    assert held(relay(held_for=NOW - MINUTE), late) == "hold 300"
+
+
+def test_a_host_is_released_when_its_relay_is_back_and_has_everything() -> None:
+    back = relay(held_for=NOW - MINUTE)
+    assert held(back, NOW, all_of_it=False) == ""
+    assert held(back, NOW) == "release"
+    assert held(relay(), NOW) == ""
+
+
+def test_a_host_without_a_token_is_not_held_but_released() -> None:
+    nobodys = msgspec.structs.replace(TERMS, tokens={})
+    late = NOW + 5 * MINUTE
+    assert held(relay(), late, nobodys) == ""
+    assert held(relay(held_for=NOW), late, nobodys, all_of_it=False) == "release"
+
+
+def test_what_was_heard_by_an_older_token_holds_nothing() -> None:
+    again = msgspec.structs.replace(TERMS, tokens={"h1": NOW + SECOND})
+    assert held(relay(), NOW + 5 * MINUTE, again) == ""
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda host, replica, heard_at, wait, held_for: relay(
+                heard_at, wait * SECOND, host=host, replica=replica, held_for=held_for
+            ),
+            st.sampled_from(["h1", "h2", "h3"]),
+            st.sampled_from(["a", "b"]),
+            SECONDS,
+            st.integers(0, 60),
+            st.none() | SECONDS,
+        ),
+        max_size=3,
+        unique_by=lambda one: one.host,
+    ),
+    st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), SECONDS),
+    SECONDS,
+    SECONDS,
+    st.booleans(),
+)
+def test_nobody_is_held_early_or_twice_or_released_while_away(
+    heard: list[Relay],
+    tokens: dict[str, datetime],
+    since: datetime,
+    now: datetime,
+    all_of_it: bool,
+) -> None:
+    terms = RelayTerms(replica="a", since=since, tokens=tokens)
+    found = relays.judge(heard, terms, lambda _: all_of_it, now)
+    assert {one.host for one, _ in found.hold}.isdisjoint(one.host for one in found.release)
+    for one, from_then in found.hold:
+        assert one.host in tokens
+        assert one.held_for != one.heard_at
+        assert now - one.due_at > LATE
+        assert since <= from_then <= now - LATE
+        assert from_then >= one.heard_at or from_then == since
+        # Once it is held for that, nothing is done about it again until it is heard.
+        marked = msgspec.structs.replace(one, held_for=one.heard_at)
+        assert not relays.judge([marked], terms, lambda _: True, now)
+    for one in found.release:
+        assert one.held_for is not None
+        assert (
+            one.host not in tokens
+            or (
+                all_of_it
+                and not (tokens[one.host] <= one.heard_at and relays.is_away(one, terms, now))
+            )
+            or one.heard_at < tokens[one.host]
+        )
+
+
+@pytest.mark.parametrize(
+    ("known", "void"),
+    [
+        ([], ()),
+        ([token("a", 0, used=True)], ()),
+        ([token("a", 0)], ()),
+        ([token("a", 0, used=True), token("b", 1)], ("b",)),
+        ([token("a", 0), token("b", 1)], ("a",)),
+        ([token("a", 0, used=True), token("b", 1, used=True)], ("a",)),
+        ([token("a", 0, "h2"), token("b", 1, "h2")], ()),
+    ],
+)
+def test_a_new_token_leaves_the_one_in_use_valid(
+    known: list[RelayToken], void: tuple[str, ...]
+) -> None:
+    assert relays.issue(known, token("new", 9)) == void
+    assert len([t for t in known if t.host == "h1"]) - len(void) < relays.MAX_TOKENS
+
+
+def test_a_token_that_is_used_first_voids_the_older_ones_of_its_host() -> None:
+    known = [token("a", 0, used=True), token("b", 1), token("c", 2), token("d", 0, "h2")]
+    assert relays.use(known, known[1]) == ("a",)
+    assert relays.use(known, known[2]) == ("a", "b")
+    assert relays.use(known, known[0]) == ()
