@@ -5,12 +5,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import requests
+
+from forewarn.testing import Emulator
 
 PATIENCE = 60.0
 """Real seconds that end a test which would hang otherwise."""
@@ -187,3 +190,33 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     idle = "import time; time.sleep(60)"
     done = run("--", "sh", quick, sys.executable, "-c", handler or idle)
     assert done.returncode == status, done.stderr
+
+
+def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
+    file = tmp_path / "recorded.txt"
+    record = [sys.executable, "-m", "forewarn", "record", str(file), "--once"]
+    with running() as at:
+        machine = {"event_type": "Reboot", "machines": ["vm-0"], "by": "anna"}
+        order(at["operators"], "maintenance", **machine)
+        asked = get(at["guests"])
+        done = subprocess.run(
+            [*record, "--endpoint", at["guests"], "--keep-names"], timeout=PATIENCE, check=False
+        )
+        assert done.returncode == 0
+        again = subprocess.run(record, timeout=PATIENCE, check=False, capture_output=True)
+        assert again.returncode == 2
+    with Emulator() as emulator:
+        emulator.machine("vm-0")
+        read = []
+        over = threading.Event()
+
+        def read_on() -> None:
+            while not over.is_set():
+                read.append(get(emulator.endpoint).content)
+
+        thread = threading.Thread(target=read_on)
+        thread.start()
+        emulator.play(file, PATIENCE)
+        over.set()
+        thread.join()
+    assert asked.content in read

@@ -16,6 +16,7 @@
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     emulator     `forewarn emulator`
+    record       `forewarn record`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     operator     the operator plane, as the commands ask it

@@ -22,6 +22,7 @@ from forewarn.cli import (
     maintenance,
     operations,
     output,
+    record,
     relay,
     serve,
     simulate,
@@ -60,6 +61,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "agent": agent.app,
     "simulate": simulate.simulate,
     "emulator": emulator.emulator,
+    "record": record.record,
     "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""

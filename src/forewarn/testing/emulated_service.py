@@ -30,12 +30,14 @@ from forewarn.maintenance.model import (
     Sighting,
     key,
 )
+from forewarn.protocol import codec
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
 from forewarn.testing import parser
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness, Impossible
+from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
 
@@ -80,6 +82,8 @@ class EmulatedService(Harness):
         self._timer: asyncio.TimerHandle | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
         """What is to be called, and when."""
+        self._replayed = 0
+        """How often the recorded document was read."""
         self._ends_itself = True
         """Whether maintenance that has started ends after its usual time."""
         self._asked: dict[str, datetime] = {}
@@ -375,6 +379,7 @@ class EmulatedService(Harness):
             ScriptError: It breaks the rules of the language, or changes the emulator's settings.
         """
         self.origin = self.clock.now()
+        self.wire.replay = None
         played = parser.parse(text, name, self.origin)
         if played.policy != Policy():
             message = f"{name}: settings are the emulator's: Emulator(rules=...)"
@@ -396,6 +401,27 @@ class EmulatedService(Harness):
     def trust_clock(self) -> None:
         """Refuse: a clock that never jumps is never doubted."""
         raise Impossible("the emulator's clock is always trusted")
+
+    def replay(self, answer: RecordedAnswer) -> None:
+        """Answer requests for events with a recorded document from now on, and take approvals."""
+        began, date = self.clock.now(), answer.date
+        self._replayed = 0
+
+        def give(exchange: Exchange) -> bytes:
+            if exchange.concerns is Concerns.APPROVALS:
+                return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+            self._replayed += 1
+            now = self.clock.now() if date is None else date + (self.clock.now() - began)
+            return answer.message(codec.http_date(now).decode())
+
+        self.wire.replay = give
+
+    def has_read(self, machine: str) -> str:
+        """Return "" once handlers have read what is replayed twice; else what is so instead.
+
+        Twice, as a handler may ask again before it believes that an event is gone.
+        """
+        return "" if self._replayed >= 2 else f"{machine} has read it {self._replayed} times, not 2"
 
     def add_faults(self, wanted: list[Fault]) -> None:
         """Let these go wrong, one after another."""

@@ -34,6 +34,7 @@ from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Transaction
 from forewarn.testing.faults import Fault
+from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.trace import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -306,6 +307,14 @@ class Harness:
                 up_since=self.beginning,
                 clock=self._watch.clock_doubt(),
             )
+
+    def replay(self, answer: RecordedAnswer) -> None:
+        """Refuse: no handler is there to get it."""
+        raise Impossible(f"no handler to get {len(answer.body)} characters: use an emulator")
+
+    def has_read(self, machine: str) -> str:
+        """Refuse: no handler is there to read."""
+        raise Impossible(f"no handler of {machine} to read anything: use an emulator")
 
     def add_faults(self, wanted: list[Fault]) -> None:
         """Refuse: nothing is between the guests of a scenario and their server."""

@@ -28,6 +28,7 @@ from forewarn.protocol.tolerant import Listed
 from forewarn.server.settings import RulesSettings
 from forewarn.testing import faults
 from forewarn.testing.harness import BEGINNING, Harness
+from forewarn.testing.record import RecordedAnswer
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 MAX_LINES: Final = 10_000
@@ -334,6 +335,7 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     "faults FAULT CONDITIONS": lambda harness, name, values: harness.add_faults(
         faults.named(name, **values)
     ),
+    "endpoint answers ANSWER": lambda harness, answer: harness.replay(answer),
     "server starts": Harness.start,
     "server is killed WHEN": lambda harness, in_commit: (
         harness.doom() if in_commit else harness.kill()
@@ -344,6 +346,7 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     ),
     "expect SUBJECT by VERSION sees EVENTS": _document,
     "expect SUBJECT is on host HOST": _host,
+    "expect SUBJECT has read it": lambda harness, name: harness.has_read(name),
     "expect SUBJECT is STATE": _operation,
     "expect no operation OPERATION": lambda harness, name: _operation(harness, name, {}),
     "expect no machine NAME": lambda harness, name: _host(harness, name, None),
@@ -487,6 +490,7 @@ def _expected_alerts(words: "_Words") -> set[tuple[AlertKind, str]]:
 
 SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
     "ALERTS": _expected_alerts,
+    "ANSWER": lambda words: words.block(RecordedAnswer),
     "ATTEMPT": lambda words: words.number("a number") if words.take("as", "attempt") else None,
     "BLOCK": lambda words: words.block(fleet.Fleet),
     "BY": _by,

@@ -101,6 +101,8 @@ class Wire:
         self.on_answer = on_answer
         self.call_later = call_later
         self.faults = FaultPlan()
+        self.replay: Callable[[Exchange], bytes] | None = None
+        """What answers requests for events, and approvals, in place of the guest plane."""
         self.is_away = False
         """Whether every connection is closed at once."""
         self.exchanges: deque[Exchange] = deque(maxlen=MAX_EXCHANGES)
@@ -248,7 +250,11 @@ class WireConnection(asyncio.Protocol):
         exchange = self._exchange = self._wire.record(request, body)
         fault = self._wire.faults.next(exchange.concerns, exchange.machine)
         if fault is None:
-            self._ask(exchange, data)
+            replay = self._wire.replay
+            if replay is None or exchange.concerns is Concerns.INSTANCE:
+                self._ask(exchange, data)
+            else:
+                self._answer_soon(exchange, replay(exchange), keep=keep)
             return
         exchange.fault = fault.kind
         if fault.kind in faults.REWRITTEN:
@@ -266,16 +272,20 @@ class WireConnection(asyncio.Protocol):
                 self._wire.go_away(fault.seconds)
             self._wire.on_answer(exchange)
         else:
-            self._wire.later(lambda: self._make_up(exchange, fault, keep=keep))
+            self._answer_soon(exchange, faults.made_up(fault, keep=keep), keep=keep)
 
-    def _make_up(self, exchange: Exchange, fault: Fault, *, keep: bool) -> None:
-        answer = faults.made_up(fault, keep=keep)
-        self._take(exchange, answer)
-        self._outer.write(answer)
-        if keep:
-            self._read()
-        else:
-            self._outer.close()
+    def _answer_soon(self, exchange: Exchange, answer: bytes, *, keep: bool) -> None:
+        """Answer in place of the guest plane."""
+
+        def give() -> None:
+            self._take(exchange, answer)
+            self._outer.write(answer)
+            if keep:
+                self._read()
+            else:
+                self._outer.close()
+
+        self._wire.later(give)
 
     def _ask(self, exchange: Exchange, data: bytes) -> None:
         if self._is_lost:

@@ -1,0 +1,129 @@
+"""What is recorded of an endpoint, and that it is played back to the byte."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import requests
+
+import forewarn
+from forewarn.testing import Emulator
+from forewarn.testing.record import Recording
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PATIENCE = 30.0
+EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
+HEADERS = (
+    ("Content-Type", "application/json; charset=utf-8"),
+    ("Server", "IMDS/150.870.65.1854"),
+    ("Date", "Sun, 01 Mar 2026 12:00:00 GMT"),
+    ("x-ms-request-id", "3b6d3a8e-0000-4000-8000-000000000000"),
+)
+NOTHING = b'{"DocumentIncarnation":1,"Events":[]}'
+# The blanks are the server's own: they come back as they were.
+DOCUMENT = (
+    b'{ "DocumentIncarnation": 2, "Events":[{"EventId":"%s","EventStatus":"Scheduled",'
+    b'"EventType":"Reboot","ResourceType":"VirtualMachine","Resources":["shop-db-1","shop-db-2"],'
+    b'"NotBefore":"Sun, 01 Mar 2026 12:15:00 GMT","Description":"shop-db-1 \\"is\\" restarted.",'
+    b'"EventSource":"Platform","DurationInSeconds":-1}]}' % EVENT_ID.encode()
+)
+
+
+def recorded(*, keep_names: bool) -> str:
+    recording = Recording("shop-db-2", keep_names=keep_names)
+    text = recording.beginning()
+    for minutes, body in enumerate((NOTHING, DOCUMENT, DOCUMENT, NOTHING)):
+        text += recording.answer(body, HEADERS, NOON + timedelta(minutes=minutes))
+    return text
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recorded.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def get(emulator: Emulator) -> requests.Response:
+    return requests.get(
+        f"{emulator.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
+        headers={"Metadata": "true"},
+        timeout=PATIENCE,
+    )
+
+
+def test_a_document_is_recorded_once_and_with_its_time() -> None:
+    text = recorded(keep_names=True)
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("at ")] == [
+        "0s",
+        "60s",
+        "180s",
+    ]
+
+
+def test_names_and_ids_are_made_up_unless_they_are_to_be_kept() -> None:
+    for secret in ("shop", "db", EVENT_ID, "3b6d3a8e"):
+        assert secret not in recorded(keep_names=False)
+    kept = recorded(keep_names=True)
+    assert EVENT_ID in kept
+    assert 'name = "shop-db-2"' in kept
+
+
+def test_what_is_no_document_is_not_recorded() -> None:
+    for body in (b"<html>", b"{}", b'{"Events":[{}]}', b"\xff"):
+        with pytest.raises(ValueError, match="document"):
+            Recording("").answer(body, HEADERS, NOON)
+
+
+def test_documents_come_back_to_the_byte(tmp_path: Path) -> None:
+    seen: list[requests.Response] = []
+    over = threading.Event()
+    with Emulator(beginning=NOON + timedelta(days=400)) as emulator:
+
+        def read_all() -> None:
+            while not over.is_set():
+                seen.append(get(emulator))
+
+        emulator.machine("other")  # before the recording's own fleet
+        thread = threading.Thread(target=read_all)
+        thread.start()
+        emulator.play(write(tmp_path, recorded(keep_names=True)), PATIENCE)
+        over.set()
+        thread.join()
+    told = [answer for answer in seen if answer.headers["Server"] == HEADERS[1][1]]
+    bodies = [answer.content for answer in told]
+    assert list(dict.fromkeys(bodies)) == [NOTHING, DOCUMENT]
+    assert bodies[-1] == NOTHING
+    # The server's date goes on with the emulator's clock, from what it was.
+    dates = {answer.headers["Date"] for answer in told}
+    assert HEADERS[2][1] in dates
+    assert dates <= {f"Sun, 01 Mar 2026 12:0{minutes}:00 GMT" for minutes in range(3)}
+
+
+def test_a_handler_meets_a_recorded_event(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Emulator() as emulator:
+        machine = emulator.machine("vm-0")
+
+        def handle() -> None:
+            pace = forewarn.Pace(poll_seconds=0.05)
+            with forewarn.Client(machine.endpoint, pace=pace) as client:
+                for change in client.watch(mine=True):
+                    told.append(change.kind)
+                    if change.appeared:
+                        client.approve(change.event)
+                    if change.gone:
+                        return
+
+        thread = threading.Thread(target=handle)
+        thread.start()
+        emulator.play(write(tmp_path, recorded(keep_names=False)), PATIENCE)
+        thread.join()
+        approvals = [e for e in emulator.requests if e.method == "POST"]
+    assert told == ["appeared", "gone"]
+    assert [exchange.status for exchange in approvals] == [200]
+
+
+def test_a_recording_that_nobody_reads_does_not_hold(tmp_path: Path) -> None:
+    with Emulator() as emulator, pytest.raises(forewarn.testing.ScenarioBroken):
+        emulator.play(write(tmp_path, recorded(keep_names=False)), 0)
