@@ -442,6 +442,10 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/hosts",
         "GET /v1/hosts/{name}",
         "POST /v1/hosts/drain",
+        "GET /v1/rollouts",
+        "POST /v1/rollouts",
+        "GET /v1/rollouts/{number}",
+        "POST /v1/rollouts/{number}/orders",
         "POST /v1/relays/tokens",
         "DELETE /v1/relays/tokens",
         "POST /v1/hosts/{name}/orders",
@@ -506,6 +510,17 @@ BODIES = {
     "POST /v1/relays/tokens": {"host": "h1", "by": "ann"},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop", "by": "ann"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1", "by": "ann"},
+    "POST /v1/rollouts": {
+        "event_type": "Reboot",
+        "tags": {"role": "leader"},
+        "policy": {
+            "at_once": "10%",
+            "waves": ["1", "rest"],
+            "windows": ["daily 22:00-23:00"],
+            "blackouts": [{"opens": "2026-03-01T13:00:00Z", "closes": "2026-03-01T14:00:00Z"}],
+        },
+    },
+    "POST /v1/rollouts/{number}/orders": {"order": "skip", "unit": "h1", "by": "ann"},
 }
 
 
@@ -528,6 +543,7 @@ def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "scope", "name": "web"})
     client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"]})
+    client.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
     named = {"scopes": "web", "hosts": "h1", "machines": "web-0"}
     described = client.get("/v1/schema")
     judge = Judge(described["components"]["schemas"])

@@ -8,6 +8,7 @@
     fleet_file   reads and writes fleet files, and names their entries in errors
     fleet_libvirt  `forewarn fleet import` and `tag`
     maintenance  `forewarn schedule` and `forewarn maintenance`
+    rollout      `forewarn rollout`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
     host         `forewarn host`

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli import operations, output, times
+from forewarn.cli import operations, output, rollout, times
 from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
@@ -63,70 +63,130 @@ WithoutNoticeOption = Annotated[
 ]
 
 
+TypeArgument = Annotated[
+    Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
+    argument("TYPE", "What happens to the machines."),
+]
+ScopeOption = Annotated[
+    list[str] | None, option("--scope", "NAME", "All machines of this scope. Repeatable.")
+]
+HostOption = Annotated[
+    list[str] | None,
+    option("--host", "NAME", "All machines on this host, of any scope. Repeatable."),
+]
+TagOption = Annotated[
+    list[str] | None,
+    option("--tag", "KEY=VALUE", "The machines with this tag; repeated: with all of them."),
+]
+SourceOption = Annotated[
+    EventSource,
+    option("--source", "SOURCE", "Who causes it: platform or user.", case_sensitive=False),
+]
+NoNoticeOption = Annotated[
+    bool, flag("--no-notice", "The machine has already failed: start at once, without notice.")
+]
+LiveMigrationOption = Annotated[
+    bool, flag("--live-migration", "The freeze is a live migration to another host.")
+]
+ToHostOption = Annotated[
+    str, option("--to-host", "NAME", "Where a redeploy or a live migration goes.")
+]
+
+
 @asks
 def schedule(
-    kind: Annotated[
-        Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
-        argument("TYPE", "What happens to the machines."),
-    ],
+    kind: TypeArgument,
     targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
     *,
-    scope: Annotated[str, option("--scope", "NAME", "All machines of this scope.")] = "",
-    host: Annotated[str, option("--host", "NAME", "All machines on this host, of any scope.")] = "",
+    scope: ScopeOption = None,
+    host: HostOption = None,
+    tag: TagOption = None,
     not_before: NotBeforeOption = None,
     opens: OpensOption = None,
     closes: ClosesOption = None,
     duration: DurationOption = "-1",
     description: DescriptionOption = None,
-    source: Annotated[
-        EventSource,
-        option("--source", "SOURCE", "Who causes it: platform or user.", case_sensitive=False),
-    ] = EventSource.PLATFORM,
-    no_notice: Annotated[
-        bool, flag("--no-notice", "The machine has already failed: start at once, without notice.")
-    ] = False,
+    source: SourceOption = EventSource.PLATFORM,
+    no_notice: NoNoticeOption = False,
     without_notice: WithoutNoticeOption = False,
     indivisible: IndivisibleOption = False,
-    live_migration: Annotated[
-        bool, flag("--live-migration", "The freeze is a live migration to another host.")
-    ] = False,
-    to_host: Annotated[
-        str, option("--to-host", "NAME", "Where a redeploy or a live migration goes.")
-    ] = "",
+    live_migration: LiveMigrationOption = False,
+    to_host: ToHostOption = "",
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
     service: OperatorClient,
 ) -> None:
-    """Ask for maintenance of machines, a scope or a host.
+    """Ask for maintenance of machines, scopes or hosts.
 
     It is announced to the guests, and starts when they approve it or its notice is over. The
     update domains of a scope are taken one after another: the next is announced when the one
     before has ended well and its machines are back. The machines of a host go down together; if
     they are in several update domains of one scope, one domain goes after another, unless
     --indivisible is given.
+
+    Several scopes or hosts, or a tag, are a rollout: one has its turn after another, and it halts
+    when one fails. 'forewarn rollout' shows it, and has more to choose from.
     """
-    if sum(map(bool, (targets, scope, host))) != 1:
-        raise typer.BadParameter("expected names of machines, or --scope, or --host")
     if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")
     given = {"not_before": not_before, "opens_at": opens, "closes_at": closes}
     moments = {name: times.moment(text) for name, text in given.items() if text is not None}
-    body: dict[str, object] = {
+    for_one: dict[str, object] = {
+        "no_notice": no_notice,
+        "indivisible": indivisible,
+        "live_migration": live_migration,
+        "to_host": to_host,
+        **{name: service.moment(moment) for name, moment in moments.items()},
+    }
+    for_all: dict[str, object] = {
         "event_type": kind.capitalize(),
         "machines": targets or [],
-        "scope": scope,
-        "host": host,
         "source": source,
         "duration_seconds": times.duration_seconds(duration),
         "description": description,
-        "live_migration": live_migration,
-        "to_host": to_host,
-        "no_notice": no_notice,
         "without_notice": without_notice,
-        "indivisible": indivisible,
-        **{name: service.moment(moment) for name, moment in moments.items()},
     }
-    path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
-    service.post(path, **body).show(_draw_plan)
+    _schedule(
+        service,
+        for_all,
+        for_one,
+        scopes=scope or [],
+        hosts=host or [],
+        tags=tag or [],
+        dry_run=dry_run,
+    )
+
+
+def _schedule(
+    service: OperatorClient,
+    for_all: dict[str, object],
+    for_one: dict[str, object],
+    *,
+    scopes: list[str],
+    hosts: list[str],
+    tags: list[str],
+    dry_run: bool,
+) -> None:
+    """Ask for one maintenance, or for a rollout where there are several targets."""
+    named = len(scopes) + len(hosts) + bool(for_all["machines"])
+    if not named and not tags:
+        raise typer.BadParameter("expected names of machines, --scope, --host or --tag")
+    if named == 1 and not tags:
+        body = {**for_all, **for_one, "scope": "".join(scopes), "host": "".join(hosts)}
+        path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
+        service.post(path, **body).show(_draw_plan)
+        return
+    for name in (name for name, value in for_one.items() if value):
+        what = name.removesuffix("_at").replace("_", "-")
+        raise typer.BadParameter(f"--{what} is for one scope, one host or named machines only")
+    rollout.ask(
+        service,
+        dry_run=dry_run,
+        hosts=hosts,
+        scopes=scopes,
+        tags=rollout.tags_of(tags),
+        drain=False,
+        **for_all,
+    )
 
 
 @app.command("list")

@@ -71,9 +71,10 @@ class Answer:
         if self.as_json:
             output.document(self.tree())
             return
-        from forewarn.server.operator import schemas
+        from forewarn.server.operator import rollout_schemas, schemas
 
-        shape, *_ = typing.get_type_hints(draw, localns={"schemas": schemas}).values()
+        shapes = {"schemas": schemas, "rollout_schemas": rollout_schemas}
+        shape, *_ = typing.get_type_hints(draw, localns=shapes).values()
         found = self.read(shape)
         draw(found)
         if cursor := getattr(found, "next", ""):

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from forewarn.maintenance import model
+from forewarn.maintenance.rollout_model import Rollout, RolloutState
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -65,6 +66,10 @@ class AlertKind(StrEnum):
     """The fleet and the hosts' domains differ."""
     HOST_STUCK = "host-stuck"
     """The drain of a host waits for an operator."""
+    ROLLOUT_HALTED = "rollout-halted"
+    """Units of a rollout failed."""
+    ROLLOUT_WAITS = "rollout-waits"
+    """The next wave of a rollout waits for an operator."""
     RELAY_AWAY = "relay-away"
     """The relay of a host does not ask for news, and nothing of the host starts."""
     LOST_CHANGES = "lost-changes"
@@ -158,6 +163,18 @@ def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
             message += f"see 'forewarn host show {drain.host}'"
             about = f"host {drain.host}"
             yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
+
+
+def of_rollouts(rollouts: Iterable[Rollout]) -> Iterator[Alert]:
+    """Yield an alert for each rollout that waits for an operator."""
+    for rollout in rollouts:
+        about = f"rollout {rollout.number}"
+        if rollout.state is RolloutState.HALTED:
+            message = f"halted: {rollout.reason}; see 'forewarn rollout show {rollout.number}'"
+            yield Alert(AlertKind.ROLLOUT_HALTED, about, message, rollout.changed_at)
+        elif rollout.unconfirmed:
+            assert rollout.wave_at is not None
+            yield Alert(AlertKind.ROLLOUT_WAITS, about, rollout.reason, rollout.wave_at)
 
 
 def _of_ended(operation: model.Operation, waiting: Sequence[str], now: datetime) -> Iterator[Alert]:

@@ -32,7 +32,6 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout_model import (
-    CONFIRM,
     Rollout,
     RolloutPolicy,
     RolloutState,
@@ -388,7 +387,7 @@ def _pause(rollout: Rollout, now: datetime) -> Wait | None:
     if rollout.wave_at is None or rollout.confirmed:
         return None
     name = f"wave {rollout.wave + 1}"
-    if rollout.policy.pause_seconds == CONFIRM:
+    if rollout.unconfirmed:
         why = f"{name} waits for 'forewarn rollout resume {rollout.number}'"
         return Wait(obstacle=Obstacle.CONFIRMATION, why=why)
     until = rollout.wave_at + timedelta(seconds=rollout.policy.pause_seconds)

@@ -162,6 +162,12 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When its state changed last."""
 
     @property
+    def unconfirmed(self) -> bool:
+        """Whether its wave waits for an operator."""
+        confirms = self.policy.pause_seconds == CONFIRM and self.wave_at is not None
+        return confirms and not self.confirmed and self.state is RolloutState.RUNNING
+
+    @property
     def goes_on(self) -> bool:
         """Whether something may still happen to one of its units."""
         if self.state in {RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED}:

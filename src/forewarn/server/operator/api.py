@@ -4,14 +4,14 @@ docs/reference/api.md describes each route; a test compares.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
-from litestar import Litestar, MediaType, Request, Response, delete, get, post, put
+from litestar import Litestar, MediaType, Request, Response, get, put
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
@@ -27,55 +27,40 @@ from forewarn.maintenance import fleet, host_drain, model
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.relays import RelayToken
 from forewarn.server import secret_files
-from forewarn.server.operator import errors, metrics, requests, schemas, views
+from forewarn.server.operator import errors, metrics, requests, rollout_routes, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
 from forewarn.server.operator.requests import (
     Backend,
     EncodedBody,
     SchemaCreator,
-    StrictBody,
     TheBackend,
     one_line,
 )
+from forewarn.server.operator.routing import (
+    ANONYMOUS,
+    FLEET,
+    HOSTS,
+    MAINTENANCE,
+    ROLLOUTS,
+    SERVICE,
+    Limit,
+)
+from forewarn.server.operator.routing import delete as _delete
+from forewarn.server.operator.routing import get as _get
+from forewarn.server.operator.routing import post as _post
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
-Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
 Who = Annotated[str, QueryParameter(max_length=256)]
 InScope = Annotated[str, QueryParameter(name="scope")]
 Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
 ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
 
-FLEET: Final = "fleet"
-MAINTENANCE: Final = "maintenance"
-HOSTS: Final = "hosts"
-SERVICE: Final = "service"
-
-ANONYMOUS: Final = "operator"
-"""The name in history where a request names nobody."""
-
 UNKNOWN: Final = "unknown"
 """The filter for machines without a known host, as after a Redeploy that named no new one."""
 
-Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
-
 _log = structlog.get_logger(__name__)
-
-
-def _get(path: str, tag: str = MAINTENANCE) -> Decorator:
-    return get(path, tags=[tag], responses=RESPONSES)
-
-
-def _post(
-    path: str, body: type[msgspec.Struct], tag: str = MAINTENANCE, status: int = 200
-) -> Decorator:
-    dto: Any = StrictBody.__class_getitem__(body)
-    return post(path, tags=[tag], responses=RESPONSES, status_code=status, dto=dto, return_dto=None)
-
-
-def _delete(path: str, tag: str = MAINTENANCE) -> Decorator:
-    return delete(path, tags=[tag], responses=RESPONSES, status_code=200)
 
 
 # The fleet.
@@ -644,7 +629,11 @@ async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
 
 # The application.
 
-ROUTES: Final = tuple(each for each in list(vars().values()) if isinstance(each, HTTPRouteHandler))
+ROUTES: Final = tuple(
+    each
+    for each in [*vars().values(), *vars(rollout_routes).values()]
+    if isinstance(each, HTTPRouteHandler)
+)
 
 
 class _Tuples(OpenAPISchemaPlugin):
@@ -709,6 +698,7 @@ def application(backend: Backend) -> Litestar:
                 Tag(name=FLEET, description="Machines, and the scopes that they share."),
                 Tag(name=MAINTENANCE, description="Maintenance and its history."),
                 Tag(name=HOSTS, description="Hosts, and their drains."),
+                Tag(name=ROLLOUTS, description="Maintenance of many units by a policy."),
                 Tag(name=SERVICE, description="The service itself."),
             ],
         ),

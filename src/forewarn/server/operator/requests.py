@@ -60,6 +60,7 @@ MAX_FAILURES: Final = 1000
 
 NUMBERS: Final = {
     "maintenances": re.compile(r"[0-9]{1,15}"),
+    "rollouts": re.compile(r"[0-9]{1,15}"),
     "operations": re.compile(r"[0-9]{1,17}\.[0-9]{1,18}"),
 }
 """The keys of lists that are not in the order of names."""
@@ -136,7 +137,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
         drains = self.hosts.drains.values()
-        observed = (*self.observed(), *alerts.of_drains(drains))
+        of_rollouts = alerts.of_rollouts(self.rollouts.rollouts.values())
+        observed = (*self.observed(), *alerts.of_drains(drains), *of_rollouts)
 
         def question(reading: Reading) -> list[alerts.Alert]:
             return alerts.items(

@@ -1,0 +1,413 @@
+"""`forewarn rollout`: maintenance of many units by a policy."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+import typer
+
+from forewarn.cli import output, times
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
+from forewarn.cli.options import argument, flag, option
+
+if TYPE_CHECKING:
+    from forewarn.maintenance.rollout_plan import RolloutForecast
+    from forewarn.server.operator import rollout_schemas
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks of `watch`."""
+
+SHOWN_UNITS: Final = 6
+"""Names of units in one line."""
+
+
+class RolloutVerb(NamedTuple):
+    """What an operator can do about a rollout."""
+
+    text: str
+    """The help of its command."""
+    of_unit: bool = False
+    """Whether it names a unit."""
+
+
+ORDERS: Final = {
+    "pause": RolloutVerb("Ask for nothing further; what is announced goes on."),
+    "resume": RolloutVerb(
+        "Go on after a pause or a halt, or begin the wave that waits for it.\n\n"
+        "Units that have failed stay so, and halt the rollout no more."
+    ),
+    "stop": RolloutVerb(
+        "End a rollout and cancel what has not started.\n\n"
+        "Drains of hosts that have begun go on: 'forewarn host undrain' ends them."
+    ),
+    "skip": RolloutVerb("Leave a unit out.", of_unit=True),
+    "retry": RolloutVerb("Give a unit that failed or was skipped another turn.", of_unit=True),
+}
+
+app = typer.Typer(help="Plan, start and watch rollouts.", no_args_is_help=True)
+
+NumberArgument = Annotated[int, argument("NUMBER", "The rollout.", min=1)]
+UnitArgument = Annotated[str, argument("UNIT", "A host, scope or machine of it.")]
+TypeArgument = Annotated[
+    Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
+    argument("TYPE", "What happens to the machines."),
+]
+HostOption = Annotated[list[str] | None, option("--host", "NAME", "A host. Repeatable.")]
+AllHostsOption = Annotated[bool, flag("--all-hosts", "Every host.")]
+ScopeOption = Annotated[list[str] | None, option("--scope", "NAME", "A scope. Repeatable.")]
+MachineOption = Annotated[list[str] | None, option("--machine", "NAME", "A machine. Repeatable.")]
+TagOption = Annotated[
+    list[str] | None,
+    option("--tag", "KEY=VALUE", "The machines with this tag; repeated: with all of them."),
+]
+AtOnceOption = Annotated[
+    str, option("--at-once", "N|N%", "How many units at once: a number, or a part of all.")
+]
+WavesOption = Annotated[
+    str,
+    option("--waves", "LIST", "How many units each wave has, such as 1,10%,rest. Default: one."),
+]
+PauseOption = Annotated[
+    str, option("--pause", "SPAN|confirm", "Between two waves: a span, or until you resume.")
+]
+SpreadOption = Annotated[
+    str,
+    option("--spread", "BY", "One unit at a time of each host, fault-domain or tag:KEY."),
+]
+WindowOption = Annotated[
+    list[str] | None,
+    option("--window", "WHEN", "When units may start, such as 'Sat,Sun 22:00-04:00'. Repeatable."),
+]
+ZoneOption = Annotated[
+    str, option("--zone", "ZONE", "The time zone of the windows, such as Europe/Berlin.")
+]
+BlackoutOption = Annotated[
+    list[str] | None,
+    option("--blackout", "FROM/TO", "Two RFC 3339 times between which nothing starts."),
+]
+CutoffOption = Annotated[
+    str, option("--cutoff", "SPAN", "Ask for no unit later than this before a window closes.")
+]
+NoticeOption = Annotated[
+    str, option("--notice", "SPAN", "How long guests may take to approve, if longer than usual.")
+]
+StopAfterOption = Annotated[
+    int, option("--stop-after", "N", "Halt after so many failed units.", min=1, max=5000)
+]
+OrderOption = Annotated[
+    Literal["tightest", "listed"],
+    option("--order", "ORDER", "tightest: as many at once as possible; listed: as given."),
+]
+DurationOption = Annotated[
+    str,
+    option(
+        "--duration",
+        "SPAN",
+        "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
+    ),
+]
+DescriptionOption = Annotated[
+    str | None,
+    option(
+        "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
+    ),
+]
+WithoutNoticeOption = Annotated[
+    bool,
+    flag(
+        "--without-notice",
+        "Go on even if some guests get no notice, because they never asked for events.",
+    ),
+]
+NoDrainOption = Annotated[
+    bool,
+    flag("--no-drain", "Do not drain hosts: their machines stop while the host is maintained."),
+]
+
+
+def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
+    def command(
+        kind: TypeArgument,
+        *,
+        host: HostOption = None,
+        all_hosts: AllHostsOption = False,
+        scope: ScopeOption = None,
+        machine: MachineOption = None,
+        tag: TagOption = None,
+        at_once: AtOnceOption = "1",
+        waves: WavesOption = "",
+        pause: PauseOption = "0",
+        spread: SpreadOption = "",
+        window: WindowOption = None,
+        zone: ZoneOption = "UTC",
+        blackout: BlackoutOption = None,
+        cutoff: CutoffOption = "0",
+        notice: NoticeOption = "0",
+        stop_after: StopAfterOption = 1,
+        order: OrderOption = "tightest",
+        duration: DurationOption = "-1",
+        description: DescriptionOption = None,
+        without_notice: WithoutNoticeOption = False,
+        no_drain: NoDrainOption = False,
+        service: OperatorClient,
+    ) -> None:
+        policy = {
+            "at_once": at_once,
+            "waves": [wave.strip() for wave in waves.split(",") if wave.strip()],
+            "pause_seconds": -1 if pause == "confirm" else _seconds(pause),
+            "spread": spread,
+            "windows": window or [],
+            "zone": zone,
+            "blackouts": [_blackout(text) for text in blackout or ()],
+            "cutoff_seconds": _seconds(cutoff),
+            "notice_seconds": _seconds(notice),
+            "stop_after": stop_after,
+            "order": order,
+        }
+        ask(
+            service,
+            dry_run=dry_run,
+            event_type=kind.capitalize(),
+            hosts=host or [],
+            all_hosts=all_hosts,
+            scopes=scope or [],
+            machines=machine or [],
+            tags=tags_of(tag or []),
+            duration_seconds=times.duration_seconds(duration),
+            description=description,
+            without_notice=without_notice,
+            drain=not no_drain,
+            policy=policy,
+        )
+
+    command.__doc__ = text
+    return asks(command)
+
+
+app.command("plan")(
+    _asking(
+        "Show how a rollout would go: waves, machines, the earliest and the latest end.",
+        dry_run=True,
+    )
+)
+app.command("start")(
+    _asking(
+        "Start a rollout: maintenance of many units, one after another.\n\n"
+        "A host, a scope or a machine is a unit. Each is announced and carried out as any other "
+        "maintenance. The rollout halts when a unit fails. Hosts that the connector can drain are "
+        "drained and rebooted.",
+        dry_run=False,
+    )
+)
+
+
+@app.command("list")
+@asks_for_pages
+def list_(*, service: OperatorClient) -> None:
+    """List rollouts, the newest first."""
+    service.pages("/v1/rollouts", "rollouts").show(_draw_list)
+
+
+@app.command()
+@asks
+def show(number: NumberArgument, *, service: OperatorClient) -> None:
+    """Show a rollout, its units, and when it will end."""
+    service.get(f"/v1/rollouts/{number}").show(_draw)
+
+
+@app.command()
+@asks
+def watch(number: NumberArgument, *, service: OperatorClient) -> None:
+    """Show what changes until a rollout is over.
+
+    Exit status: 0 when all units are done, 11 when it halts, is paused or stopped, or waits for
+    you.
+    """
+    from forewarn.server.operator import rollout_schemas
+
+    known: dict[str, str] = {}
+    while True:
+        detail = service.get(f"/v1/rollouts/{number}").read(rollout_schemas.RolloutDetail)
+        for what, now in _facts(detail):
+            if known.get(what) != now:
+                known[what] = now
+                output.say(output.printable(f"{what}  {now}"))
+        rollout = detail.rollout
+        if rollout.state == "done":
+            return
+        resting = rollout.state != "running" and not rollout.units.running
+        if resting or rollout.unconfirmed:
+            message = f"rollout {number} is {rollout.state}: {rollout.reason}"
+            raise Failed(ExitStatus.ALERTS, message)
+        threading.Event().wait(LOOK_EVERY)
+
+
+def _command(order: str) -> Callable[..., None]:
+    def of_rollout(number: NumberArgument, *, service: OperatorClient) -> None:
+        _order(service, number, order)
+
+    def of_unit(number: NumberArgument, unit: UnitArgument, *, service: OperatorClient) -> None:
+        _order(service, number, order, unit)
+
+    return asks(of_unit if ORDERS[order].of_unit else of_rollout)
+
+
+for _name, _each in ORDERS.items():
+    app.command(_name, help=_each.text)(_command(_name))
+
+
+def ask(service: OperatorClient, *, dry_run: bool, **body: Any) -> None:  # noqa: ANN401 - JSON
+    """Plan or start a rollout, and show how it will go."""
+    path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
+    service.post(path, **body).show(_draw_plan)
+
+
+def tags_of(texts: list[str]) -> dict[str, str]:
+    """Read tags written as KEY=VALUE."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not name or not sign or name in found:
+            message = f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once"
+            raise typer.BadParameter(message)
+        found[name] = value
+    return found
+
+
+def _seconds(text: str) -> int:
+    return int(times.span(text).total_seconds())
+
+
+def _blackout(text: str) -> dict[str, str]:
+    begins, sign, ends = text.partition("/")
+    found = [times.moment(part) for part in (begins, ends)] if sign else []
+    moments = [moment.isoformat() for moment in found if isinstance(moment, datetime)]
+    if len(moments) != len(("opens", "closes")):
+        message = f"invalid blackout {text!r}: expected two RFC 3339 times, as FROM/TO"
+        raise typer.BadParameter(message)
+    return dict(zip(("opens", "closes"), moments, strict=True))
+
+
+def _order(service: OperatorClient, number: int, order: str, unit: str = "") -> None:
+    service.post(f"/v1/rollouts/{number}/orders", order=order, unit=unit).show(_draw_state)
+
+
+def _facts(detail: "rollout_schemas.RolloutDetail") -> Iterator[tuple[str, str]]:
+    rollout = detail.rollout
+    yield f"rollout {rollout.number}", _state(rollout)
+    for unit in detail.units:
+        if unit.state != "waiting" or unit.reason:
+            yield unit.name, f"{unit.state}: {unit.reason}" if unit.reason else str(unit.state)
+
+
+def _state(rollout: "rollout_schemas.RolloutView") -> str:
+    return f"{rollout.state}: {rollout.reason}" if rollout.reason else str(rollout.state)
+
+
+def _progress(rollout: "rollout_schemas.RolloutView") -> str:
+    units = rollout.units
+    counts = {
+        "done": units.done,
+        "running": units.running,
+        "failed": units.failed,
+        "skipped": units.skipped,
+        "waiting": units.waiting,
+    }
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def _draw_state(detail: "rollout_schemas.RolloutDetail") -> None:
+    rollout = detail.rollout
+    output.say(output.printable(f"rollout {rollout.number} is {_state(rollout)}"))
+
+
+def _draw_plan(plan: "rollout_schemas.RolloutPlan") -> None:
+    if plan.dry_run:
+        output.note("Nothing is scheduled: this is a plan.")
+    else:
+        output.say(f"rollout {plan.rollout.number}: {plan.rollout.event_type}")
+    _draw_forecast(plan.forecast)
+
+
+def _draw_forecast(forecast: "RolloutForecast") -> None:
+    output.table(
+        forecast.waves,
+        {
+            "WAVE": lambda wave: wave.number,
+            "UNITS": lambda wave: len(wave.units),
+            "MACHINES": lambda wave: wave.machines,
+            "FIRST STARTS": lambda wave: min(unit.earliest_start for unit in wave.units),
+            "EARLIEST END": lambda wave: wave.earliest_end,
+            "LATEST END": lambda wave: wave.latest_end,
+            "NAMES": lambda wave: output.listed([u.name for u in wave.units], None, SHOWN_UNITS),
+        },
+        empty="No unit can go.",
+    )
+    if forecast.latest_end is None:
+        output.note("warning: it does not end: no window of the policy is long enough")
+    if forecast.limited_by:
+        output.note(f"It waits for: {', '.join(forecast.limited_by)}.")
+    if forecast.without_machines:
+        names = output.listed(forecast.without_machines)
+        output.note(f"warning: without machines, and left out: {names}")
+
+
+def _draw_list(page: "rollout_schemas.RolloutPage") -> None:
+    output.table(
+        page.rollouts,
+        {
+            "NUMBER": lambda one: one.number,
+            "TYPE": lambda one: one.event_type,
+            "STATE": lambda one: one.state,
+            "WAVE": lambda one: f"{one.wave}/{one.waves}",
+            "UNITS": _progress,
+            "REQUESTED BY": lambda one: one.requested_by,
+            "AT": lambda one: one.requested_at,
+            "REASON": lambda one: one.reason,
+        },
+        empty="There is no rollout yet: see 'forewarn rollout plan --help'.",
+    )
+
+
+def _draw(detail: "rollout_schemas.RolloutDetail") -> None:
+    rollout, policy = detail.rollout, detail.policy
+    output.pairs(
+        [
+            ("rollout", rollout.number),
+            ("type", rollout.event_type),
+            ("state", _state(rollout)),
+            ("units", _progress(rollout)),
+            ("wave", f"{rollout.wave} of {rollout.waves}"),
+            ("at once", policy.at_once),
+            *(
+                [("windows", f"{', '.join(policy.windows)} {policy.zone}")]
+                if policy.windows
+                else []
+            ),
+            ("requested", f"{times.shown(rollout.requested_at)} by {rollout.requested_by or '-'}"),
+            *([("ordered by", rollout.changed_by)] if rollout.changed_by else []),
+            *(
+                [
+                    ("earliest end", times.shown(detail.forecast.earliest_end)),
+                    ("latest end", times.shown(detail.forecast.latest_end)),
+                ]
+                if detail.forecast is not None
+                else []
+            ),
+        ]
+    )
+    output.say("")
+    output.table(
+        detail.units,
+        {
+            "UNIT": lambda unit: unit.name,
+            "KIND": lambda unit: unit.kind,
+            "WAVE": lambda unit: unit.wave,
+            "STATE": lambda unit: unit.state,
+            "BY": lambda unit: "drain" if unit.drain else unit.maintenance or None,
+            "SINCE": lambda unit: unit.changed_at,
+            "REASON": lambda unit: unit.reason,
+        },
+    )

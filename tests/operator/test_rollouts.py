@@ -1,0 +1,287 @@
+"""Rollouts over the API and at the command line."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
+from forewarn.clock import ManualClock
+from server.running import Client, Running
+
+PATIENCE_SECONDS = 30.0
+"""How long the service is asked for what is about to be so."""
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command in this process; return its exit status and what it printed."""
+    del client  # it applied the fleet
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        socket = service.settings.operator.socket
+        capsys.readouterr()  # what the service logged before
+        status = main.execute([*argv, "--operator", socket])
+        printed = capsys.readouterr()
+        lines = [line for line in printed.out.splitlines() if "[info" not in line]
+        lines = [line for line in lines if "[warn" not in line]
+        return status, "\n".join(lines), printed.err
+
+    return run
+
+
+def start(client: Client, *, dry_run: bool = False, status: int = 201, **body: Any) -> Any:
+    path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
+    answer = client.ask("POST", path, {"event_type": "Reboot", "by": "ann", **body})
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+def order(client: Client, kind: str, unit: str = "", *, number: int = 1, status: int = 200) -> Any:
+    body = {"order": kind, "unit": unit, "by": "ann"}
+    answer = client.ask("POST", f"/v1/rollouts/{number}/orders", body)
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+def until(
+    client: Client,
+    clock: ManualClock,
+    ready: Callable[[Any], bool],
+    *,
+    number: int = 1,
+    approving: bool = True,
+) -> Any:
+    """Approve and let time pass until a rollout is so; return it."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        detail = client.get(f"/v1/rollouts/{number}")
+        if ready(detail):
+            return detail
+        for event in client.get("/v1/events")["events"]:
+            if approving and event["status"] == "Scheduled":
+                client.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+        clock.advance(timedelta(seconds=5))
+    raise AssertionError(detail)
+
+
+def is_state(*states: str) -> Callable[[Any], bool]:
+    return lambda detail: detail["rollout"]["state"] in states
+
+
+def is_running(detail: Any) -> bool:
+    return bool(detail["rollout"]["units"]["running"])
+
+
+def test_a_plan_tells_waves_and_ends_and_starts_nothing(client: Client) -> None:
+    plan = start(client, dry_run=True, hosts=["h0", "h1"], drain=False, duration_seconds=60)
+    assert plan["dry_run"]
+    assert plan["rollout"]["number"] == 0
+    (wave,) = plan["forecast"]["waves"]
+    assert sorted(unit["name"] for unit in wave["units"]) == ["h0", "h1"]
+    assert plan["forecast"]["earliest_end"] < plan["forecast"]["latest_end"]
+    assert client.get("/v1/rollouts")["rollouts"] == []
+
+
+def test_a_rollout_of_machines_runs_to_its_end(client: Client, clock: ManualClock) -> None:
+    started = start(client, machines=["web-0", "web-1"], policy={"waves": ["1", "rest"]})
+    assert started["rollout"]["number"] == 1
+    assert started["rollout"]["waves"] == 2
+    assert started["rollout"]["requested_by"] == "ann"
+    detail = until(client, clock, is_state("done"))
+    assert {unit["state"] for unit in detail["units"]} == {"done"}
+    assert detail["forecast"] is None
+    assert {unit["wave"] for unit in detail["units"]} == {1, 2}
+    (listed,) = client.get("/v1/rollouts")["rollouts"]
+    assert listed["units"]["done"] == 2
+
+
+def test_all_hosts_are_drained_and_rebooted(client: Client, clock: ManualClock) -> None:
+    before = {host["name"]: host["boot_id"] for host in _hosts(client)}
+    start(client, all_hosts=True)
+    until(client, clock, is_state("done"))
+    after = {host["name"]: host["boot_id"] for host in _hosts(client)}
+    assert before.keys() == after.keys()
+    assert all(before[name] != after[name] for name in before)
+
+
+def _hosts(client: Client) -> list[Any]:
+    found: list[Any] = client.get("/v1/hosts")["hosts"]
+    return [client.get(f"/v1/hosts/{host['name']}")["host"] for host in found]
+
+
+def test_a_cancelled_unit_halts_the_rollout_until_an_operator_decides(
+    client: Client, clock: ManualClock
+) -> None:
+    start(client, machines=["web-0", "web-1"])
+    detail = until(client, clock, is_running, approving=False)
+    number = next(unit["maintenance"] for unit in detail["units"] if unit["maintenance"])
+    client.ask("POST", "/v1/cancellations", {"reference": str(number)})
+    detail = until(client, clock, is_state("halted"), approving=False)
+    failed = next(unit["name"] for unit in detail["units"] if unit["state"] == "failed")
+    (alert,) = [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]
+    assert alert["about"] == "rollout 1"
+    order(client, "retry", failed)
+    assert order(client, "resume")["rollout"]["state"] == "running"
+    until(client, clock, is_state("done"))
+    assert not [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]
+
+
+def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
+    client: Client, clock: ManualClock
+) -> None:
+    start(client, machines=["web-0", "web-1", "web-2"], policy={"order": "listed"})
+    until(client, clock, is_running, approving=False)
+    paused = order(client, "pause")
+    assert paused["rollout"]["state"] == "paused"
+    assert paused["rollout"]["changed_by"] == "ann"
+    skipped = order(client, "skip", "web-2")
+    assert skipped["rollout"]["units"]["skipped"] == 1
+    order(client, "stop")
+    detail = until(client, clock, lambda d: not is_running(d), approving=False)
+    assert detail["rollout"]["state"] == "stopped"
+    assert client.get("/v1/events")["events"] == []
+    order(client, "resume", status=409)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"hosts": ["h9"]}, 404),
+        ({"machines": ["web-0"], "policy": {"windows": ["never"]}}, 400),
+        ({"machines": ["web-0"], "policy": {"zone": "Nowhere"}}, 400),
+        ({"machines": ["web-0"], "policy": {"at_once": "0"}}, 400),
+        ({"machines": ["web-0"], "policy": {"wave": ["1"]}}, 400),
+        ({"machines": ["web-0"], "policy": {"stop_after": 0}}, 400),
+        ({"machines": ["web-0"], "description": "a\nb"}, 400),
+        (
+            {
+                "machines": ["web-0"],
+                "policy": {
+                    "blackouts": [{"opens": "2026-03-02T00:00:00", "closes": "2026-03-03T00:00:00"}]
+                },
+            },
+            400,
+        ),
+        ({"machines": ["web-0", "web-0"]}, 201),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(
+    client: Client, body: dict[str, Any], status: int
+) -> None:
+    answer = start(client, dry_run=True, status=status, **body)
+    assert ("error" in answer) is (status != 201)
+
+
+def test_orders_that_make_no_sense_are_refused(client: Client) -> None:
+    order(client, "pause", status=404)
+    start(client, machines=["web-0"])
+    order(client, "skip", status=400)
+    order(client, "pause", "web-0", status=400)
+    order(client, "retry", "web-9", status=404)
+    order(client, "resume", status=409)
+    assert client.ask("GET", "/v1/rollouts/9").status == 404
+
+
+def test_the_list_has_pages(client: Client) -> None:
+    for _ in range(3):
+        start(client, machines=["web-0"])
+    page = client.get("/v1/rollouts?limit=2")
+    assert [one["number"] for one in page["rollouts"]] == [3, 2]
+    rest = client.get(f"/v1/rollouts?limit=2&cursor={page['next']}")
+    assert [one["number"] for one in rest["rollouts"]] == [1]
+    assert rest["next"] == ""
+
+
+# At the command line.
+
+
+def test_the_command_line_plans_starts_orders_and_shows(
+    client: Client, clock: ManualClock, cli: Cli
+) -> None:
+    given = ("reboot", "--machine", "web-0", "--machine", "web-1", "--waves", "1,rest")
+    status, printed, noted = cli("rollout", "plan", *given, "--duration", "1m")
+    assert status == ExitStatus.OK
+    assert "WAVE" in printed
+    assert "plan" in noted
+    status, printed, _ = cli("rollout", "start", *given, "--pause", "confirm")
+    assert status == ExitStatus.OK
+    assert "rollout 1" in printed
+    until(client, clock, is_running, approving=False)
+    assert cli("rollout", "pause", "1")[0] == ExitStatus.OK
+    assert "paused" in cli("rollout", "list")[1]
+    assert cli("rollout", "resume", "1")[0] == ExitStatus.OK
+    until(client, clock, lambda detail: detail["rollout"]["units"]["done"] == 1)
+    until(client, clock, lambda detail: "resume" in detail["rollout"]["reason"])
+    status, printed, noted = cli("rollout", "watch", "1")
+    assert status == ExitStatus.ALERTS
+    assert "resume 1" in noted
+    assert cli("rollout", "skip", "1", "web-9")[0] == ExitStatus.NOT_FOUND
+    assert cli("rollout", "resume", "1")[0] == ExitStatus.OK
+    until(client, clock, is_state("done"))
+    status, printed, _ = cli("rollout", "watch", "1")
+    assert status == ExitStatus.OK
+    assert "web-0" in printed
+    status, printed, _ = cli("rollout", "show", "1")
+    assert "2 done" in printed
+    document = json.loads(cli("rollout", "show", "1", "--json")[1])
+    assert document["rollout"]["state"] == "done"
+
+
+def test_windows_and_blackouts_are_given_at_the_command_line(cli: Cli) -> None:
+    status, printed, _ = cli(
+        *("rollout", "plan", "reboot", "--machine", "web-0", "--window", "daily 22:00-23:00"),
+        *("--zone", "Europe/Berlin", "--cutoff", "10m", "--notice", "20m", "--json"),
+        *("--blackout", "2026-03-01T00:00:00Z/2026-03-05T00:00:00Z"),
+    )
+    assert status == ExitStatus.OK
+    (wave,) = json.loads(printed)["forecast"]["waves"]
+    assert wave["units"][0]["earliest_start"] == "2026-03-05T21:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--tag", "role"),
+        ("--tag", "a=b", "--tag", "a=c"),
+        ("--machine", "web-0", "--blackout", "2026-03-01T00:00:00Z"),
+        ("--machine", "web-0", "--blackout", "+1h/+2h"),
+        ("--machine", "web-0", "--pause", "soon"),
+    ],
+)
+def test_mistakes_at_the_command_line_are_told(cli: Cli, given: tuple[str, ...]) -> None:
+    assert cli("rollout", "plan", "reboot", *given)[0] == ExitStatus.USAGE
+
+
+def test_schedule_means_all_of_several_targets(client: Client, cli: Cli) -> None:
+    status, printed, _ = cli("schedule", "reboot", "--host", "h0", "--host", "h1")
+    assert status == ExitStatus.OK
+    assert "rollout 1" in printed
+    detail = client.get("/v1/rollouts/1")
+    assert sorted(unit["name"] for unit in detail["units"]) == ["h0", "h1"]
+    assert not any(unit["drain"] for unit in detail["units"])
+    status, *_ = cli("schedule", "reboot", "web-0", "--scope", "batch", "--dry-run")
+    assert status == ExitStatus.OK
+    assert len(client.get("/v1/rollouts")["rollouts"]) == 1
+    for more in (("--opens", "+1h"), ("--no-notice",), ("--to-host", "h2")):
+        status, *_ = cli("schedule", "reboot", "--host", "h0", "--host", "h1", *more)
+        assert status == ExitStatus.USAGE
+    assert cli("schedule", "reboot")[0] == ExitStatus.USAGE
+
+
+def test_schedule_takes_a_window(client: Client, cli: Cli) -> None:
+    status, printed, _ = cli(
+        "schedule", "reboot", "web-0", "--opens", "+1h", "--closes", "+2h", "--json"
+    )
+    assert status == ExitStatus.OK
+    (operation,) = json.loads(printed)["operations"]
+    assert operation["opens_at"] == operation["not_before"] == "2026-03-01T13:00:00Z"
+    assert operation["closes_at"] == "2026-03-01T14:00:00Z"
+    assert client.get("/v1/events")["events"][0]["opens_at"] == "2026-03-01T13:00:00Z"
