@@ -17,7 +17,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.follower import Follower, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance.model import Changes, HoldKind, Machine, Refused
+from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import Documents
@@ -73,6 +73,10 @@ class HubReplica:
     def ask(self, *machines: str, event_type: EventType = EventType.REBOOT, **more: Any) -> Any:
         request = Request(event_type=event_type, machines=machines, **more)
         return done(self.plane.request(request))
+
+    def operation(self, name: str) -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([name])[name]
 
     def start(self, name: str = "1.1") -> int:
         """Start and claim an operation; return its attempt."""
@@ -355,6 +359,34 @@ def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) ->
     ended = run(wait())
     assert ended[:4] == [True, False, True, False]
     assert sorted(ended[4:]) == [False] * 5 + [True] * 4
+
+
+def test_the_relays_of_awaited_machines_are_told_and_nobody_else(replica: HubReplica) -> None:
+    hub = replica.hub
+    replica.ask("web-0")
+    replica.start()
+    relay, other = ToldRelay("h0"), ToldRelay("h1")
+    for each in (relay, other):
+        each.ask(hub)
+    awaiting = msgspec.structs.replace(replica.operation("1.1"), awaited=("web-0", "gone"))
+
+    async def tell() -> list[bool]:
+        waits = [asyncio.ensure_future(hub.wait(host, 30)) for host in ("h0", "h1")]
+        await asyncio.sleep(0)
+        hub.ask_again(awaiting)
+        told = [await waits[0], waits[1].done()]
+        hub.wake()
+        await waits[1]
+        return told
+
+    assert run(tell()) == [True, False]
+    news = relay.ask(hub)
+    assert news is not None
+    assert (news.awaited, news.machines, news.scopes) == (("web-0",), (), ())
+    assert relay.ask(hub) is None
+    assert other.ask(hub) is None
+    hub.ask_again(awaiting)  # nobody waits: it is not kept for ever
+    assert relay.ask(hub) is None
 
 
 def test_a_host_is_busy_while_an_operation_of_its_machines_is_scheduled(

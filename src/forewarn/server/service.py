@@ -42,7 +42,7 @@ from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, Machine
+from forewarn.maintenance.model import Changes, Machine, Operation
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -160,7 +160,7 @@ class Service:
         )
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
-        self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
+        self._returns = ReturnWatch(self._plane, watch, seen, self._ask_again)
         machines = self._guests.machines.values
         replica = own.name if store.shared else ""
         connector = connector_of(settings, watch, os.environ, machines, replica)
@@ -416,6 +416,11 @@ class Service:
     def _figures(self) -> Figures:
         waiting = self._relays.hub.waiting if self._relays is not None else 0
         return {**self._guests.figures(), "relay_waiters": waiting}
+
+    def _ask_again(self, operation: Operation) -> None:
+        self._guests.ask_again(operation)
+        if self._relays is not None:
+            self._relays.hub.ask_again(operation)
 
     def _observed(self) -> Iterator[Alert]:
         yield from self._sync.alerts()

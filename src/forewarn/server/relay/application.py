@@ -161,7 +161,7 @@ class RelayApplication:
         until = asyncio.get_running_loop().time()
         busy, idle = self._waits
         until += busy if self._hub.is_busy(host) else idle
-        at_once = query.get("wait") == ["0"]
+        at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
                 found = self._hub.news(host, after)

@@ -52,6 +52,8 @@ class _Host(msgspec.Struct):
     scopes: dict[str, int] = {}
     """How many of its machines each scope has."""
     waiting: "dict[asyncio.Future[bool], None]" = {}
+    awaited: tuple[str, ...] = ()
+    """Machines whose waiting requests the relay is to answer at once."""
 
 
 class RelayHub:
@@ -294,10 +296,13 @@ class RelayHub:
         if sequence > self._sequence and self._alone:
             return self._snapshot(host)  # an older copy of the database was restored
         known = self._hosts.get(host)
-        if known is None or known.latest <= sequence:
+        if known is None or (known.latest <= sequence and not known.awaited):
             return None
         changed = [change for change, number in known.changed.items() if number > sequence]
-        return self._news(host, known, changed, snapshot=False) if changed else None
+        if not changed and not known.awaited:
+            return None
+        awaited, known.awaited = known.awaited, ()
+        return self._news(host, known, changed, snapshot=False, awaited=awaited)
 
     def is_behind(self, position: str) -> bool:
         """Tell whether a relay knows more than this process."""
@@ -347,13 +352,17 @@ class RelayHub:
                 return self._news(host, known, changed, snapshot=False)
         return None
 
-    def awaited(self, operation: Operation) -> dict[str, tuple[str, ...]]:
-        """Return the keys of the machines that an operation awaits, by their hosts."""
-        found: dict[str, list[str]] = {}
+    def ask_again(self, operation: Operation) -> None:
+        """Have relays end the waiting requests of the machines that an operation awaits.
+
+        Of relays that wait for news: who does not is told when it is asked for again.
+        """
         for key in map(model.key, operation.awaited):
             for host in self._places.get(key, ("", ()))[1]:
-                found.setdefault(host, []).append(key)
-        return {host: tuple(keys) for host, keys in found.items()}
+                known = self._hosts[host]
+                if known.waiting or (known.awaited and key not in known.awaited):
+                    known.awaited = (*known.awaited, key)
+                    _wake(known)
 
     def _latest(self, host: str) -> int:
         known = self._hosts.get(host)
@@ -365,7 +374,15 @@ class RelayHub:
         changed += [("scope", key) for key in known.scopes]
         return self._news(host, known, changed, snapshot=True)
 
-    def _news(self, host: str, known: _Host, changed: list[_Change], *, snapshot: bool) -> bytes:
+    def _news(
+        self,
+        host: str,
+        known: _Host,
+        changed: list[_Change],
+        *,
+        snapshot: bool,
+        awaited: tuple[str, ...] = (),
+    ) -> bytes:
         machines, removed_machines, scopes, removed_scopes = [], [], [], []
         for kind, key in changed:
             if kind == "machine":
@@ -386,6 +403,7 @@ class RelayHub:
             scopes=scopes,
             removed_scopes=removed_scopes,
             rules=self._rules if snapshot else None,
+            awaited=awaited,
         )
 
     def _encode(self, key: str) -> msgspec.Raw:
