@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 import postgres
+from forewarn.store.postgresql import Access, Patience
 from kills import journal
-from kills.processes import Service, environment
+from kills.processes import Service, environment, let_pass
 from postgres import OWNER
 from replicas import dark_path, held_program, stage
 from replicas.cluster import Cluster
@@ -123,9 +125,17 @@ def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(
 
 
 def goes_dark(
-    folder: Path, url: str, path: str, darken: Callable[[], None], clear: Callable[[], None]
+    folder: Path,
+    url: str,
+    path: str,
+    darken: Callable[[], None],
+    clear: Callable[[], None],
+    members: Callable[[], int] | None = None,
 ) -> int:
     """Let the path of one replica go dark and come back, with the other beside it.
+
+    `members` counts the replicas whose names the server holds. It has to notice that one is gone,
+    or a restart of it elsewhere would be refused; and that one has to notice that it was forgotten.
 
     Returns:
         How often what it could not approve meanwhile was carried out in the end.
@@ -148,8 +158,12 @@ def goes_dark(
             stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
             assert second.answer("GET", "/readyz")[0] == OK
             assert stage.asked(first, "m1")["Events"] == []  # from memory
+            if members is not None:
+                stage.until(lambda: members() == 1)
             clear()
             cluster.wait_until_ready()
+            if members is not None:
+                stage.until(lambda: members() == 2)
         assert reads.refused == 0
         assert reads.slowest < LATE
         assert reads.complaints() == []
@@ -168,6 +182,10 @@ def test_a_replica_whose_database_says_nothing_lets_guests_read_on(
         assert goes_dark(tmp_path, url, path, proxy.stall, proxy.heal) == 1
 
 
+LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN forewarn'"
+"""The replicas' own connections, each of which holds a name: their last statement."""
+
+
 @pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
 def test_a_replica_whose_packets_vanish_lets_guests_read_on(tmp_path: Path) -> None:
     def work() -> int:
@@ -179,11 +197,58 @@ def test_a_replica_whose_packets_vanish_lets_guests_read_on(tmp_path: Path) -> N
                 f"postgresql://{OWNER}@{address}:{server.port}/dark"
                 for address in ("127.0.0.1", dark_path.ADDRESS)
             )
-            return goes_dark(tmp_path, url, path, dark_path.darken, dark_path.clear)
+
+            def members() -> int:
+                return int(server.sql(LISTENING, "dark"))
+
+            return goes_dark(tmp_path, url, path, dark_path.darken, dark_path.clear, members)
         finally:
             server.remove()
 
     assert dark_path.in_own_network(work) == 1
+
+
+ACKNOWLEDGED_SECONDS: Final = 0.5
+"""How long until both ends have acknowledged what they were sent: Linux delays it by 0.04 s."""
+
+ASLEEP: Final = f"SELECT pg_sleep({10 * stage.SOON_SECONDS:.0f})"
+
+
+@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
+def test_both_ends_of_a_silent_connection_notice_that_its_path_is_dark() -> None:
+    """Nothing is sent that could remain unacknowledged: it takes keepalives to notice."""
+
+    def work() -> None:
+        server = postgres.Postgres(address="0.0.0.0")
+        try:
+            server.start()
+            url = f"postgresql://{OWNER}@{dark_path.ADDRESS}:{server.port}/{OWNER}"
+            access = Access(url, None, Patience())
+            listening, asking = access.connect(), access.connect()
+            listening.execute("LISTEN forewarn")
+            asking.patience = 2 * stage.SOON_SECONDS
+
+            def give_up() -> None:
+                with pytest.raises(psycopg.OperationalError):
+                    asking.execute(ASLEEP)
+
+            def silent() -> bool:
+                let_pass(ACKNOWLEDGED_SECONDS)
+                dark_path.darken()
+                stage.until(lambda: server.sql(LISTENING) == "0")
+                return True
+
+            asleep = f"SELECT count(*) FROM pg_stat_activity WHERE query = '{ASLEEP}'"
+            (_, seconds), _ = stage.together(
+                lambda: stage.timed(give_up),
+                lambda: stage.until(lambda: server.sql(asleep) == "1") and silent(),
+            )
+            assert seconds < stage.SOON_SECONDS
+            listening.close()
+        finally:
+            server.remove()
+
+    dark_path.in_own_network(work)
 
 
 HOLDS_THE_LOCK: Final = (
