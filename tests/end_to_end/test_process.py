@@ -20,7 +20,7 @@ import pytest
 from end_to_end.running import Running
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
-from server.running import Client, fleet, request_reboot
+from server.running import ME, Client, fleet, request_reboot
 
 START_SECONDS = 60
 STOP_SECONDS = 10
@@ -248,13 +248,13 @@ def test_killed_it_loses_nothing_that_it_answered(processes: list[Process], tmp_
     process.until("ready")
     process.client().ask("PUT", "/v1/fleet", fleet())
     request_reboot(process.client())
-    process.client().ask("POST", "/v1/approvals", {"references": ["1"], "by": "ann"})
+    process.client().ask("POST", "/v1/approvals", {"references": ["1"]})
     assert process.stop(signal.SIGKILL)[0] == -signal.SIGKILL
     assert (tmp_path / "operator.sock").exists()
     again = start(processes, tmp_path)
     again.until("ready")
     (operation,) = again.client().get("/v1/history")["operations"]
-    assert operation["events"][0]["approval"]["by"] == "ann"
+    assert operation["events"][0]["approval"]["by"] == ME
     assert operation["status"] == "Started"
 
 

@@ -72,7 +72,6 @@ class Operator:
         body: dict[str, Any] = {
             "event_type": self._chance.choice(["Reboot", "Reboot", "Redeploy", "Freeze"]),
             "description": f"{self._name} asks {self._number}",
-            "by": self._name,
         } | self._target()
         status, answer = self._wire.ask(
             "request", "POST /v1/maintenance HTTP/1.1", body, asked=body
@@ -105,13 +104,13 @@ class Operator:
         del self._known[reference]
         if self._chance.random() < 0.3:  # the whole maintenance, with what its walk has to come
             reference = reference.partition(".")[0]
-        body = {"reference": reference, "reason": "changed my mind", "by": self._name}
+        body = {"reference": reference, "reason": "changed my mind"}
         self._say("cancel", "POST /v1/cancellations", body, reference=reference)
 
     def _vouch(self) -> None:
         reference = self._one()
         events = [event["id"] for event in self._known[reference]["events"]]
-        body = {"references": [reference], "by": self._name}
+        body = {"references": [reference]}
         self._say("vouch", "POST /v1/approvals", body, events=events)
 
     def _postpone(self) -> None:
@@ -121,14 +120,14 @@ class Operator:
         reference = list(self._known)[-1]
         later = timedelta(minutes=self._chance.uniform(*POSTPONED_MINUTES))
         at = datetime.fromisoformat(self._known[reference]["not_before"]) + later
-        body = {"reference": reference, "not_before": at.isoformat(), "by": self._name}
+        body = {"reference": reference, "not_before": at.isoformat()}
         answer = self._say("postpone", "POST /v1/postponements", body, reference=reference)
         self._learn(answer.get("operations", ()))
 
     def _hold(self) -> None:
         place = self._place()
         until = time.monotonic() + self._chance.uniform(*HELD_SECONDS)
-        body = {**place, "reason": "a storm", "by": self._name}
+        body = {**place, "reason": "a storm"}
         try:
             status, answer = self._wire.ask("hold", "POST /v1/holds HTTP/1.1", body, place=place)
         except Broken as broken:
@@ -149,7 +148,7 @@ class Operator:
     def _release(self, place: dict[str, str]) -> None:
         status, answer = self._wire.ask(
             "release",
-            f"DELETE /v1/holds?{urlencode({**place, 'by': self._name})} HTTP/1.1",
+            f"DELETE /v1/holds?{urlencode(place)} HTTP/1.1",
             place=place,
         )
         self._holds = [one for one in self._holds if one[1] != place]
@@ -162,8 +161,7 @@ class Operator:
             return
         number = self._chance.choice(sorted(self._stopped))
         self._stopped.discard(number)
-        by = {"by": self._name}
-        self._say("resume", f"POST /v1/maintenance/{number}/resume", by, number=number)
+        self._say("resume", f"POST /v1/maintenance/{number}/resume", {}, number=number)
 
     def _acknowledge(self) -> None:
         if not self._failed:
@@ -171,7 +169,7 @@ class Operator:
             return
         reference = self._chance.choice(sorted(self._failed))
         self._failed.discard(reference)
-        body = {"references": [reference], "by": self._name}
+        body = {"references": [reference]}
         self._say("acknowledge", "POST /v1/acknowledgements", body, references=[reference])
 
     def _fleet(self) -> None:

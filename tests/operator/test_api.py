@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from forewarn.clock import ManualClock
 from forewarn.server.operator import schemas
 from server.json_schema import Judge
-from server.running import NOON, Client, Running, fleet, request_reboot
+from server.running import ME, NOON, Client, Running, fleet, request_reboot
 
 # The fleet.
 
@@ -34,13 +34,13 @@ def test_applying_a_fleet_tells_what_changed(service: Running) -> None:
 def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Client) -> None:
     cart = {"machine": [{"name": "cart"}]}
     with capture_logs() as told:
-        client.ask("PUT", "/v1/fleet?dry_run=true&by=eve", cart)
-        client.ask("PUT", "/v1/fleet?by=ann", cart)
-        client.ask("PUT", "/v1/fleet?by=bob", cart)  # changes nothing
-        client.ask("DELETE", "/v1/fleet/machines?name=CART&by=dan")
+        client.ask("PUT", "/v1/fleet?dry_run=true", cart)
+        client.ask("PUT", "/v1/fleet", cart)
+        client.ask("PUT", "/v1/fleet", cart)  # changes nothing
+        client.ask("DELETE", "/v1/fleet/machines?name=CART")
     assert [line for line in told if line["event"] == "an operator changed the fleet"] == [
         {"event": "an operator changed the fleet", "log_level": "info", "by": by, **what}
-        for by, what in (("ann", {"added": ("cart",)}), ("dan", {"removed": ("cart",)}))
+        for by, what in ((ME, {"added": ("cart",)}), (ME, {"removed": ("cart",)}))
     ]
 
 
@@ -101,10 +101,10 @@ def test_a_listener_that_the_service_does_not_have_is_warned_of(
 
 def test_a_hold_that_outlives_what_is_removed_is_warned_of(client: Client) -> None:
     for kind, name in (("machine", "WEB-0"), ("scope", "web"), ("machine", "web-1")):
-        client.ask("POST", "/v1/holds", {"kind": kind, "name": name, "by": "ann", "reason": "why"})
+        client.ask("POST", "/v1/holds", {"kind": kind, "name": name, "reason": "why"})
     removed = client.ask("DELETE", "/v1/fleet/machines?name=web-0").json
     (warning,) = removed["warnings"]
-    assert warning.startswith("machine web-0 stays held, by ann (why)")
+    assert warning.startswith(f"machine web-0 stays held, by {ME} (why)")
     assert "'forewarn release machine web-0'" in warning
     assert client.get("/v1/alerts")["count"] == 3
     only = {"machine": [{"name": "only"}]}
@@ -216,11 +216,9 @@ def test_as_many_machines_are_removed_at_once_as_the_limit_says(service: Running
 
 
 def test_a_request_tells_the_operations_and_events_that_it_became(client: Client) -> None:
-    plan = client.ask(
-        "POST", "/v1/maintenance", {"event_type": "Freeze", "scope": "Web", "by": "ann"}
-    ).json
+    plan = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "scope": "Web"}).json
     assert plan["maintenance"]["number"] == 1
-    assert plan["maintenance"]["requested_by"] == "ann"
+    assert plan["maintenance"]["requested_by"] == ME
     assert plan["maintenance"]["targets"] == ["Web"]
     assert [operation["id"] for operation in plan["operations"]] == ["1.1"]
     operation = plan["operations"][0]
@@ -327,12 +325,12 @@ def test_events_are_listed_by_scope_and_by_machine(client: Client) -> None:
 
 def test_an_operators_approval_starts_it_and_is_recorded_as_such(client: Client) -> None:
     event = request_reboot(client)["operations"][0]["events"][0]
-    answer = client.ask("POST", "/v1/approvals", {"references": [event["id"].lower()], "by": "bo"})
+    answer = client.ask("POST", "/v1/approvals", {"references": [event["id"].lower()]})
     assert answer.status == 200
     (operation,) = answer.json["operations"]
     assert operation["status"] == "Started"
     approval = operation["events"][0]["approval"]
-    assert approval == {"kind": "operator", "by": "bo", "address": "", "at": "2026-03-01T12:00:00Z"}
+    assert approval == {"kind": "operator", "by": ME, "address": "", "at": "2026-03-01T12:00:00Z"}
 
 
 def test_an_approval_is_all_or_nothing(client: Client) -> None:
@@ -345,18 +343,16 @@ def test_an_approval_is_all_or_nothing(client: Client) -> None:
 
 def test_a_cancellation_is_kept_with_who_and_why(client: Client) -> None:
     request_reboot(client)
-    answer = client.ask(
-        "POST", "/v1/cancellations", {"reference": "1", "reason": "wrong host", "by": "bo"}
-    )
+    answer = client.ask("POST", "/v1/cancellations", {"reference": "1", "reason": "wrong host"})
     (operation,) = answer.json["operations"]
     assert operation["status"] == "Canceled"
-    assert operation["outcome"] == "cancelled by bo: wrong host"
+    assert operation["outcome"] == f"cancelled by {ME}: wrong host"
     assert operation["took_seconds"] is None
     assert client.get("/v1/events")["events"] == []
 
 
 def test_history_tells_who_approved_from_where_and_when(client: Client, service: Running) -> None:
-    event = request_reboot(client, by="ann")["operations"][0]["events"][0]
+    event = request_reboot(client)["operations"][0]["events"][0]
     service.plane.approve("web", [event["id"]], by="web-1", address="10.0.0.11").result(5)
     (operation,) = client.get("/v1/history?machine=WEB-0")["operations"]
     assert operation["status"] == "Started"
@@ -414,6 +410,10 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         f"{method.upper()} {path}" for path, item in described["paths"].items() for method in item
     }
     assert routes == {
+        "GET /v1/tokens",
+        "POST /v1/tokens",
+        "DELETE /v1/tokens",
+        "GET /v1/audit",
         "PUT /v1/fleet",
         "GET /v1/fleet/machines",
         "DELETE /v1/fleet/machines",
@@ -498,18 +498,19 @@ def test_the_schema_has_bodies_and_filters_under_their_own_names(client: Client)
 
 BODIES = {
     "PUT /v1/fleet": fleet(),
-    "POST /v1/maintenance": {"event_type": "Reboot", "machines": ["web-0"], "by": "ann"},
-    "POST /v1/maintenance/{number}/resume": {"by": "ann"},
-    "POST /v1/approvals": {"references": ["1.1", "2"], "by": "ann"},
+    "POST /v1/maintenance": {"event_type": "Reboot", "machines": ["web-0"]},
+    "POST /v1/maintenance/{number}/resume": {},
+    "POST /v1/approvals": {"references": ["1.1", "2"]},
     "POST /v1/cancellations": {"reference": "1", "reason": "wrong host"},
     "POST /v1/postponements": {"reference": "1", "not_before": "2026-03-01T13:00:00Z"},
     "POST /v1/holds": {"kind": "scope", "name": "web", "reason": "release day"},
     "POST /v1/acknowledgements": {"references": ["1.1"]},
-    "POST /v1/operations/{operation}/resolution": {"verdict": "repeat", "by": "ann"},
+    "POST /v1/operations/{operation}/resolution": {"verdict": "repeat"},
     "POST /v1/clock": {"trust": True},
-    "POST /v1/relays/tokens": {"host": "h1", "by": "ann"},
-    "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop", "by": "ann"},
-    "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1", "by": "ann"},
+    "POST /v1/relays/tokens": {"host": "h1"},
+    "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},
+    "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop"},
+    "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1"},
     "POST /v1/rollouts": {
         "event_type": "Reboot",
         "tags": {"role": "leader"},
@@ -520,7 +521,7 @@ BODIES = {
             "blackouts": [{"opens": "2026-03-01T13:00:00Z", "closes": "2026-03-01T14:00:00Z"}],
         },
     },
-    "POST /v1/rollouts/{number}/orders": {"order": "skip", "unit": "h1", "by": "ann"},
+    "POST /v1/rollouts/{number}/orders": {"order": "skip", "unit": "h1"},
 }
 
 
@@ -544,6 +545,7 @@ def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
     client.ask("POST", "/v1/holds", {"kind": "scope", "name": "web"})
     client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"]})
     client.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
+    client.ask("POST", "/v1/tokens", BODIES["POST /v1/tokens"])
     named = {"scopes": "web", "hosts": "h1", "machines": "web-0"}
     described = client.get("/v1/schema")
     judge = Judge(described["components"]["schemas"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.store import memory
-from server.running import Client, Running, settings_in
+from server.running import Client, Running, settings_in, stranger
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +37,30 @@ def test_the_unix_socket_is_this_users_alone_and_wants_no_token(on_tcp: Running)
 
 def test_on_tcp_the_token_is_wanted_and_enough(url: str, token: str) -> None:
     assert Client(url, token).get("/v1/clock")["scale"] == 1.0
-    refused = Client(url).ask("GET", "/v1/clock")
+    refused = stranger(url).ask("GET", "/v1/clock")
     assert (refused.status, refused.error["code"]) == (401, "unauthorized")
     assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-    assert Client(url, token[:-1]).ask("GET", "/v1/clock").status == 401
-    assert Client(url, token + "x").ask("GET", "/v1/clock").status == 401
+    assert stranger(url, token[:-1]).ask("GET", "/v1/clock").status == 401
+    assert stranger(url, token + "x").ask("GET", "/v1/clock").status == 401
 
 
 @pytest.mark.parametrize("value", ["", "Bearer", "Bearer ", "Basic {token}", "{token}", "\xff"])
 def test_what_is_no_bearer_token_is_refused(url: str, token: str, value: str) -> None:
     shown = value.format(token=token)
-    assert Client(url).ask("GET", "/v1/clock", None, {"Authorization": shown}).status == 401
+    assert stranger(url).ask("GET", "/v1/clock", None, {"Authorization": shown}).status == 401
 
 
 def test_without_the_token_nothing_changes_and_nothing_is_told(url: str, token: str) -> None:
     fleet = {"machine": [{"name": "a"}]}
-    assert Client(url).ask("PUT", "/v1/fleet", fleet).status == 401
-    assert Client(url).ask("GET", "/v1/schema").status == 401
-    assert Client(url).ask("GET", "/nothing/here").status == 401
+    assert stranger(url).ask("PUT", "/v1/fleet", fleet).status == 401
+    assert stranger(url).ask("GET", "/v1/schema").status == 401
+    assert stranger(url).ask("GET", "/nothing/here").status == 401
     assert Client(url, token).get("/v1/fleet/machines")["machines"] == []
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_probe_needs_no_token(url: str, path: str) -> None:
-    assert Client(url).ask("GET", path).status == 200
+    assert stranger(url).ask("GET", path).status == 200
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:99", "OPS.example:1", "[::1]:80"])
@@ -98,7 +98,7 @@ def test_a_body_that_a_page_could_send_is_refused(on_tcp: Running, kind: str) ->
 
 def test_a_refused_client_reads_why_however_long_its_body_is(on_tcp: Running, url: str) -> None:
     fleet = b"{}" + b" " * (20 * 1024 * 1024)
-    refused = Client(url).ask("PUT", "/v1/fleet", fleet)
+    refused = stranger(url).ask("PUT", "/v1/fleet", fleet)
     assert (refused.status, refused.error["code"]) == (401, "unauthorized")
     too_long = on_tcp.client().ask("POST", "/v1/approvals", fleet)
     assert (too_long.status, too_long.error["code"]) == (413, "limit")

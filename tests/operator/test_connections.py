@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
 
-from forewarn.server import sockets
+from forewarn.clock import SystemClock
+from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -32,6 +35,14 @@ def counted(served: "Served") -> dict[str, float]:
     return {one.labels["reason"]: one.value for one in family.samples if one.value}
 
 
+def door() -> auth.Door:
+    """Let in whoever has the token; nobody else comes."""
+    nothing_recorded: Any = None
+    made = auth.Door(nothing_recorded, SystemClock(), SystemClock(), lambda: "an id")
+    made.accounts.let_in_by_file(TOKEN)
+    return made
+
+
 Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -41,18 +52,20 @@ class Served:
         self.reached = reached
         self.open: list[asyncio.StreamWriter] = []
 
-    async def send(self, data: bytes) -> Reading:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def send(self, data: bytes, tls: ssl.SSLContext | None = None) -> Reading:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)
         self.open.append(writer)
         writer.write(data)
         return reader, writer
 
 
 @contextlib.asynccontextmanager
-async def serving(head_seconds: float) -> AsyncIterator[Served]:
+async def serving(
+    head_seconds: float, tls: Callable[[], ssl.SSLContext] | None = None
+) -> AsyncIterator[Served]:
     opened = sockets.open_tcp("127.0.0.1", 0)
     reached = connections.ReachedLimits()
-    server = connections.Server(auth.Gate(application, TOKEN, ()), reached, head_seconds)
+    server = connections.Server(auth.Gate(application, door(), ()), reached, head_seconds, tls)
     running = asyncio.create_task(server.serve(sockets=[opened]))
     served = Served(opened.getsockname()[1], reached)
     try:
@@ -64,9 +77,13 @@ async def serving(head_seconds: float) -> AsyncIterator[Served]:
         await running
 
 
-def play(head_seconds: float, story: Callable[[Served], Awaitable[None]]) -> None:
+def play(
+    head_seconds: float,
+    story: Callable[[Served], Awaitable[None]],
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> None:
     async def run() -> None:
-        async with asyncio.timeout(PLAY_SECONDS), serving(head_seconds) as served:
+        async with asyncio.timeout(PLAY_SECONDS), serving(head_seconds, tls) as served:
             await story(served)
 
     asyncio.run(run())
@@ -178,3 +195,47 @@ def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted() -
         assert counted(served) == {"connections": 1}
 
     play(60, story)
+
+
+CERTIFICATES = Path(__file__).with_name("certificates")
+CERTIFICATE = CERTIFICATES / "first.pem"
+
+
+def context() -> ssl.SSLContext:
+    return secret_files.tls_context(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+
+
+def test_with_tls_requests_are_answered_and_plain_ones_are_not() -> None:
+    async def story(served: Served) -> None:
+        trusting = ssl.create_default_context(cafile=CERTIFICATE)
+        reader, writer = await served.send(ASK, trusting)
+        for _ in range(2):
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(ASK)
+        reader, _ = await served.send(ASK)
+        assert not (await reader.read()).startswith(b"HTTP")
+        assert counted(served) == {"faulty-request": 1}
+
+    play(5, story, context)
+
+
+def test_a_handshake_has_the_time_of_a_head() -> None:
+    async def story(served: Served) -> None:
+        reader, _ = await served.send(b"\x16\x03\x01")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert counted(served) == {"slow-request": 1}
+
+    play(0.2, story, context)
+
+
+def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> None:
+    async def story(served: Served) -> None:
+        for _ in range(600):
+            await served.send(b"\x16\x03\x01")
+        trusting = ssl.create_default_context(cafile=CERTIFICATE)
+        reader, _ = await served.send(ASK, trusting)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
+
+    play(PLAY_SECONDS, story, context)

@@ -10,7 +10,7 @@ import pytest
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from server.running import Client, Running
+from server.running import ME, Client, Running
 
 ASKS = 300
 """How often the service is asked for what is about to be so."""
@@ -35,13 +35,13 @@ def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) ->
 
 
 def drain(client: Client, *hosts: str, status: int = 200, **more: Any) -> Any:
-    answer = client.ask("POST", "/v1/hosts/drain", {"hosts": hosts, "by": "ann", **more})
+    answer = client.ask("POST", "/v1/hosts/drain", {"hosts": hosts, **more})
     assert answer.status == status, answer.body
     return answer.json
 
 
 def order(client: Client, host: str, kind: str, machine: str = "", status: int = 200) -> Any:
-    body = {"order": kind, "machine": machine, "by": "ann"}
+    body = {"order": kind, "machine": machine}
     answer = client.ask("POST", f"/v1/hosts/{host}/orders", body)
     assert answer.status == status, answer.body
     return answer.json
@@ -103,7 +103,7 @@ def test_a_drain_tells_each_machines_way_and_operations(client: Client, clock: M
         assert machine["way"] == "live"
         assert machine["leaves_by"]["status"] == "Completed"
         assert machine["host"] == machine["to_host"]
-    assert detail["drain"]["requested_by"] == "ann"
+    assert detail["drain"]["requested_by"] == ME
     order(client, "h1", "return")
     detail = until(client, clock, "h1", "up")
     assert {machine["host"] for machine in detail["drain"]["machines"]} == {"h1"}
@@ -151,7 +151,7 @@ def test_each_way_out_of_a_stuck_drain(
     events = client.get("/v1/history")["operations"]
     assert ("Reboot" in {operation["event_type"] for operation in events}) == (kind == "stop")
     (done,) = client.get("/v1/hosts/h1")["drain"]["interventions"]
-    assert (done["action"], done["by"], done["detail"]) == (kind, "ann", machine)
+    assert (done["action"], done["by"], done["detail"]) == (kind, ME, machine)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import AgentStatus
-from server.running import Client, Running, fleet, request_reboot
+from server.running import ME, Client, Running, fleet, request_reboot
 
 
 def reboot_of_web(client: Client, **more: Any) -> Any:
@@ -109,10 +109,10 @@ def test_a_paused_rolling_update_is_resumed_and_another_is_not(client: Client) -
     assert stopped["state"] == "paused"
     assert "1.1 is Canceled" in stopped["reason"]
     assert stopped["more"]
-    resumed = client.ask("POST", "/v1/maintenance/1/resume", {"by": "bob"})
+    resumed = client.ask("POST", "/v1/maintenance/1/resume", {})
     assert resumed.status == 200
     (said,) = client.get("/v1/maintenance/1")["maintenance"]["interventions"]
-    assert (said["action"], said["by"], said["detail"]) == ("resume", "bob", stopped["reason"])
+    assert (said["action"], said["by"], said["detail"]) == ("resume", ME, stopped["reason"])
     assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
     assert rolling_update_of(client)["state"] == "running"
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
@@ -126,7 +126,7 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
 ) -> None:
     request_reboot(client)
     clock.advance(timedelta(minutes=5))
-    body = {"kind": "scope", "name": "WEB", "reason": "release day", "by": "ann"}
+    body = {"kind": "scope", "name": "WEB", "reason": "release day"}
     answer = client.ask("POST", "/v1/holds", body)
     assert answer.status == 201
     (held,) = answer.json["operations"]
@@ -140,17 +140,17 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
         "kind": "scope",
         "name": "web",
         "reason": "release day",
-        "by": "ann",
+        "by": ME,
         "at": "2026-03-01T12:05:00Z",
         "operations": {"count": 1, "names": ["1.1"]},
     }
     again = client.ask("POST", "/v1/holds", body)
     assert (again.status, again.error["code"]) == (409, "conflict")
-    released = client.ask("DELETE", "/v1/holds?kind=scope&name=web&by=bob")
+    released = client.ask("DELETE", "/v1/holds?kind=scope&name=web")
     (operation,) = client.get("/v1/history")["operations"]
     assert [(one["action"], one["by"], one["detail"]) for one in operation["interventions"]] == [
-        ("hold", "ann", "scope web: release day"),
-        ("release", "bob", "scope web"),
+        ("hold", ME, "scope web: release day"),
+        ("release", ME, "scope web"),
     ]
     assert released.json["operations"][0]["not_before"] == "2026-03-01T12:23:00Z"
     assert released.json["operations"][0]["held_at"] is None
@@ -170,7 +170,7 @@ def test_everything_a_host_and_a_machine_can_be_held(
     held = client.ask("POST", "/v1/holds", {"kind": kind, "name": name}).json["operations"]
     assert {o["id"] for o in held} == ({"1.1", "2.1"} if kind == "everything" else {"1.1"})
     (hold,) = client.get("/v1/holds")["holds"]
-    assert (hold["kind"], hold["name"], hold["by"]) == (kind, shown, "operator")
+    assert (hold["kind"], hold["name"], hold["by"]) == (kind, shown, ME)
     client.ask("POST", "/v1/approvals", {"references": ["1.1"]})
     assert client.get("/v1/history?maintenance=1")["operations"][0]["status"] == "Scheduled"
     (released, *_) = client.ask("DELETE", f"/v1/holds?kind={kind}&name={name}").json["operations"]
@@ -201,7 +201,7 @@ def test_an_event_moves_later_and_never_earlier(client: Client) -> None:
     (said,) = moved["interventions"]
     assert said == {
         "action": "postpone",
-        "by": "operator",
+        "by": ME,
         "at": "2026-03-01T12:00:00Z",
         "detail": "not before 2026-03-01 13:00:00Z",
     }
@@ -272,7 +272,7 @@ def test_the_alert_of_a_failure_ends_with_its_acknowledgement(
 ) -> None:
     service.guests.saw("web-0", "2020-07-01")
     request_reboot(client)
-    early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"], "by": "ann"})
+    early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
     assert (early.status, early.error["code"]) == (409, "conflict")
     end(service, client, "1.1", well=False)
     (item,) = client.get("/v1/alerts")["items"]
@@ -280,10 +280,10 @@ def test_the_alert_of_a_failure_ends_with_its_acknowledgement(
     assert "no such host" in item["message"]
     assert client.ask("POST", "/v1/acknowledgements", {"references": ["1.1", "7.1"]}).status == 404
     assert kinds(client) == [("failed", "1.1")]
-    (acknowledged,) = client.ask(
-        "POST", "/v1/acknowledgements", {"references": ["1"], "by": "ann"}
-    ).json["operations"]
-    assert acknowledged["acknowledged_by"] == "ann"
+    (acknowledged,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1"]}).json[
+        "operations"
+    ]
+    assert acknowledged["acknowledged_by"] == ME
     assert kinds(client) == []
 
 
@@ -343,9 +343,9 @@ def test_an_operation_whose_outcome_is_unknown_stays_until_an_operator_resolves_
     assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400
     nowhere = client.ask("POST", "/v1/operations/9.9/resolution", {"verdict": "failed"})
     assert nowhere.status == 404
-    (resolved,) = client.ask("POST", path, {"verdict": "failed", "by": "ann"}).json["operations"]
+    (resolved,) = client.ask("POST", path, {"verdict": "failed"}).json["operations"]
     assert (resolved["status"], resolved["outcome_unknown"]) == ("Failed", "")
-    assert "ann" in resolved["outcome"]
+    assert ME in resolved["outcome"]
 
 
 def live(client: Client) -> dict[str, Any]:
@@ -526,10 +526,8 @@ def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
     assert (item["kind"], item["about"]) == ("not-back", "1.1")
     assert "web-0" in item["message"]
     assert item["message"].endswith("; 2.1 waits")
-    (done,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"], "by": "ann"}).json[
-        "operations"
-    ]
-    assert (done["acknowledged_by"], done["awaited"]) == ("ann", [])
+    (done,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]}).json["operations"]
+    assert (done["acknowledged_by"], done["awaited"]) == (ME, [])
     assert kinds(client) == []
     assert live(client)["2.1"]["status"] == "Scheduled"
     again = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})

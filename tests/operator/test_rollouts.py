@@ -11,7 +11,7 @@ import pytest
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from server.running import Client, Running
+from server.running import ME, Client, Running
 
 PATIENCE_SECONDS = 30.0
 """How long the service is asked for what is about to be so."""
@@ -38,13 +38,13 @@ def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) ->
 
 def start(client: Client, *, dry_run: bool = False, status: int = 201, **body: Any) -> Any:
     path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
-    answer = client.ask("POST", path, {"event_type": "Reboot", "by": "ann", **body})
+    answer = client.ask("POST", path, {"event_type": "Reboot", **body})
     assert answer.status == status, answer.body
     return answer.json
 
 
 def order(client: Client, kind: str, unit: str = "", *, number: int = 1, status: int = 200) -> Any:
-    body = {"order": kind, "unit": unit, "by": "ann"}
+    body = {"order": kind, "unit": unit}
     answer = client.ask("POST", f"/v1/rollouts/{number}/orders", body)
     assert answer.status == status, answer.body
     return answer.json
@@ -93,7 +93,7 @@ def test_a_rollout_of_machines_runs_to_its_end(client: Client, clock: ManualCloc
     started = start(client, machines=["web-0", "web-1"], policy={"waves": ["1", "rest"]})
     assert started["rollout"]["number"] == 1
     assert started["rollout"]["waves"] == 2
-    assert started["rollout"]["requested_by"] == "ann"
+    assert started["rollout"]["requested_by"] == ME
     detail = until(client, clock, is_state("done"))
     assert {unit["state"] for unit in detail["units"]} == {"done"}
     assert detail["forecast"] is None
@@ -140,7 +140,7 @@ def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
     until(client, clock, is_running, approving=False)
     paused = order(client, "pause")
     assert paused["rollout"]["state"] == "paused"
-    assert paused["rollout"]["changed_by"] == "ann"
+    assert paused["rollout"]["changed_by"] == ME
     skipped = order(client, "skip", "web-2")
     assert skipped["rollout"]["units"]["skipped"] == 1
     order(client, "stop")

@@ -5,6 +5,8 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
+import pwd
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -29,6 +31,9 @@ from forewarn.vocabulary import AgentStatus
 from store.wrapped import Wrapped
 
 WAIT_SECONDS = 30
+ME = pwd.getpwuid(os.geteuid()).pw_name
+"""By whom requests over the unix socket are."""
+
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
@@ -180,6 +185,15 @@ class Running:
         """Wait for an end that comes by itself."""
         self._thread.join(WAIT_SECONDS)
 
+    def reload(self) -> None:
+        """Have the service read its files again, as SIGHUP does."""
+
+        async def read() -> None:
+            assert self._service is not None
+            self._service.reload()
+
+        asyncio.run_coroutine_threadsafe(read(), self._loop).result(WAIT_SECONDS)
+
     def client(self) -> "Client":
         return Client(Path(self.settings.operator.socket))
 
@@ -244,9 +258,10 @@ class Answer:
 class Client:
     """Speaks to the operator plane over its socket, or over TCP with a URL."""
 
-    def __init__(self, place: Path | str, token: str = "") -> None:
+    def __init__(self, place: Path | str, token: str = "", source: str = "") -> None:
         self._place = place
         self._token = token
+        self._source = (source, 0) if source else None
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -269,7 +284,20 @@ class Client:
     def _connection(self) -> http.client.HTTPConnection:
         if isinstance(self._place, Path):
             return UnixConnection(self._place)
-        return http.client.HTTPConnection(self._place.removeprefix("http://"), timeout=WAIT_SECONDS)
+        return http.client.HTTPConnection(
+            self._place.removeprefix("http://"),
+            timeout=WAIT_SECONDS,
+            source_address=self._source,
+        )
+
+
+_numbers = itertools.count(256)
+
+
+def stranger(url: str, token: str = "") -> Client:
+    """Return a client with an address of its own: who fails too often waits for each answer."""
+    high, low = divmod(next(_numbers), 256)
+    return Client(url, token, source=f"127.0.{high}.{low}")
 
 
 def fleet() -> dict[str, Any]:

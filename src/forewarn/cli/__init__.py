@@ -13,6 +13,7 @@
     holds        `forewarn hold` and `release`
     host         `forewarn host`
     alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
+    accounts     `forewarn token` and `audit`
     watch        `forewarn watch`
     agent        `forewarn agent`
     simulate     `forewarn simulate`

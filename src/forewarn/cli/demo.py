@@ -251,7 +251,7 @@ class Demo:
         redeploy = self._schedule(what, event_type="Redeploy", machines=["bastion"], source="User")
         self._pause(5)
         reason = "the new host is not ready"
-        self._operator.post("/v1/cancellations", reference=str(redeploy), reason=reason, by="demo")
+        self._operator.post("/v1/cancellations", reference=str(redeploy), reason=reason)
         self._until(lambda: all(o.status.over for o in self._operations.values()), "all to end")
         self._pause(1)
 
@@ -262,7 +262,7 @@ class Demo:
     def _schedule(self, what: str, **request: object) -> int:
         self._pause(1)
         self._tell(f"> {what}")
-        answer = self._operator.post("/v1/maintenance", by="demo", **request).tree()
+        answer = self._operator.post("/v1/maintenance", **request).tree()
         return int(answer["maintenance"]["number"])
 
     def _until(self, true: Callable[[], bool], what: str) -> None:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from forewarn.cli import (
+    accounts,
     agent,
     alerts,
     demo,
@@ -57,6 +58,8 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "history": operations.history,
     "watch": watch.watch,
     "clock": alerts.clock,
+    "token": accounts.token,
+    "audit": accounts.audit,
     "replicas": alerts.replicas,
     "restore-check": store.restore_check,
     "store": store.app,

@@ -5,10 +5,10 @@ exit status. A command that asks the plane is decorated with `asks` or `asks_for
 """
 
 import functools
-import getpass
 import inspect
 import json
 import os
+import re
 import socket
 import typing
 import urllib.parse
@@ -38,6 +38,9 @@ MAX_ANSWER: Final = 64 * 1024 * 1024
 
 MAX_TOKEN: Final = 4096
 """The most bytes of the token file."""
+
+HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
+"""An address without `http://`: no path of a socket that anybody has looks like it."""
 
 Shape = TypeVar("Shape")
 
@@ -103,16 +106,16 @@ class OperatorClient:
         return self._ask("GET", path, query)
 
     def post(self, path: str, **body: object) -> Answer:
-        """Send a request with a body of these values, and who sends it."""
-        return self._ask("POST", path, {}, json.dumps({"by": who(), **body}).encode())
+        """Send a request with a body of these values."""
+        return self._ask("POST", path, {}, json.dumps(body).encode())
 
     def put(self, path: str, body: bytes, **query: object) -> Answer:
-        """Send a request with a body of JSON, and who sends it."""
-        return self._ask("PUT", path, {**query, "by": who()}, body)
+        """Send a request with a body of JSON."""
+        return self._ask("PUT", path, query, body)
 
     def delete(self, path: str, **query: object) -> Answer:
-        """Send a request without a body, and who sends it."""
-        return self._ask("DELETE", path, {**query, "by": who()})
+        """Send a request without a body."""
+        return self._ask("DELETE", path, query)
 
     def pages(self, path: str, key: str, **query: object) -> Answer:
         """Return a page of the list at a path, or all as one; `key` names its entries."""
@@ -144,7 +147,7 @@ class OperatorClient:
         """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
-        unix_socket = "" if self._address.startswith("http://") else self._address
+        unix_socket = "" if "://" in self._address else self._address
         given = {name: "true" if value is True else value for name, value in query.items() if value}
         encoded = urllib.parse.urlencode(given, doseq=True)
         headers = [] if body is None else [("Content-Type", "application/json")]
@@ -161,6 +164,7 @@ class OperatorClient:
                 headers=headers,
                 body=body,
                 unix_socket=unix_socket,
+                ca_file=self._settings.operator.tls_ca or None,
                 max_body=MAX_ANSWER,
             )
         except transport.RequestFailed as failed:
@@ -168,7 +172,7 @@ class OperatorClient:
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
         failure = self._refused(reply.status, reply.body)
-        if failure.status is ExitStatus.UNAUTHORIZED and not unix_socket:
+        if reply.status == 401 and not unix_socket:
             failure.message += f"; {self._sent(token)}"
         raise failure
 
@@ -180,8 +184,11 @@ class OperatorClient:
         address = self._given
         if address is None:
             own = self._settings.operator
-            address = f"http://{own.listen}" if own.socket == settings.OFF else own.socket
-        if address.startswith("http://"):
+            scheme = "https" if own.tls_certificate else "http"
+            address = f"{scheme}://{own.listen}" if own.socket == settings.OFF else own.socket
+        elif HOST_AND_PORT.fullmatch(address):
+            address = f"http://{address}"
+        if address.startswith(("http://", "https://")):
             _check_url(address)
         elif "://" in address or not address:
             raise Failed(ExitStatus.USAGE, _invalid(address))
@@ -218,6 +225,8 @@ class OperatorClient:
         )
 
     def _unreachable(self, failed: "RequestFailed") -> str:
+        import ssl
+
         where = f"the operator plane at {self._address}"
         match failed.__cause__:
             case FileNotFoundError() | ConnectionRefusedError():
@@ -226,7 +235,15 @@ class OperatorClient:
                     "--operator or FOREWARN_OPERATOR"
                 )
             case PermissionError():
-                return f"{where} is not open to this user: run as the user of the service"
+                return (
+                    f"permission denied: {where} is not open to this user: use sudo, or run as the "
+                    "user of the service"
+                )
+            case ssl.SSLCertVerificationError() as error:
+                return (
+                    f"{where} has a certificate that is not trusted ({error.verify_message}): set "
+                    "FOREWARN_SET_OPERATOR__TLS_CA to the file of its CA"
+                )
             case TimeoutError():
                 return f"{where} did not answer in time: is the address right?"
         messages = {
@@ -258,14 +275,6 @@ def settings_in_use() -> "settings.Settings":
 
     with settings_are_usable():
         return settings.load(None, os.environ)
-
-
-def who() -> str:
-    """Return the name of the user, for the history; `""` if it is unknown."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 def segment(name: str) -> str:
@@ -311,5 +320,5 @@ def _check_url(address: str) -> None:
 def _invalid(address: str) -> str:
     return (
         f"invalid address {address!r} of an operator plane: expected the path of a unix socket, "
-        "or a URL such as http://127.0.0.1:8172"
+        "HOST:PORT, or a URL such as https://forewarn.example:8172"
     )

@@ -382,6 +382,7 @@ def request(  # noqa: PLR0913 - all but the first two by name
     headers: Iterable[tuple[str, str]] = (),
     body: bytes | None = None,
     unix_socket: str = "",
+    ca_file: str | None = None,
     max_body: int = MAX_BODY_BYTES,
     opened: Callable[[socket.socket], None] = lambda _: None,
 ) -> Reply:
@@ -389,8 +390,9 @@ def request(  # noqa: PLR0913 - all but the first two by name
 
     `seconds` is for all of it, from the connection to the last byte, `connect_seconds` for the
     connection alone. `headers` are added to Host, User-Agent, Accept and Connection, or replace
-    them. With the path of a `unix_socket` the URL's host is only for the Host header. `opened` gets
-    the socket before it connects: another thread that shuts it down ends the request at once.
+    them. With the path of a `unix_socket` the URL's host is only for the Host header. A server with
+    https is verified by the certificates in `ca_file`, or the system's. `opened` gets the socket
+    before it connects: another thread that shuts it down ends the request at once.
 
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
@@ -408,7 +410,7 @@ def request(  # noqa: PLR0913 - all but the first two by name
             if url[:6].lower() == "https:":
                 import ssl  # noqa: PLC0415 - for https alone
 
-                tls = ssl.create_default_context()  # by the system's certificates
+                tls = ssl.create_default_context(cafile=ca_file)
                 connected = tls.wrap_socket(connected, server_hostname=exchange.endpoint.host)
                 stack.enter_context(connected)
                 opened(connected)

@@ -4,6 +4,7 @@
     loading          which part of the store a decision gets to see, and what a reference means
     unit_of_work     what one transaction has read, and what it is going to save
     writer           the one thread that writes; requests that wait together share a commit
+    accounts         operators' tokens, and the record of what operators ask
     tombstones       the incarnations of what was removed
     follower         publishes what this and other replicas commit, in one order
     lost_changes     what follows when the store has lost its last changes

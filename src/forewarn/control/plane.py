@@ -8,17 +8,19 @@ A reference is an event's id, an operation (`12.1`) or a maintenance (`12`); whe
 given, a command concerns all of them or is refused. `by` is the operator's name, or the machine's.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
+from forewarn.control.accounts import AuditedWriter, OperatorRequest
 from forewarn.control.relay_orders import RelayOrder
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
@@ -70,6 +72,9 @@ MAX_ROLLOUTS = 50
 
 KEPT_ROLLOUTS = 200
 """Rollouts that are kept; then each new one takes the place of the oldest that is over."""
+
+MAX_REFUSALS: Final = 100_000
+"""The most refused requests in the audit log, some 30 MB: strangers add to them."""
 
 PROBE: Final = "probe"
 """The setting that `probe` writes."""
@@ -656,6 +661,40 @@ class Plane:
     def order_relay(self, unit: UnitOfWork, order: RelayOrder[T]) -> Work[T]:
         """Do what a function of `relay_orders` says."""
         return order(unit, self._decide)
+
+    # Operators' accounts, and what they asked.
+
+    def audited(
+        self, request: OperatorRequest, describe: Callable[[Any], str] = lambda _: ""
+    ) -> "Plane":
+        """Return this plane for one request: what it changes is recorded in the audit log.
+
+        `describe` returns the record's detail, by what the change came to; `""` for that of the
+        request.
+        """
+        plane = copy.copy(self)
+        plane._writer = AuditedWriter(self._writer, request, describe)  # noqa: SLF001 - a copy
+        return plane
+
+    @_job
+    def record(self, unit: UnitOfWork, request: OperatorRequest, outcome: str) -> Work[None]:
+        """Record a request that changed nothing in the store."""
+        unit.note(request.record(unit.now, outcome))
+        return Work(None)
+
+    @_job
+    def purge_audit(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
+        """Forget records older than `keep`, and refusals that are too many.
+
+        PURGE_BATCH means that there may be more.
+        """
+        before = unit.now - keep
+        return Work(unit.store.purge_audit(before, PURGE_BATCH, refusals=MAX_REFUSALS))
+
+    @_job
+    def change_tokens(self, unit: UnitOfWork, order: Callable[[UnitOfWork], Work[T]]) -> Work[T]:
+        """Do what `accounts.create_token` or `accounts.revoke_tokens` says."""
+        return order(unit)
 
     # What the service keeps for itself.
 

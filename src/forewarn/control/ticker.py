@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Ticker:
-    """Makes time pass for the plane, and keeps history for as long as `keep` says.
+    """Makes time pass for the plane, and keeps history and the audit log for as long as it is told.
 
     Lives on the event loop's thread.
     """
@@ -42,11 +42,14 @@ class Ticker:
         clock: Clock,
         keep: timedelta,
         may_start: Callable[[], bool] = lambda: True,
+        *,
+        keep_audit: timedelta = timedelta(days=365),
     ) -> None:
         self._plane = plane
         self._may_start = may_start
         self._clock = clock
         self._keep = keep
+        self._keep_audit = keep_audit
         self._wake = asyncio.Event()
         self.next_wakeup: datetime | None = None
         """The earliest time that it knows of at which something is due."""
@@ -112,6 +115,8 @@ class Ticker:
         if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
             return
         while await asyncio.wrap_future(self._plane.purge(self._keep)) == PURGE_BATCH:
+            pass
+        while await asyncio.wrap_future(self._plane.purge_audit(self._keep_audit)) == PURGE_BATCH:
             pass
         while await asyncio.wrap_future(self._plane.trim(OUTBOX_KEPT)) == TRIM_BATCH:
             pass

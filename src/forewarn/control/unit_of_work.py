@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from forewarn.control import tombstones
-from forewarn.maintenance.accounts import AuditRecord
+from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
     Drain,
@@ -159,6 +159,10 @@ class UnitOfWork:
         """Return a rollout."""
         known = self._new_rollouts.get(number)
         return known or self._transaction.rollouts([number]).get(number)
+
+    def tokens(self) -> dict[str, Token]:
+        """Return the tokens of operators, by name; new ones are saved at once."""
+        return self._transaction.tokens()
 
     # Everything else.
 

@@ -62,8 +62,8 @@ ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 """Types that take every update domain at once, and wait for none: the machines go away anyway."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for: `machines`, `scope` or `host`, exactly one of them."""
+class MaintenanceFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What maintenance is asked for: of `machines`, `scope` or `host`, exactly one of them."""
 
     event_type: EventType
     machines: tuple[str, ...] = ()
@@ -96,9 +96,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     indivisible: bool = False
     """Whether the host's machines can only go down all at once, as when the host itself is patched:
     refused where that would take down two update domains of a scope."""
-    requested_by: str = ""
     idempotency_key: str = ""
     """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
+
+
+class Request(MaintenanceFields, frozen=True, kw_only=True):
+    """What an operator asks for, and who that is."""
+
+    requested_by: str = ""
 
 
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
-"""Secrets in files of their own, never in the settings: tokens, and what proxies share with us."""
+"""Secrets in files of their own, never in the settings: operators' tokens, keys, the proxies'."""
 
 import contextlib
 import errno
 import hashlib
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
+import ssl
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ MAX_BYTES: Final = 4096
 MIN_SECRET_BYTES: Final = 16
 """A shorter shared secret can be guessed, away from here and at leisure, by whoever has seen one
 signature."""
+
+TOKEN_PREFIX: Final = "fw_"  # noqa: S105 - what tokens begin with
+"""With it, tools that search for leaked secrets know a token."""
 
 TOKEN_BYTES: Final = 32
 """256 bits: nobody guesses it."""
@@ -57,12 +61,31 @@ def token(path: Path, credentials: str = "") -> str:
 
 def new_token() -> str:
     """Return a token that nobody has."""
-    return secrets.token_urlsafe(TOKEN_BYTES)
+    return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def digest(token: bytes) -> str:
     """Return what is kept of a token: who reads it has no token. 256 random bits need no salt."""
     return hashlib.sha256(token).hexdigest()
+
+
+def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Return how connections are encrypted; `key` is None where it is in the certificate's file.
+
+    SecretUnusable if the files cannot be read, or do not fit each other.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    named = f"the certificate {certificate}" + (f" and its key {key}" if key else "")
+
+    def no_password() -> str:
+        raise SecretUnusable(f"the key of {named} has a password: write it without one")
+
+    try:
+        context.load_cert_chain(certificate, key, no_password)
+    except OSError as error:  # of which TLS's own errors are some
+        why = error.strerror or error
+        raise SecretUnusable(f"cannot use {named} (operator.tls_certificate): {why}") from error
+    return context
 
 
 def shared_secret(path: Path) -> bytes:
@@ -130,7 +153,7 @@ def _make(path: Path) -> None:
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        file.write(new_token() + "\n")
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

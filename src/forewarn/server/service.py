@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -47,6 +48,7 @@ from forewarn.server import secret_files, sockets
 from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, connections
+from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
@@ -159,7 +161,8 @@ class Service:
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
         keep = timedelta(days=settings.history.retention_days)
-        self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
+        keep_audit = timedelta(days=settings.history.audit_retention_days)
+        self._ticker = Ticker(self._plane, watch, keep, watch.may_start, keep_audit=keep_audit)
         self._returns = ReturnWatch(self._plane, watch, seen, self._ask_again)
         machines = self._guests.machines.values
         replica = own.name if store.shared else ""
@@ -181,6 +184,8 @@ class Service:
         self._relays = self._relay_plane(own.name)
         self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
+        self._door = auth.Door(AuditLog(self._plane, real), watch, real, mint)
+        self._tls: ssl.SSLContext | None = None
         self._backend = self._backend_of(store)
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -229,11 +234,13 @@ class Service:
                 *self._writer.collectors,
                 self._reached.counter,
                 self._reached_by_relays.counter,
+                *self._door.collectors,
             ),
             figures=self._figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
             rollouts=self._rollouts,
+            accounts=self._door.accounts,
             make_token=secret_files.new_token,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,
@@ -273,6 +280,7 @@ class Service:
         self._hosts.fill(known.drains.values())
         self._rollouts.fill(known.rollouts.values())
         self._sync.fill(machines, operations, known.drains.values())
+        self._door.accounts.fill(known.tokens.values())
         self._follower.begin(position, lost)
         if self._relays is not None:
             self._relays.fill(operations, known.relay_tokens.values(), position.sequence)
@@ -321,6 +329,7 @@ class Service:
             self._rollouts.learn,
             self._sync.learn,
             self._sightings.learn,
+            self._door.accounts.learn,
             _tell,
         ):
             self._feed.subscribe(learn)
@@ -391,13 +400,34 @@ class Service:
             sockets.remove(self._unix)
 
     def reload(self) -> None:
-        """Read again what may be changed while the service runs: the proxies' secrets."""
-        try:
-            self._guests.reload()
-        except SecretUnusable as error:
-            _log.error("the proxies' secrets stay as they were", why=str(error))
-        else:
-            _log.info("the proxies' secrets were read again")
+        """Read again what may be changed while the service runs: secrets, and the certificate."""
+        for what, read in (
+            ("the proxies' secrets", self._guests.reload),
+            ("the operators' token", self._read_token),
+            ("the certificate", self._read_certificate),
+        ):
+            try:
+                read()
+            except SecretUnusable as error:
+                _log.error(f"{what} stays as it was", why=str(error))
+            else:
+                _log.info(f"{what} was read again")
+
+    def _read_token(self) -> None:
+        if self._settings.operator.listen:
+            path = Path(self._settings.operator.token_file)
+            credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+            self._door.accounts.let_in_by_file(secret_files.token(path, credentials))
+
+    def _read_certificate(self) -> None:
+        operator = self._settings.operator
+        if operator.tls_certificate:
+            key = Path(operator.tls_key) if operator.tls_key else None
+            self._tls = secret_files.tls_context(Path(operator.tls_certificate), key)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        assert self._tls is not None
+        return self._tls
 
     async def readiness(self) -> ServiceState:
         """Find out what keeps the service from doing all its work; write something to do so."""
@@ -445,6 +475,8 @@ class Service:
             dict(self._inventory.operations),
             dict(self._hosts.drains),
             relay_tokens=dict(self._relays.watch.tokens) if self._relays is not None else {},
+            tokens=dict(self._door.accounts.tokens),
+            rollouts=dict(self._rollouts.rollouts),
         )
 
     async def _watch_store(self) -> None:
@@ -482,32 +514,34 @@ class Service:
         return ""
 
     def _open_operators(self) -> tuple[str, ...]:
-        addresses = []
-        for address, gate, opened in self._operator_sockets():
-            server = connections.Server(gate, self._reached)
+        """Open the operators' sockets; return their addresses."""
+        application = api.application(self._backend)
+        operator, addresses = self._settings.operator, []
+
+        def serve(address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> None:
+            gate = auth.Gate(application, self._door, hosts)
+            tls = self._tls_context if address.startswith("https:") else None
+            server = connections.Server(gate, self._reached, tls=tls)
             self._servers.append(server)
             self._serving.append(self._start(f"the API at {address}", server.serve([opened])))
             addresses.append(address)
-        return tuple(addresses)
 
-    def _operator_sockets(self) -> Iterator[tuple[str, auth.Gate, socket.socket]]:
-        application = api.application(self._backend)
-        operator = self._settings.operator
         if operator.socket != OFF:
             path = Path(operator.socket)
             unix = self._handed_over.take(sockets.unix_address(path))
             if unix is None:
-                unix, self._unix = sockets.open_unix(path), path
-            yield f"unix:{operator.socket}", auth.Gate(application, None, None), unix
+                unix, self._unix = sockets.open_unix(path, operator.socket_group), path
+            serve(f"unix:{operator.socket}", unix, None)
         if operator.listen:
-            token = secret_files.token(
-                Path(operator.token_file), os.environ.get("CREDENTIALS_DIRECTORY", "")
-            )
-            address, port = split_address(operator.listen)
-            tcp = self._handed_over.take(sockets.tcp_address(address, port))
-            tcp = tcp or sockets.open_tcp(address, port)
-            gate = auth.Gate(application, token, (address, *operator.hosts))
-            yield f"http://{sockets.shown(address, tcp.getsockname()[1])}", gate, tcp
+            self._read_token()
+            self._read_certificate()
+            host, port = split_address(operator.listen)
+            tcp = self._handed_over.take(sockets.tcp_address(host, port))
+            tcp = tcp or sockets.open_tcp(host, port)
+            scheme = "http" if self._tls is None else "https"
+            shown = sockets.shown(host, tcp.getsockname()[1])
+            serve(f"{scheme}://{shown}", tcp, (host, *operator.hosts))
+        return tuple(addresses)
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(running, name=name)

@@ -91,11 +91,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long operations that have ended are kept."""
+    """How long operations that have ended, and the audit log, are kept."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
     """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
     days cover a quarter's review."""
+    audit_retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 365.0
+    """Records of the audit log that are older are deleted. A year is what audits look back."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,12 +123,25 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     socket: str = ""
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
+    socket_group: str = ""
+    """A group of this machine whose members may use the socket, with the role `operator`; its mode
+    is 0660 then. `""`, the default, lets in root and the service's user alone, as `admin`."""
     listen: str = ""
-    """A TCP address such as `127.0.0.1:8172`, which needs the token. `""`, the default, is none:
+    """A TCP address such as `127.0.0.1:8172`, which needs a token. `""`, the default, is none:
     the socket's file mode is safer."""
     token_file: str = ""
-    """The file with the token for `listen`, mode 0600, created at the first start, or a credential
-    of systemd's. `""` is `operator.token` beside the database."""
+    """The file with a token for `listen` whose role is `admin`, mode 0600, created at the first
+    start, or a credential of systemd's: with it the first accounts are made. The command line sends
+    the token of this file. `""` is `operator.token` beside the database."""
+    tls_certificate: str = ""
+    """The file with the certificate of `listen`, and those that signed it, in PEM. `""`, the
+    default, is plain HTTP, which only loopback is for. Read again at SIGHUP."""
+    tls_key: str = ""
+    """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
+    the certificate."""
+    tls_ca: str = ""
+    """For the command line: the file with the certificates, in PEM, that it verifies the service's
+    by. `""` are the system's."""
     hosts: tuple[str, ...] = ()
     """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
     are refused, so that web pages cannot reach the service by DNS rebinding."""
@@ -140,6 +155,12 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise FieldError("listen", str(error)) from None
         elif self.socket == OFF:
             raise FieldError("listen", 'required, as socket is "off"')
+        if self.tls_certificate and not self.listen:
+            raise FieldError("tls_certificate", "needs listen: the socket has no use for TLS")
+        if self.tls_key and not self.tls_certificate:
+            raise FieldError("tls_key", "needs tls_certificate")
+        if self.socket_group and self.socket == OFF:
+            raise FieldError("socket_group", 'needs the socket, which is "off"')
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -385,5 +406,9 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
             operator,
             socket=OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME),
             token_file=place(operator.token_file, TOKEN_NAME),
+            **{
+                name: place(path, "") if (path := getattr(operator, name)) else ""
+                for name in ("tls_certificate", "tls_key", "tls_ca")
+            },
         ),
     )

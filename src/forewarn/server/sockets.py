@@ -1,7 +1,7 @@
 """Opens the operators' sockets, and says for both planes why an address cannot be listened on.
 
-The unix socket never exists with a mode other than 0600. A socket file that a crash left behind is
-removed only if nobody answers on it.
+The unix socket never exists with a mode other than 0600, or 0660 for its group. A socket file that
+a crash left behind is removed only if nobody answers on it.
 
 A socket that systemd opened (`forewarn.socket`) is taken in place of our own, by its address. Its
 file, its mode and its queue are systemd's: connections wait in the queue while no process runs.
@@ -140,10 +140,11 @@ def _address_of(given: socket.socket) -> str:
     return address
 
 
-def open_unix(path: Path) -> socket.socket:
-    """Open a unix socket that only this user can connect to.
+def open_unix(path: Path, group: str = "") -> socket.socket:
+    """Open a unix socket that only this user, and the members of a group, can connect to.
 
-    SocketUnusable if a server answers there, the file is not a socket, or it cannot be made.
+    SocketUnusable if a server answers there, the file is not a socket, or it cannot be made; or if
+    there is no such group, or the socket may not be given to it.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SocketUnusable(
@@ -159,6 +160,8 @@ def open_unix(path: Path) -> socket.socket:
                 opened.bind(str(path))
             finally:
                 os.umask(before)
+            if group:
+                _give_to(group, path)
             opened.listen(BACKLOG)
         except OSError as error:
             message = f"cannot open the operator socket {path}: {_path_obstacle(error, path)}"
@@ -166,6 +169,29 @@ def open_unix(path: Path) -> socket.socket:
         on_error.pop_all()
     opened.settimeout(0)
     return opened
+
+
+def _give_to(group: str, path: Path) -> None:
+    import grp  # noqa: PLC0415 - there is none on Windows, nor a unix socket
+
+    if not hasattr(socket, "SO_PEERCRED"):
+        raise SocketUnusable(
+            "operator.socket_group: this system does not tell who connects, so that nobody but the "
+            "service's user can be let in: remove the setting"
+        )
+    try:
+        number = grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        message = f"operator.socket_group: there is no group {group!r} on this machine"
+        raise SocketUnusable(message) from error
+    try:
+        os.chown(path, -1, number)
+    except PermissionError as error:
+        raise SocketUnusable(
+            f"operator.socket_group: the service's user is no member of {group!r}, so it cannot "
+            f"give the socket to it: add it ('usermod -aG {group} USER')"
+        ) from error
+    path.chmod(0o660)
 
 
 def open_tcp(address: str, port: int) -> socket.socket:

@@ -9,7 +9,12 @@
     errors       how failures are answered
     inventory    the fleet and what is live, in memory
     metrics      what Prometheus reads
+    routing      how routes are declared
+    roles        which role each route needs
     auth         who may ask: the token, the Host and the Origin
+    accounts     whose a token is, and who opened the unix socket
+    account_routes  the routes of tokens and of the audit log
+    audit_log    writes down what was refused
     connections  uvicorn's connections, and their limits
 
 Only `server` and, for the JSON's shapes, `cli` import this package.

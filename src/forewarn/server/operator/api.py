@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 import structlog
@@ -23,36 +23,36 @@ from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
 from forewarn.control import relay_orders
-from forewarn.maintenance import fleet, host_drain, model
+from forewarn.control.accounts import OperatorRequest
+from forewarn.maintenance import fleet, host_drain, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.relays import RelayToken
 from forewarn.server import secret_files
-from forewarn.server.operator import errors, metrics, requests, rollout_routes, schemas, views
+from forewarn.server.operator import (
+    account_routes,
+    errors,
+    metrics,
+    requests,
+    roles,
+    rollout_routes,
+    routing,
+    schemas,
+    views,
+)
+from forewarn.server.operator.auth import request_of
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
 from forewarn.server.operator.requests import (
     Backend,
     EncodedBody,
     SchemaCreator,
     TheBackend,
+    TheCaller,
     one_line,
 )
-from forewarn.server.operator.routing import (
-    ANONYMOUS,
-    FLEET,
-    HOSTS,
-    MAINTENANCE,
-    ROLLOUTS,
-    SERVICE,
-    Limit,
-)
-from forewarn.server.operator.routing import delete as _delete
-from forewarn.server.operator.routing import get as _get
-from forewarn.server.operator.routing import post as _post
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
-Who = Annotated[str, QueryParameter(max_length=256)]
 InScope = Annotated[str, QueryParameter(name="scope")]
 Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
 ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
@@ -68,7 +68,7 @@ _log = structlog.get_logger(__name__)
 
 @put(
     "/v1/fleet",
-    tags=[FLEET],
+    tags=[routing.FLEET],
     responses=RESPONSES,
     dto=EncodedBody[fleet.Fleet],
     return_dto=None,
@@ -76,62 +76,63 @@ _log = structlog.get_logger(__name__)
 )
 async def apply_fleet(
     backend: TheBackend,
+    caller: TheCaller,
     *,
     data: JSONBody[bytes],
     prune: FromQuery[bool] = False,
     again: FromQuery[bool] = False,
     allow_empty: FromQuery[bool] = False,
     dry_run: FromQuery[bool] = False,
-    by: Who = "",
 ) -> schemas.FleetChange:
     """Make the fleet match the body, all or nothing; only `prune` removes machines.
 
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
     preempted or terminated are left out unless `again` adds them.
     """
-    one_line(by, "by")
+    caller.recorded = dry_run
     wanted = await asyncio.to_thread(requests.decoded_fleet, data)
+    plane = backend.plane if dry_run else backend.changing(caller, told=views.fleet_in_one_line)
     applied = await backend.done(
-        backend.plane.apply_fleet(
+        plane.apply_fleet(
             wanted, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
         )
     )
     # Not on the loop: it looks at every machine.
-    return await asyncio.to_thread(_changed, backend, applied, by, dry_run=dry_run)
+    return await asyncio.to_thread(_changed, backend, applied, caller, dry_run=dry_run)
 
 
-@_delete("/v1/fleet/machines", FLEET)
+@routing.delete("/v1/fleet/machines", routing.FLEET)
 async def remove_machines(
     backend: TheBackend,
-    name: Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas.MAX_REMOVED)],
-    by: Who = "",
+    caller: TheCaller,
+    name: routing.Names,
 ) -> schemas.FleetChange:
     """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
-    one_line(by, "by")
-    applied = await backend.done(backend.plane.remove_machines(name))
-    return _changed(backend, applied, by, dry_run=False)
+    plane = backend.changing(caller, model.listed(name), told=views.fleet_in_one_line)
+    applied = await backend.done(plane.remove_machines(name))
+    return _changed(backend, applied, caller, dry_run=False)
 
 
 def _changed(
-    backend: Backend, applied: fleet.Applied, by: str, *, dry_run: bool
+    backend: Backend, applied: fleet.Applied, caller: OperatorRequest, *, dry_run: bool
 ) -> schemas.FleetChange:
-    """Return and log who changed what: the log is the fleet's only history."""
+    """Return and log who changed what; the log has more names than the audit log."""
     change = views.fleet_change(applied, dry_run=dry_run, listeners=backend.listeners)
     names = {"added": change.added, "changed": change.changed, "removed": change.removed}
     told = {what: each.names for what, each in names.items() if each.count}
     if told and not change.dry_run:
-        _log.info("an operator changed the fleet", by=by, **told)
+        _log.info("an operator changed the fleet", by=caller.by, **told)
     return change
 
 
-@_get("/v1/fleet/machines", FLEET)
+@routing.get("/v1/fleet/machines", routing.FLEET)
 async def list_machines(
     backend: TheBackend,
     *,
     in_scope: InScope = "",
     host: FromQuery[str] = "",
     cursor: FromQuery[str] = "",
-    limit: Limit = schemas.DEFAULT_LIMIT,
+    limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.MachinePage:
     """List machines, of one scope or on one host if given; host `unknown`: without a known host."""
     if in_scope:
@@ -147,7 +148,7 @@ async def list_machines(
     return schemas.MachinePage(machines=views.machines(found, backend.inventory), next=following)
 
 
-@_get("/v1/fleet/machines/{name:str}", FLEET)
+@routing.get("/v1/fleet/machines/{name:str}", routing.FLEET)
 async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
     machine = backend.inventory.machines.get(model.key(name))
@@ -156,9 +157,9 @@ async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.Mach
     return views.machine_detail(machine, backend.inventory)
 
 
-@_get("/v1/fleet/tombstones", FLEET)
+@routing.get("/v1/fleet/tombstones", routing.FLEET)
 async def list_tombstones(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
     after = requests.key_before("tombstones", cursor)
@@ -170,9 +171,9 @@ async def list_tombstones(
     )
 
 
-@_get("/v1/fleet/scopes", FLEET)
+@routing.get("/v1/fleet/scopes", routing.FLEET)
 async def list_scopes(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.ScopePage:
     """List scopes."""
     scopes = backend.inventory.scopes_after(requests.key_before("scopes", cursor))
@@ -180,7 +181,7 @@ async def list_scopes(
     return schemas.ScopePage(scopes=views.scopes(found, backend.inventory), next=following)
 
 
-@_get("/v1/fleet/scopes/{name:str}", FLEET)
+@routing.get("/v1/fleet/scopes/{name:str}", routing.FLEET)
 async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeDetail:
     """Show a scope with its machines by update domain."""
     return views.scope_detail(_scope(backend, name), backend.inventory)
@@ -196,22 +197,26 @@ def _scope(backend: Backend, name: str) -> model.Scope:
 # Maintenance.
 
 
-@_post("/v1/maintenance", schemas.MaintenanceRequest, status=201)
+@routing.post("/v1/maintenance", schemas.MaintenanceRequest, status=201)
 async def request_maintenance(
     backend: TheBackend,
+    caller: TheCaller,
     *,
     data: JSONBody[schemas.MaintenanceRequest],
     dry_run: FromQuery[bool] = False,
 ) -> schemas.MaintenancePlan:
     """Request maintenance; the answer is the operations and events that it became."""
-    request = msgspec.structs.replace(
+    request = model.mapped(
+        planner.Request,
         data,
         not_before=data.not_before and requests.in_utc(data.not_before, "not_before"),
         opens_at=data.opens_at and requests.in_utc(data.opens_at, "opens_at"),
         closes_at=data.closes_at and requests.in_utc(data.closes_at, "closes_at"),
-        requested_by=_who(data.requested_by),
+        requested_by=caller.by,
     )
-    plan = await backend.done(backend.plane.request(request, dry_run=dry_run))
+    caller.recorded = dry_run
+    plane = backend.plane if dry_run else backend.changing(caller, told=views.plan_in_one_line)
+    plan = await backend.done(plane.request(request, dry_run=dry_run))
     ((view, further),) = views.maintenances([plan.maintenance], backend.inventory)
     return schemas.MaintenancePlan(
         dry_run=dry_run,
@@ -222,9 +227,9 @@ async def request_maintenance(
     )
 
 
-@_get("/v1/maintenance")
+@routing.get("/v1/maintenance")
 async def list_maintenances(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.MaintenancePage:
     """List what was asked for, newest first."""
     before = requests.key_before("maintenances", cursor)
@@ -236,7 +241,7 @@ async def list_maintenances(
     return schemas.MaintenancePage(maintenances=tuple(one for one, _ in shown), next=following)
 
 
-@_get("/v1/maintenance/{number:int}")
+@routing.get("/v1/maintenance/{number:int}")
 async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
     """Show what was asked for and what it became."""
 
@@ -254,7 +259,7 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
     )
 
 
-@_get("/v1/events")
+@routing.get("/v1/events")
 async def list_events(
     backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
 ) -> schemas.EventList:
@@ -275,7 +280,7 @@ async def list_events(
     return schemas.EventList(now=now, events=tuple(found))
 
 
-@_get("/v1/history")
+@routing.get("/v1/history")
 async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
     backend: TheBackend,
     *,
@@ -287,7 +292,7 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
     since: FromQuery[datetime | None] = None,
     until: FromQuery[datetime | None] = None,
     cursor: FromQuery[str] = "",
-    limit: Limit = schemas.DEFAULT_LIMIT,
+    limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.HistoryPage:
     """List operations, the newest announcement first, with who approved and how they ended."""
     query = HistoryQuery(
@@ -309,72 +314,86 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
 # What operators do to pending maintenance.
 
 
-@_post("/v1/approvals", schemas.ApprovalRequest)
+@routing.post("/v1/approvals", schemas.ApprovalRequest)
 async def approve(
-    backend: TheBackend, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
+    backend: TheBackend,
+    caller: TheCaller,
+    request: Request[Any, Any, Any],
+    data: JSONBody[schemas.ApprovalRequest],
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
-    by = _who(data.by)
-    approved = backend.plane.approve_for_guests(data.references, by=by, address=address)
+    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
+    approved = plane.approve_for_guests(data.references, by=caller.by, address=address)
     return await _listed(backend, approved)
 
 
-@_post("/v1/cancellations", schemas.CancellationRequest)
+@routing.post("/v1/cancellations", schemas.CancellationRequest)
 async def cancel(
-    backend: TheBackend, data: JSONBody[schemas.CancellationRequest]
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.CancellationRequest]
 ) -> schemas.OperationList:
     """Cancel what has not started."""
     why = one_line(data.reason, "reason")
-    reason = f"cancelled by {_who(data.by)}" + (f": {why}" if why else "")
-    return await _listed(backend, backend.plane.cancel(data.reference, reason=reason))
+    reason = f"cancelled by {caller.by}" + (f": {why}" if why else "")
+    plane = backend.changing(caller, data.reference)
+    return await _listed(backend, plane.cancel(data.reference, reason=reason))
 
 
-@_post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
+@routing.post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
 async def resume(
-    backend: TheBackend, number: ByNumber, data: JSONBody[schemas.ResumptionRequest]
+    backend: TheBackend,
+    caller: TheCaller,
+    number: ByNumber,
+    data: JSONBody[schemas.ResumptionRequest],
 ) -> schemas.OperationList:
     """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
-    return await _listed(backend, backend.plane.resume(number, by=_who(data.by)))
+    del data  # it is empty
+    plane = backend.changing(caller, str(number))
+    return await _listed(backend, plane.resume(number, by=caller.by))
 
 
-@_post("/v1/postponements", schemas.PostponementRequest)
+@routing.post("/v1/postponements", schemas.PostponementRequest)
 async def postpone(
-    backend: TheBackend, data: JSONBody[schemas.PostponementRequest]
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.PostponementRequest]
 ) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
     later = requests.in_utc(data.not_before, "not_before")
-    postponed = backend.plane.postpone(data.reference, later, by=_who(data.by))
+    plane = backend.changing(caller, f"{data.reference} to {later.isoformat()}")
+    postponed = plane.postpone(data.reference, later, by=caller.by)
     return await _listed(backend, postponed)
 
 
-@_get("/v1/holds")
+@routing.get("/v1/holds")
 async def list_holds(backend: TheBackend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
     holds = await backend.read(lambda reading: reading.holds())
     return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
 
 
-@_post("/v1/holds", schemas.HoldRequest, status=201)
-async def hold(backend: TheBackend, data: JSONBody[schemas.HoldRequest]) -> schemas.OperationList:
+@routing.post("/v1/holds", schemas.HoldRequest, status=201)
+async def hold(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.HoldRequest]
+) -> schemas.OperationList:
     """Block maintenance from starting until released; the answer is what is held now."""
     _judge_place(data.kind, data.name)
     reason = one_line(data.reason, "reason")
-    held = backend.plane.hold(data.kind, data.name, reason=reason, by=_who(data.by))
+    plane = backend.changing(caller, f"{data.kind} {data.name}".rstrip())
+    held = plane.hold(data.kind, data.name, reason=reason, by=caller.by)
     return await _listed(backend, held)
 
 
-@_delete("/v1/holds")
+@routing.delete("/v1/holds")
 async def release(
-    backend: TheBackend, kind: FromQuery[model.HoldKind], name: Who = "", by: Who = ""
+    backend: TheBackend, caller: TheCaller, kind: FromQuery[model.HoldKind], name: routing.Name = ""
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
     _judge_place(kind, name)
-    released = backend.plane.release(kind, name, by=_who(by))
+    plane = backend.changing(caller, f"{kind} {name}".rstrip())
+    released = plane.release(kind, name, by=caller.by)
     return await _listed(backend, released)
 
 
-@_get("/v1/alerts")
+@routing.get("/v1/alerts")
 async def list_alerts(backend: TheBackend) -> schemas.AlertList:
     """List what needs an operator, oldest first."""
     now = backend.now()
@@ -382,21 +401,26 @@ async def list_alerts(backend: TheBackend) -> schemas.AlertList:
     return schemas.AlertList(now=now, count=len(found), items=tuple(found[: schemas.MAX_ITEMS]))
 
 
-@_post("/v1/acknowledgements", schemas.AcknowledgementRequest)
+@routing.post("/v1/acknowledgements", schemas.AcknowledgementRequest)
 async def acknowledge(
-    backend: TheBackend, data: JSONBody[schemas.AcknowledgementRequest]
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.AcknowledgementRequest]
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
-    noted = backend.plane.acknowledge(data.references, _who(data.by))
+    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
+    noted = plane.acknowledge(data.references, caller.by)
     return await _listed(backend, noted)
 
 
-@_post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
+@routing.post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
 async def resolve(
-    backend: TheBackend, operation: FromPath[str], data: JSONBody[schemas.ResolutionRequest]
+    backend: TheBackend,
+    caller: TheCaller,
+    operation: FromPath[str],
+    data: JSONBody[schemas.ResolutionRequest],
 ) -> schemas.OperationList:
     """Record the result of an operation whose outcome is unknown, or run it again."""
-    resolved = backend.plane.resolve(operation, data.verdict, _who(data.by))
+    plane = backend.changing(caller, f"{operation}: {data.verdict}")
+    resolved = plane.resolve(operation, data.verdict, caller.by)
     return await _listed(backend, resolved)
 
 
@@ -408,10 +432,6 @@ def _judge_place(kind: model.HoldKind, name: str) -> None:
             else f"at name: expected the {kind}'s name"
         )
         raise model.Refused(ErrorCode.INVALID, message, where="name")
-
-
-def _who(by: str) -> str:
-    return one_line(by, "by") or ANONYMOUS
 
 
 def _shown(
@@ -430,7 +450,7 @@ async def _listed(
 # Hosts.
 
 
-@_get("/v1/hosts", HOSTS)
+@routing.get("/v1/hosts", routing.HOSTS)
 async def list_hosts(backend: TheBackend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
     survey = await backend.hosts.recent_survey()
@@ -448,7 +468,7 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
     )
 
 
-@_get("/v1/hosts/{name:str}", HOSTS)
+@routing.get("/v1/hosts/{name:str}", routing.HOSTS)
 async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
@@ -458,9 +478,10 @@ async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDet
     return await _host(backend, name, survey)
 
 
-@_post("/v1/hosts/drain", schemas.HostDrainRequest, HOSTS)
+@routing.post("/v1/hosts/drain", schemas.HostDrainRequest, routing.HOSTS)
 async def drain_hosts(
     backend: TheBackend,
+    caller: TheCaller,
     *,
     data: JSONBody[schemas.HostDrainRequest],
     dry_run: FromQuery[bool] = False,
@@ -475,15 +496,17 @@ async def drain_hosts(
             host=host,
             state=model.HostState.UP,
             after=before,
-            requested_by=_who(data.by),
+            requested_by=caller.by,
             requested_at=now,
             changed_at=now,
         )
         for before, host in zip(("", *data.hosts), data.hosts, strict=False)
     ]
     plans = await backend.done(backend.plane.plan_drains(wanted, survey))
+    caller.recorded = dry_run
     if not dry_run:
-        await backend.done(backend.plane.drain_hosts(wanted, survey))
+        plane = backend.changing(caller, model.listed(data.hosts, routing.MAX_LISTED))
+        await backend.done(plane.drain_hosts(wanted, survey))
     return schemas.HostDrainPlans(
         dry_run=dry_run,
         plans=plans,
@@ -493,9 +516,12 @@ async def drain_hosts(
     )
 
 
-@_post("/v1/hosts/{name:str}/orders", schemas.HostOrder, HOSTS)
+@routing.post("/v1/hosts/{name:str}/orders", schemas.HostOrder, routing.HOSTS)
 async def order_drain(
-    backend: TheBackend, name: FromPath[str], data: JSONBody[schemas.HostOrder]
+    backend: TheBackend,
+    caller: TheCaller,
+    name: FromPath[str],
+    data: JSONBody[schemas.HostOrder],
 ) -> schemas.HostDetail:
     """Say how the drain of a host goes on; the answer is the host after it."""
     kind = schemas.HostOrderKind
@@ -504,13 +530,14 @@ async def order_drain(
             "takes no machine" if data.machine else "needs the name of a machine"
         )
         raise model.Refused(ErrorCode.INVALID, message, where="machine")
-    action, by = model.AuditAction(data.order), _who(data.by)
+    action = model.AuditAction(data.order)
 
     def order(view: host_drain.DrainView, now: datetime) -> host_drain.DrainStep:
-        return host_drain.order(view, action, by, now, data.machine)
+        return host_drain.order(view, action, caller.by, now, data.machine)
 
-    _log.info("an operator orders", host=name, order=data.order, by=by)
-    await backend.done(backend.plane.order_drain(name, order))
+    _log.info("an operator orders", host=name, order=data.order, by=caller.by)
+    plane = backend.changing(caller, f"{data.order} {data.machine}".rstrip())
+    await backend.done(plane.order_drain(name, order))
     return await _host(backend, name, await backend.hosts.recent_survey())
 
 
@@ -525,9 +552,9 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
     )
 
 
-@_post("/v1/relays/tokens", schemas.RelayTokenRequest, HOSTS, status=201)
+@routing.post("/v1/relays/tokens", schemas.RelayTokenRequest, routing.HOSTS, status=201)
 async def create_relay_token(
-    backend: TheBackend, data: JSONBody[schemas.RelayTokenRequest]
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.RelayTokenRequest]
 ) -> schemas.NewRelayToken:
     """Make a token for the relay of a host; the answer is the only one that ever shows it.
 
@@ -537,28 +564,32 @@ async def create_relay_token(
     made = RelayToken(
         digest=secret_files.digest(token.encode()),
         host=host,
-        created_by=_who(data.by),
+        created_by=caller.by,
         created_at=backend.now(),
     )
-    made = await backend.done(backend.plane.order_relay(relay_orders.create_token(made)))
+    made = await backend.done(
+        backend.changing(caller, host).order_relay(relay_orders.create_token(made))
+    )
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
 
-@_delete("/v1/relays/tokens", HOSTS)
+@routing.delete("/v1/relays/tokens", routing.HOSTS)
 async def revoke_relay_tokens(
-    backend: TheBackend, host: FromQuery[str], by: Who = ""
+    backend: TheBackend, caller: TheCaller, host: FromQuery[str]
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
-    revoked = await backend.done(backend.plane.order_relay(relay_orders.revoke_tokens(host)))
-    _log.info("an operator revoked the tokens of a relay", host=host, by=_who(by))
+    revoked = await backend.done(
+        backend.changing(caller, host).order_relay(relay_orders.revoke_tokens(host))
+    )
+    _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)
 
 
 # The service itself.
 
 
-@_get("/v1/replicas", SERVICE)
+@routing.get("/v1/replicas", routing.SERVICE)
 async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
     """List the replicas that share the database: by their rows, each as of its last beat."""
     rows = backend.replicas.all()
@@ -567,19 +598,19 @@ async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
     )
 
 
-@_get("/v1/clock", SERVICE)
+@routing.get("/v1/clock", routing.SERVICE)
 async def clock(backend: TheBackend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
     return _service_time(backend)
 
 
-@_post("/v1/clock", schemas.ClockRequest, SERVICE)
+@routing.post("/v1/clock", schemas.ClockRequest, routing.SERVICE)
 async def trust_clock(
-    backend: TheBackend, data: JSONBody[schemas.ClockRequest]
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ClockRequest]
 ) -> schemas.ServiceTime:
     """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
     assert data.trust  # the schema takes nothing else
-    _log.warning("an operator trusts the clock", by=one_line(data.by, "by"))
+    _log.warning("an operator trusts the clock", by=caller.by)
     await asyncio.shield(backend.heartbeat.believe())
     return _service_time(backend)
 
@@ -591,7 +622,7 @@ def _service_time(backend: Backend) -> schemas.ServiceTime:
     )
 
 
-@get("/healthz", tags=[SERVICE])
+@get("/healthz", tags=[routing.SERVICE])
 async def health() -> schemas.Health:
     """Tell that the process is alive."""
     return schemas.Health(status="alive", version=__version__)
@@ -599,7 +630,7 @@ async def health() -> schemas.Health:
 
 @get(
     "/readyz",
-    tags=[SERVICE],
+    tags=[routing.SERVICE],
     responses={
         503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
     },
@@ -613,14 +644,14 @@ async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
     return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-@get("/metrics", tags=[SERVICE], include_in_schema=False)
+@get("/metrics", tags=[routing.SERVICE], include_in_schema=False)
 async def scrape(backend: TheBackend) -> Response[bytes]:
     """Return every figure of the service for Prometheus."""
     # As a header: the framework would add a second charset to a media type.
     return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})
 
 
-@get("/v1/schema", tags=[SERVICE], include_in_schema=False)
+@get("/v1/schema", tags=[routing.SERVICE], include_in_schema=False)
 async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
     """Return this API as OpenAPI, in JSON."""
     described = msgspec.json.encode(request.app.openapi_schema.to_schema())
@@ -631,7 +662,11 @@ async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
 
 ROUTES: Final = tuple(
     each
-    for each in [*vars().values(), *vars(rollout_routes).values()]
+    for each in [
+        *vars().values(),
+        *vars(account_routes).values(),
+        *vars(rollout_routes).values(),
+    ]
     if isinstance(each, HTTPRouteHandler)
 )
 
@@ -667,9 +702,17 @@ def application(backend: Backend) -> Litestar:
     def the_backend() -> Backend:
         return backend
 
+    def the_caller(request: Request[Any, Any, Any]) -> OperatorRequest:
+        return request_of(cast("dict[str, Any]", request.scope))
+
+    roles.check(ROUTES)
     return Litestar(
         list(ROUTES),
-        dependencies={"backend": Provide(the_backend, sync_to_thread=False, use_cache=True)},
+        dependencies={
+            "backend": Provide(the_backend, sync_to_thread=False, use_cache=True),
+            "caller": Provide(the_caller, sync_to_thread=False),
+        },
+        guards=[roles.judge],
         before_request=requests.judge_query,
         exception_handlers={Exception: errors.answer},
         request_max_body_size=requests.MAX_BODY,
@@ -690,16 +733,19 @@ def application(backend: Backend) -> Litestar:
                     "token": SecurityScheme(
                         type="http",
                         scheme="bearer",
-                        description="On TCP; the unix socket needs no authentication.",
+                        description="On TCP; on the unix socket the system says who asks.",
                     )
                 }
             ),
             tags=[
-                Tag(name=FLEET, description="Machines, and the scopes that they share."),
-                Tag(name=MAINTENANCE, description="Maintenance and its history."),
-                Tag(name=HOSTS, description="Hosts, and their drains."),
-                Tag(name=ROLLOUTS, description="Maintenance of many units by a policy."),
-                Tag(name=SERVICE, description="The service itself."),
+                Tag(name=routing.FLEET, description="Machines, and the scopes that they share."),
+                Tag(name=routing.MAINTENANCE, description="Maintenance and its history."),
+                Tag(name=routing.HOSTS, description="Hosts, and their drains."),
+                Tag(name=routing.ROLLOUTS, description="Maintenance of many units by a policy."),
+                Tag(
+                    name=routing.ACCOUNTS, description="Operators' tokens, and what operators did."
+                ),
+                Tag(name=routing.SERVICE, description="The service itself."),
             ],
         ),
     )

@@ -1,9 +1,10 @@
-"""Who may use the operator plane.
+"""Who may use the operator plane: each request is judged by its head, before any of its body.
 
-The unix socket needs no authentication: its file mode decides who can connect. On TCP every
-request needs the bearer token, except `/healthz` and `/readyz`, which tell a probe nothing about
-the fleet. Only listed Host names are answered, so that a page that a browser loaded from a name
-that was pointed at this address cannot reach it (DNS rebinding).
+On the unix socket the kernel says who the peer is, and the file's mode decides who can connect. On
+TCP every request needs the bearer token of an account, except `/healthz` and `/readyz`, which tell
+a probe nothing about the fleet. Only listed Host names are answered, so that a page that a browser
+loaded from a name that was pointed at this address cannot reach it (DNS rebinding). What a known
+account may do is its role's to say (`roles`).
 
 Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about unknown paths, and
 `AllowedHosts` matches the header with its port and cannot differ between our two sockets.
@@ -11,12 +12,23 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 
 import asyncio
 import contextlib
-import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgspec
+from prometheus_client.registry import Collector
 
+from forewarn.clock import Clock
+from forewarn.control.accounts import OperatorRequest
+from forewarn.server.operator.accounts import (
+    Accounts,
+    FailedLogin,
+    FailedLogins,
+    OperatorAccount,
+    UnixPeer,
+    UserNames,
+)
+from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.vocabulary import ErrorCode
 
@@ -29,39 +41,102 @@ DISCARD_SECONDS: Final = 5.0
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 ADMITTED: Final = "forewarn.admitted"
-"""The key in a request's ASGI scope that tells whether its sender had a right: the token, or the
-unix socket."""
+"""The key in a request's ASGI scope that tells whether its sender is known."""
+
+REQUEST: Final = "forewarn.request"
+"""The key in a request's ASGI scope of its `OperatorRequest`."""
+
+PEER: Final = "forewarn.peer"
+"""The key in the state of a connection of its `UnixPeer`, where it came by the unix socket."""
+
+REQUEST_ID: Final = b"x-request-id"
+"""The header of each answer with the id that the audit log has."""
 
 WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+CHANGING: Final = WITH_BODY | {"DELETE"}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
+Refusal = tuple[int, ErrorCode, str]
 
 
 class ClientLeftError(Exception):
     """The client closed the connection in the middle of its body: nobody is left to answer."""
 
 
+class Door(msgspec.Struct, frozen=True):
+    """What all gates of a service share."""
+
+    audit: AuditLog
+    clock: Clock
+    """The service's, which tokens expire by."""
+    real: Clock
+    """The machine's own, which failed log-ins wait by."""
+    mint: Callable[[], str]
+    """Makes the ids of requests."""
+    accounts: Accounts = msgspec.field(default_factory=Accounts)
+    users: UserNames = msgspec.field(default_factory=UserNames)
+    failures: FailedLogins = msgspec.field(default_factory=FailedLogins)
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """What Prometheus reads of it."""
+        return self.failures.counter, self.audit.dropped
+
+
 class Gate:
     """Refuses requests that are not allowed, before the application sees them.
 
     It accepts `hosts` beside the loopback names. The unix socket, which no browser reaches, has
-    None for any host, and None for no token.
+    None for any host, and its users need no token.
     """
 
-    def __init__(
-        self, application: Application, token: str | None, hosts: tuple[str, ...] | None
-    ) -> None:
+    def __init__(self, application: Application, door: Door, hosts: tuple[str, ...] | None) -> None:
         self._application = application
-        self._token = None if token is None else token.encode("ascii")
+        self._door = door
         self._hosts = None if hosts is None else {h.lower() for h in (*LOOPBACK_NAMES, *hosts)}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Judge a request by its head, and pass it on or refuse it."""
         if scope["type"] != "http":
             return  # neither websockets nor a lifespan are served
+        account: OperatorAccount | FailedLogin | None = None
+        refusal = self._judge(scope)
+        if refusal is None:
+            account = await self._account(scope)
+            refusal = await self._refused(scope, account)
+        known = account if isinstance(account, OperatorAccount) else None
+        request = OperatorRequest(
+            by=known.name if known else "",
+            role=known.role if known else None,
+            address=_address_of(scope),
+            action=f"{scope['method']} {scope['path']}",
+            request=self._door.mint(),
+            token=known.token if known else "",
+        )
+        receive, send = self._followed(scope, request, receive, send)
+        if refusal is None:
+            scope[ADMITTED], scope[REQUEST] = known is not None, request
+            await self._application(scope, receive, send)
+            return
+        status, code, message = refusal
+        request.outcome = code
+        told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(told)).encode("ascii")),
+        ]
+        if status == 401:
+            headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": told})
+
+    def _followed(
+        self, scope: Message, request: OperatorRequest, receive: Receive, send: Send
+    ) -> tuple[Receive, Send]:
+        """Return what reads the body, and what answers once that is read, and records it."""
         ended = False
 
         async def receive_body() -> Message:
@@ -81,25 +156,22 @@ class Gate:
                     async with asyncio.timeout(DISCARD_SECONDS):
                         while not ended and left > 0:
                             left -= len((await receive_body()).get("body", b""))
+            if message["type"] == "http.response.start":
+                self._record(scope, request, message["status"])
+                headers = [*message.get("headers", ()), (REQUEST_ID, request.request.encode())]
+                message = {**message, "headers": headers}
             await send(message)
 
-        refusal = self._judge(scope)
-        if refusal is None:
-            scope[ADMITTED] = scope["path"] not in PROBES
-            await self._application(scope, receive_body, send_once_read)
-            return
-        status, code, message = refusal
-        told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(told)).encode("ascii")),
-        ]
-        if status == 401:
-            headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
-        await send_once_read({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": told})
+        return receive_body, send_once_read
 
-    def _judge(self, scope: Message) -> tuple[int, ErrorCode, str] | None:
+    def _record(self, scope: Message, request: OperatorRequest, status: int) -> None:
+        """Write down a refusal, or a change that no transaction of its own has recorded."""
+        is_change = scope["method"] in CHANGING
+        if not request.recorded and (is_change or status in {401, 403, 421}):
+            self._door.audit.record(request, request.outcome)
+
+    def _judge(self, scope: Message) -> Refusal | None:
+        """Return why a request is refused, whoever sends it."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self._hosts is not None and _name_of(host) not in self._hosts:
@@ -109,26 +181,63 @@ class Gate:
             )
             return 421, ErrorCode.UNAUTHORIZED, message
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower() != f"http://{host}":
+        own = f"{scope['scheme']}://{host}"
+        if origin is not None and origin.decode("latin-1").lower() != own:
             message = "requests from pages of other origins are not allowed"
             return 403, ErrorCode.UNAUTHORIZED, message
-        if not self._known(headers.get(b"authorization", b""), scope["path"]):
-            message = (
-                "expected 'Authorization: Bearer TOKEN', with the token in the file "
-                "operator.token_file"
-            )
-            return 401, ErrorCode.UNAUTHORIZED, message
-        kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        return None
+
+    async def _account(self, scope: Message) -> OperatorAccount | FailedLogin | None:
+        """Return whose request it is; None for a probe, which needs no account."""
+        if scope["path"] in PROBES:
+            return None
+        if self._hosts is None:
+            peer: UnixPeer = scope["state"][PEER]
+            return peer.account(await self._door.users.of(peer.user_id))
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
+        shown = shown.strip() if kind.lower() == b"bearer" else b""
+        return self._door.accounts.of_token(shown, self._door.clock.now())
+
+    async def _refused(
+        self, scope: Message, account: OperatorAccount | FailedLogin | None
+    ) -> Refusal | None:
+        """Return why a request of this account is refused; a failed log-in waits for that."""
+        if isinstance(account, FailedLogin):
+            clock = self._door.real
+            address = _address_of(scope)
+            delay = self._door.failures.delay_seconds(account, address, clock.monotonic())
+            if delay:
+                await clock.wait(delay, asyncio.Event())
+            return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
+        kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
         if scope["method"] in WITH_BODY and kind != b"application/json":
             message = "expected 'Content-Type: application/json'"
             return 415, ErrorCode.INVALID, message
         return None
 
-    def _known(self, authorization: bytes, path: str) -> bool:
-        if self._token is None or path in PROBES:
-            return True
-        kind, _, shown = authorization.partition(b" ")
-        return kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token)
+
+MISTAKES: Final = {
+    FailedLogin.MISSING: "expected 'Authorization: Bearer TOKEN', with a token of 'forewarn token "
+    "create' or the one in the file operator.token_file",
+    FailedLogin.UNKNOWN: "the token is not known: it was revoked, or is another service's",
+    FailedLogin.EXPIRED: "the token has expired: ask an admin for a new one ('forewarn token "
+    "create')",
+}
+"""What to do about each failed log-in."""
+
+
+def request_of(connection: Mapping[str, Any]) -> OperatorRequest:
+    """Return the request of an ASGI scope that a gate let through."""
+    request: OperatorRequest = connection[REQUEST]
+    return request
+
+
+def _address_of(scope: Message) -> str:
+    peer: UnixPeer | None = scope["state"].get(PEER)
+    if peer is not None:
+        return peer.address
+    return str(scope["client"][0]) if scope.get("client") else ""
 
 
 def _name_of(host: str) -> str:

@@ -1,10 +1,18 @@
-"""The operators' connections: uvicorn's, with a time for each head and a limit on strangers."""
+"""The operators' connections: uvicorn's, with a time for each head and a limit on strangers.
+
+With TLS a connection counts from its first byte on, and its handshake has the time of a head:
+asyncio's own servers take any number of handshakes, a minute each.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
 import uvicorn
@@ -12,7 +20,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forewarn.server.guest.counters import LimitLog
-from forewarn.server.operator import auth
+from forewarn.server.operator import accounts, auth
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -46,7 +54,7 @@ class OperatorLimit(StrEnum):
     CONNECTIONS = "connections"
     SLOW_REQUEST = "slow-request"
     FAULTY_REQUEST = "faulty-request"
-    """A head that is too long, or not HTTP."""
+    """A head that is too long, or not HTTP; a handshake that is not TLS."""
 
 
 class ReachedLimits:
@@ -74,8 +82,10 @@ class ReachedLimits:
 class _Config(uvicorn.Config):
     """What a server's connections share."""
 
-    order: "dict[OperatorConnection, None]"
+    order: "dict[OperatorConnection | TlsHandshake, None]"
     """The open ones, oldest first."""
+    tls: Callable[[], ssl.SSLContext] | None
+    """Returns the context of new connections; None for plain HTTP."""
     reached: ReachedLimits
     head_seconds: float
     most: int
@@ -90,22 +100,26 @@ class OperatorConnection(H11Protocol):
 
     config: _Config
     _late: asyncio.TimerHandle | None = None
+    _early = b""
+    """What came with the end of a TLS handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
+        if (peer := _peer_of(transport)) is not None:
+            self.app_state = {**self.app_state, auth.PEER: peer}
         self._begin_head()
-        order = self.config.order
-        order[self] = None
-        if len(order) > self.config.most:
-            oldest = next((each for each in order if not each.is_admitted()), self)
-            if oldest is self:
-                self._reach(OperatorLimit.CONNECTIONS)  # uvicorn answers it 503
-            else:
-                oldest.cut_off(OperatorLimit.CONNECTIONS)
+        if not _make_room(self.config, self):
+            self.reach(OperatorLimit.CONNECTIONS)  # uvicorn answers it 503
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
+        if cast("asyncio.Transport | None", self.transport) is None:
+            self._early += data
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._end_head()
@@ -114,11 +128,13 @@ class OperatorConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what h11 could not read."""
-        self._reach(OperatorLimit.FAULTY_REQUEST)
+        self.reach(OperatorLimit.FAULTY_REQUEST)
         super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the peer."""
+        if cast("asyncio.Transport | None", self.transport) is None:
+            return  # during the handshake
         self._end_head()
         self.config.order.pop(self, None)
         super().connection_lost(exc)
@@ -153,17 +169,110 @@ class OperatorConnection(H11Protocol):
             self._late.cancel()
             self._late = None
 
-    def _reach(self, limit: OperatorLimit) -> None:
+    def reach(self, limit: OperatorLimit) -> None:
+        """Count a limit that it reached."""
         address = self.client[0] if self.client else "unix"
         self.config.reached.add(limit, address, self.loop.time())
 
     def cut_off(self, limit: OperatorLimit) -> None:
         """Close at once, and say why."""
-        self._reach(limit)
+        self.reach(limit)
         # Not only once the loop says that it is lost: others count it before that.
         self.config.order.pop(self, None)
         self.connections.discard(self)
         self.transport.abort()
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its TLS handshake is done; then an `OperatorConnection` has it."""
+
+    def __init__(self, config: _Config, **given: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self._config = config
+        self._inner = OperatorConnection(config=config, **given)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a peer in, and begin the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        if not _make_room(self._config, self):
+            self.cut_off(OperatorLimit.CONNECTIONS)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(self._transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the peer."""
+        del exc
+        self._config.order.pop(self, None)
+
+    def is_admitted(self) -> bool:
+        """Return False: nobody is known yet."""
+        return False
+
+    def cut_off(self, limit: OperatorLimit) -> None:
+        """Close at once, and say why."""
+        self._reach(limit)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._config.order.pop(self, None)
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        assert self._config.tls is not None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._config.head_seconds):
+                secured = await loop.start_tls(
+                    transport, self._inner, self._config.tls(), server_side=True
+                )
+        except TimeoutError:
+            self.cut_off(OperatorLimit.SLOW_REQUEST)
+        except OSError:  # of which TLS's own errors are some
+            self.cut_off(OperatorLimit.FAULTY_REQUEST)
+        else:
+            self._config.order.pop(self, None)
+            if secured is None:
+                transport.abort()
+            else:
+                self._inner.connection_made(secured)
+
+    def _reach(self, limit: OperatorLimit) -> None:
+        peer = self._transport.get_extra_info("peername") if self._transport else None
+        address = str(peer[0]) if peer else "unix"
+        self._config.reached.add(limit, address, asyncio.get_running_loop().time())
+
+
+def _make_room(config: _Config, new: OperatorConnection | TlsHandshake) -> bool:
+    """Add a connection; if there are too many, close the oldest one without a right.
+
+    Returns:
+        False where no older one gives way.
+    """
+    order = config.order
+    order[new] = None
+    if len(order) > config.most:
+        oldest = next((each for each in order if not each.is_admitted()), new)
+        if oldest is new:
+            return False
+        oldest.cut_off(OperatorLimit.CONNECTIONS)
+    return True
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> accounts.UnixPeer | None:
+    """Return who connected to a unix socket; None over TCP."""
+    opened = transport.get_extra_info("socket")
+    if opened is None or opened.family != getattr(socket, "AF_UNIX", None):
+        return None
+    if not hasattr(socket, "SO_PEERCRED"):
+        # Where the kernel is not asked that way, the file's mode lets in nobody but this user.
+        return accounts.UnixPeer(os.geteuid())
+    size = struct.calcsize("3i")
+    return accounts.peer_of(opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
 
 
 class Server(uvicorn.Server):
@@ -175,10 +284,13 @@ class Server(uvicorn.Server):
         reached: ReachedLimits,
         head_seconds: float = HEAD_SECONDS,
         most: int = MAX_CONNECTIONS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         config = _Config(
             application,
-            http=OperatorConnection,  # h11 limits a head's size; operators need no faster parser
+            http=OperatorConnection
+            if tls is None
+            else TlsHandshake,  # h11 limits a head's size; operators need no faster parser
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             ws="none",
             lifespan="off",
@@ -192,6 +304,7 @@ class Server(uvicorn.Server):
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
         config.most = most
+        config.tls = tls
         super().__init__(config)
 
     async def drain(self, seconds: float) -> None:
@@ -205,6 +318,13 @@ class Server(uvicorn.Server):
             if not any(each.is_idle() for each in connections):
                 break
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End handshakes, and then as uvicorn does."""
+        for each in [*cast("_Config", self.config).order]:
+            if isinstance(each, TlsHandshake):
+                each.abort()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

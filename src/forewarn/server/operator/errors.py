@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import structlog
@@ -12,7 +12,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from forewarn import settings
 from forewarn.maintenance.model import Refused
-from forewarn.server.operator.auth import ClientLeftError
+from forewarn.server.operator.auth import ClientLeftError, request_of
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.vocabulary import ErrorCode
@@ -41,7 +41,8 @@ RESPONSES: Final = {
     status: ResponseSpec(ErrorBody, generate_examples=False, description=description)
     for status, description in (
         (400, "The input is invalid."),
-        (401, "On TCP, the token is missing or wrong."),
+        (401, "On TCP, the token is missing, unknown or expired."),
+        (403, "The account's role does not allow it."),
         (404, "What the input names does not exist."),
         (409, "Something live is in the way, or it is too late."),
         (413, "The body is too long."),
@@ -65,6 +66,7 @@ _log = structlog.get_logger(__name__)
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
     """Answer an exception, with the status of its code."""
     headers: dict[str, str] = {}
+    asked = request_of(cast("dict[str, Any]", request.scope))
     match error:
         case Refused():
             status = STATUS[error.code]
@@ -88,8 +90,13 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             message = "internal error: see the service's log"
             detail = ErrorDetail(code=ErrorCode.INTERNAL, message=message)
             _log.error(
-                "a request failed", method=request.method, path=request.url.path, exc_info=error
+                "a request failed",
+                method=request.method,
+                path=request.url.path,
+                request=asked.request,
+                exc_info=error,
             )
+    asked.outcome = detail.code
     return Response(ErrorBody(error=detail), status_code=status, headers=headers)
 
 

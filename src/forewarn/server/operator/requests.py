@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from forewarn import settings
 from forewarn.clock import Clock
+from forewarn.control.accounts import OperatorRequest
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
@@ -30,6 +31,7 @@ from forewarn.maintenance import alerts, fleet
 from forewarn.maintenance.model import Policy, Refused
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
+from forewarn.server.operator.accounts import Accounts
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, micros
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -61,6 +63,7 @@ MAX_FAILURES: Final = 1000
 NUMBERS: Final = {
     "maintenances": re.compile(r"[0-9]{1,15}"),
     "rollouts": re.compile(r"[0-9]{1,15}"),
+    "audit": re.compile(r"[0-9]{1,15}"),
     "operations": re.compile(r"[0-9]{1,17}\.[0-9]{1,18}"),
 }
 """The keys of lists that are not in the order of names."""
@@ -103,12 +106,24 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Looks at the hosts, and knows their drains."""
     rollouts: Rollouts
     """Knows the rollouts."""
+    accounts: Accounts
+    """The operators' tokens."""
     make_token: Callable[[], str]
     """Returns a token that nobody has."""
     relays: RelayWatch | None = None
     """Knows the relays of hosts; None where they do not reach this process."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple
     """Returns what follows from observations of hosts, for an operator."""
+
+    def changing(
+        self, caller: OperatorRequest, detail: str = "", told: Callable[[Any], str] = lambda _: ""
+    ) -> Plane:
+        """Return the plane for what this request changes, so that the audit log has it.
+
+        The record tells the detail, or what `told` makes of what the change came to.
+        """
+        caller.detail = detail
+        return self.plane.audited(caller, told)
 
     def now(self) -> datetime:
         """Return the service's time."""
@@ -164,6 +179,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
 TheBackend: TypeAlias = NamedDependency[Backend]
 """The backend, as a handler's parameter."""
+
+TheCaller: TypeAlias = NamedDependency[OperatorRequest]
+"""The request and who sends it, as a handler's parameter."""
 
 
 class SchemaCreator(Protocol):

@@ -13,8 +13,8 @@ from forewarn.maintenance import model
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_model import Rollout, RolloutPolicy, RolloutTask
 from forewarn.maintenance.time_windows import Span
-from forewarn.server.operator import requests, rollout_schemas, routing, schemas
-from forewarn.server.operator.requests import Backend, TheBackend, one_line
+from forewarn.server.operator import requests, rollout_schemas, routing, schemas, views
+from forewarn.server.operator.requests import Backend, TheBackend, TheCaller, one_line
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventType
 
@@ -29,13 +29,13 @@ _log = structlog.get_logger(__name__)
 @routing.post("/v1/rollouts", rollout_schemas.RolloutRequest, routing.ROLLOUTS, status=201)
 async def start_rollout(
     backend: TheBackend,
+    caller: TheCaller,
     *,
     data: JSONBody[rollout_schemas.RolloutRequest],
     dry_run: FromQuery[bool] = False,
 ) -> rollout_schemas.RolloutPlan:
     """Start a rollout; the answer is how it will go, and in a dry run nothing more."""
     one_line(data.description or "", "description")
-    by = one_line(data.by, "by") or routing.ANONYMOUS
     drained: frozenset[str] = frozenset()
     if data.drain and data.event_type is EventType.REBOOT and (data.hosts or data.all_hosts):
         survey = await backend.hosts.survey()
@@ -50,11 +50,13 @@ async def start_rollout(
     now = backend.now()
     rollout, forecast = await backend.read(
         lambda reading: preparing.prepared(
-            reading, targets, task, policy, drained=drained, by=by, now=now
+            reading, targets, task, policy, drained=drained, by=caller.by, now=now
         )
     )
+    caller.recorded = dry_run
     if not dry_run:
-        rollout = await backend.done(backend.plane.start_rollout(rollout))
+        plane = backend.changing(caller, told=views.rollout_in_one_line)
+        rollout = await backend.done(plane.start_rollout(rollout))
     return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=_view(rollout), forecast=forecast)
 
 
@@ -82,6 +84,7 @@ async def show_rollout(backend: TheBackend, number: ByNumber) -> rollout_schemas
 )
 async def order_rollout(
     backend: TheBackend,
+    caller: TheCaller,
     number: ByNumber,
     data: JSONBody[rollout_schemas.RolloutOrderBody],
 ) -> rollout_schemas.RolloutDetail:
@@ -91,9 +94,9 @@ async def order_rollout(
             "takes no unit" if data.unit else "needs the name of a unit"
         )
         raise model.Refused(ErrorCode.INVALID, message, where="unit")
-    by = one_line(data.by, "by") or routing.ANONYMOUS
-    _log.info("an operator orders", rollout=number, order=data.order, by=by)
-    await backend.done(backend.plane.order_rollout(number, data.order, data.unit, by))
+    _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
+    plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
+    await backend.done(plane.order_rollout(number, data.order, data.unit, caller.by))
     return await _detail(backend, number)
 
 

@@ -1,4 +1,7 @@
-"""How routes are declared: their place in the schema, their errors, and their bodies."""
+"""How routes are declared: their place in the schema, their errors, and their bodies.
+
+Each route also needs its role, in `roles`.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -16,12 +19,15 @@ FLEET: Final = "fleet"
 MAINTENANCE: Final = "maintenance"
 HOSTS: Final = "hosts"
 ROLLOUTS: Final = "rollouts"
+ACCOUNTS: Final = "accounts"
 SERVICE: Final = "service"
 
-ANONYMOUS: Final = "operator"
-"""The name in history where a request names nobody."""
+MAX_LISTED: Final = 20
+"""The most references or names in the audit log's detail."""
 
 Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+Name = Annotated[str, QueryParameter(max_length=256)]
+Names = Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas.MAX_REMOVED)]
 
 Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
 

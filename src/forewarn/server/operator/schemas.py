@@ -20,6 +20,7 @@ import msgspec
 
 from forewarn import vocabulary
 from forewarn.maintenance import model, planner
+from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_plan import HostPlan
 
@@ -73,15 +74,15 @@ Reason = Annotated[str, msgspec.Meta(max_length=500)]
 References = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]
 
 
+TokenName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}(?!\\n)$")]
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an answer."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request."""
-
-    by: ShortText = ""
-    """Who asks, kept in history or in the log."""
 
 
 class ListPage(Value, frozen=True, kw_only=True):
@@ -217,7 +218,9 @@ class ScopeDetail(ScopeView, frozen=True, kw_only=True):
     domains: tuple[UpdateDomain, ...]
 
 
-class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MaintenanceRequest(
+    planner.MaintenanceFields, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """A request for maintenance of `machines`, or of one `scope`, or of one `host`."""
 
     machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
@@ -226,7 +229,6 @@ class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unkn
     """Null for as soon as the least notice allows."""
     opens_at: Moment | None = None
     closes_at: Moment | None = None
-    requested_by: ShortText = msgspec.field(name="by", default="")
     idempotency_key: ShortText = ""
 
 
@@ -707,3 +709,43 @@ class Readiness(Value, frozen=True, kw_only=True):
     ready: bool
     reasons: tuple[str, ...] = ()
     """What is missing, for people; empty when ready."""
+
+
+class TokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a new token."""
+
+    name: TokenName
+    """Whose it is: history and the audit log show this name."""
+    role: vocabulary.AccessRole
+    expires_at: Moment | None = None
+    """Null for never."""
+
+
+class TokenView(Value, frozen=True, kw_only=True):
+    """A token, without the token itself, which nobody keeps."""
+
+    name: str
+    role: vocabulary.AccessRole
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    expired: bool
+
+
+class NewToken(Value, frozen=True, kw_only=True):
+    """A new token, which is shown this once."""
+
+    token: str
+    account: TokenView
+
+
+class TokenList(Value, frozen=True, kw_only=True):
+    """Tokens in the order of their names."""
+
+    tokens: tuple[TokenView, ...]
+
+
+class AuditPage(ListPage, frozen=True, kw_only=True):
+    """Records of the audit log, newest first."""
+
+    records: tuple[AuditRecord, ...]

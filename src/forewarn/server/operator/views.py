@@ -9,8 +9,9 @@ import msgspec
 
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
-from forewarn.maintenance import alerts, fleet, model, planner
+from forewarn.maintenance import accounts, alerts, fleet, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.rollout_model import Rollout
 from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
@@ -40,6 +41,32 @@ def fleet_change(
         tombstones=names(applied.lost),
         unchanged=applied.unchanged,
         warnings=(*_without_listener(applied.placed, listeners), *map(_still_held, applied.held)),
+    )
+
+
+def fleet_in_one_line(applied: fleet.Applied) -> str:
+    """Return what applying or removing changed, for the audit log."""
+    told = {"added": applied.added, "changed": applied.changed, "removed": applied.removed}
+    parts = (f"{what} {model.listed(found)}" for what, found in told.items() if found)
+    return "; ".join(parts) or "no machine changed"
+
+
+def plan_in_one_line(plan: planner.Plan) -> str:
+    """Return what a request for maintenance became, for the audit log."""
+    asked = plan.maintenance
+    return f"maintenance {asked.number}: {asked.event_type} of {model.listed(asked.targets)}"
+
+
+def rollout_in_one_line(started: Rollout) -> str:
+    """Return what a new rollout is about, for the audit log."""
+    units = model.listed([unit.name for unit in started.units])
+    return f"rollout {started.number}: {started.task.event_type} of {units}"
+
+
+def tokens(found: Iterable[accounts.Token], now: datetime) -> tuple[schemas.TokenView, ...]:
+    """Return tokens as the API shows them."""
+    return tuple(
+        model.mapped(schemas.TokenView, token, expired=token.expired(now)) for token in found
     )
 
 

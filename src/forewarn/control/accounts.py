@@ -1,0 +1,148 @@
+"""Operators' tokens, and the record of what operators ask, in the transaction of their change."""
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.writer import NO_NEEDS, Job, Writer
+from forewarn.maintenance.accounts import DONE, AuditRecord, Token
+from forewarn.maintenance.model import Changes, Refused, unknown
+from forewarn.store.port import Reading
+from forewarn.vocabulary import AccessRole, ErrorCode
+
+T = TypeVar("T")
+
+MAX_DETAIL: Final = 500
+"""The most characters of a record's detail; the change itself is in the history."""
+
+MAX_ACTION: Final = 300
+"""The most characters of a record's action: a path may name anything."""
+
+
+MAX_TOKENS: Final = 1000
+"""The most operators' tokens: they are in the memory of each replica."""
+
+
+class OperatorRequest:
+    """One request to the operator plane: who sends it, and what it is about."""
+
+    def __init__(
+        self,
+        *,
+        by: str,
+        role: AccessRole | None,
+        address: str,
+        action: str,
+        request: str,
+        token: str = "",
+    ) -> None:
+        self.by = by
+        """`""` where nobody is known."""
+        self.role = role
+        self.address = address
+        self.action = action
+        self.request = request
+        self.token = token
+        """The name of the stored token that it came with; `""` for any other way in."""
+        self.detail = ""
+        """What it is about, once somebody has looked."""
+        self.recorded = False
+        """Whether the audit log has it, or need not have it."""
+        self.outcome: str = DONE
+
+    def record(self, at: datetime, outcome: str) -> AuditRecord:
+        """Return what the audit log is to have."""
+        return AuditRecord(
+            at=at,
+            by=_one_line(self.by, MAX_ACTION),
+            role=self.role,
+            address=self.address,
+            action=_one_line(self.action, MAX_ACTION),
+            detail=_one_line(self.detail, MAX_DETAIL),
+            outcome=outcome,
+            request=self.request,
+        )
+
+
+class AuditedWriter:
+    """A writer for one request: what it changes and the record of it are one transaction.
+
+    A token that was revoked meanwhile changes nothing, whichever replica the request has reached.
+    """
+
+    def __init__(
+        self, writer: Writer, request: OperatorRequest, describe: Callable[[Any], str]
+    ) -> None:
+        self._writer = writer
+        self._request = request
+        self._describe = describe
+
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
+        """Submit the job, and the record with it."""
+        request = self._request
+
+        def audited(unit: UnitOfWork) -> Work[Any]:
+            if request.token and request.token not in unit.tokens():
+                message = f"the token {request.token!r} was revoked"
+                raise Refused(ErrorCode.UNAUTHORIZED, message, token=request.token)
+            work = job(unit)
+            request.detail = self._describe(work.result) or request.detail
+            unit.note(request.record(unit.now, DONE))
+            return work
+
+        def ended(future: "Future[Any]") -> None:
+            request.recorded = request.recorded or future.exception() is None
+
+        future = self._writer.submit(audited, needs)
+        future.add_done_callback(ended)
+        return future
+
+    def read(self, question: Callable[[Reading], T]) -> "Future[T]":
+        """Ask the store; that changes nothing, and is not recorded."""
+        return self._writer.read(question)
+
+    def close(self) -> None:
+        """Do nothing: the writer within goes on."""
+
+
+def create_token(token: Token) -> Callable[[UnitOfWork], Work[Token]]:
+    """Return what keeps a new token; its name must be free."""
+
+    def order(unit: UnitOfWork) -> Work[Token]:
+        known = unit.tokens()
+        if token.name in known:
+            message = f"there is a token {token.name!r} already: revoke it first, or name another"
+            raise Refused(ErrorCode.CONFLICT, message, token=token.name)
+        if len(known) >= MAX_TOKENS:
+            message = f"there are {len(known)} tokens, at most {MAX_TOKENS} allowed: revoke some"
+            raise Refused(ErrorCode.LIMIT, message, tokens=len(known), most=MAX_TOKENS)
+        if token.expired(unit.now):
+            message = "at expires_at: the time is over already"
+            raise Refused(ErrorCode.INVALID, message, where="expires_at")
+        made = msgspec.structs.replace(token, created_at=unit.now)
+        return Work(made, Changes(tokens=(made,)))
+
+    return order
+
+
+def revoke_tokens(names: Collection[str]) -> Callable[[UnitOfWork], Work[tuple[Token, ...]]]:
+    """Return what revokes tokens, all or none; whoever has one is refused from then on."""
+
+    def order(unit: UnitOfWork) -> Work[tuple[Token, ...]]:
+        known = unit.tokens()
+        if missing := [name for name in names if name not in known]:
+            raise unknown("token", *missing)
+        revoked = {name: known[name] for name in names}
+        return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
+
+    return order
+
+
+def _one_line(text: str, most: int) -> str:
+    """Return a text without what is not printable, cut off where it is too long."""
+    shown = "".join(each if each.isprintable() else "\ufffd" for each in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 3] + "..."

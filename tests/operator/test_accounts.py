@@ -1,0 +1,420 @@
+"""Tokens, roles, and the audit log."""
+
+import asyncio
+import os
+import re
+import struct
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.clock import ManualClock
+from forewarn.control.accounts import OperatorRequest
+from forewarn.maintenance.accounts import AuditRecord
+from forewarn.maintenance.model import Changes
+from forewarn.server import secret_files
+from forewarn.server.operator import accounts, api, roles
+from forewarn.server.operator.accounts import FailedLogin, FailedLogins, UnixPeer
+from forewarn.server.operator.audit_log import OF_STRANGERS, AuditLog
+from forewarn.store import memory
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import AccessRole
+from server.running import ME, NOON, Client, Running, fleet, request_reboot, settings_in, stranger
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
+HOLD = {"kind": "everything"}
+
+
+class Full(memory.MemoryStore):
+    """A store that has no room for the audit log when it is told so."""
+
+    full = False
+
+    def record(self, records: Any) -> None:
+        if self.full:
+            raise StoreUnavailable("no room")
+        super().record(records)
+
+
+class Site:
+    """A service on TCP, and a client for each role."""
+
+    def __init__(self, running: Running, store: Full, clock: ManualClock) -> None:
+        self.running = running
+        self.store = store
+        self.clock = clock
+        self.url = running.opened.operators[1]
+        self.root = running.client()
+        token_file = Path(running.settings.operator.token_file)
+        self.by_file = Client(self.url, token_file.read_text(encoding="ascii").strip())
+        self.tokens = {role: self.token(f"{role}-1", role) for role in AccessRole}
+
+    def token(self, name: str, role: AccessRole, **more: Any) -> str:
+        made = self.root.ask("POST", "/v1/tokens", {"name": name, "role": role, **more})
+        assert made.status == 201, made.body
+        token: str = made.json["token"]
+        return token
+
+    def client(self, role: AccessRole) -> Client:
+        return Client(self.url, self.tokens[role])
+
+    def audit(self, query: str = "") -> list[Any]:
+        records: list[Any] = self.root.get(f"/v1/audit{query}")["records"]
+        return records
+
+    def settled(self) -> list[Any]:
+        """The audit log, once what was submitted to the writer is in it."""
+        self.running.plane.setting("anything").result(30)
+        return self.audit()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    store, clock = Full(), ManualClock(NOON)
+    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), store, clock) as running:
+        yield Site(running, store, clock)
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A service that the tests of roles share: what they send is refused or empty."""
+    wanted = settings_in(tmp_path_factory.mktemp("roles"), listen="127.0.0.1:0")
+    store, clock = Full(), ManualClock(NOON)
+    with Running(wanted, store, clock) as running:
+        yield Site(running, store, clock)
+
+
+@pytest.mark.parametrize("route", roles.NEEDED)
+def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, route: str) -> None:
+    method, path = route.split()
+    needed = roles.NEEDED[route]
+    path = path.replace("{number}", "1").replace("{name}", "x").replace("{operation}", "1.1")
+    body = None if method in {"GET", "DELETE"} else {}
+    for role in AccessRole:
+        answer = standing.client(role).ask(method, path, body)
+        if needed is None or role.allows(needed):
+            assert answer.status not in {401, 403}, (role, answer.body)
+        else:
+            assert (answer.status, answer.error["code"]) == (403, "forbidden"), role
+            assert answer.error["facts"] == {"role": role, "needed": needed}
+    refused = stranger(standing.url).ask(method, path, body)
+    assert (refused.status == 401) is (needed is not None)
+
+
+def test_the_page_has_the_table_of_roles() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([A-Z]+ /\S*)` \| (\S+) \|$", text, re.MULTILINE)
+    assert told == [(route, needed or "-") for route, needed in roles.NEEDED.items()]
+
+
+def test_a_route_without_a_role_keeps_the_service_from_starting() -> None:
+    roles.check(api.ROUTES)
+    with pytest.raises(AssertionError):
+        roles.check(api.ROUTES[1:])
+    with pytest.raises(AssertionError):
+        roles.check([*api.ROUTES[1:], api.ROUTES[1]])
+
+
+def test_each_role_may_do_what_those_before_it_may() -> None:
+    order = list(AccessRole)
+    for place, role in enumerate(order):
+        assert [each for each in order if role.allows(each)] == order[: place + 1]
+
+
+def test_a_token_is_shown_once_and_kept_as_its_digest(site: Site) -> None:
+    token = site.token("ann", AccessRole.VIEWER, expires_at="2026-03-01T13:00:00Z")
+    listed = site.root.ask("GET", "/v1/tokens")
+    assert token not in listed.body.decode()
+    assert listed.json["tokens"][1] == {
+        "name": "ann",
+        "role": "viewer",
+        "created_by": ME,
+        "created_at": "2026-03-01T12:00:00Z",
+        "expires_at": "2026-03-01T13:00:00Z",
+        "expired": False,
+    }
+    with site.store.read() as reading:
+        kept = reading.tokens()["ann"]
+    assert kept.digest == secret_files.digest(token.encode()) != token
+    assert token not in str(site.audit())
+
+
+def test_history_names_the_account_and_no_request_can_name_another(site: Site) -> None:
+    operator = site.client(AccessRole.OPERATOR)
+    assert operator.ask("PUT", "/v1/fleet", fleet()).status == 200
+    assert request_reboot(operator)["maintenance"]["requested_by"] == "operator-1"
+    assert site.by_file.ask("POST", "/v1/holds", HOLD).status == 201
+    assert site.root.get("/v1/holds")["holds"][0]["by"] == "token-file"
+    for body in ({"references": ["1"], "by": "ann"}, {"references": ["1"], "requested_by": "ann"}):
+        assert operator.ask("POST", "/v1/approvals", body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "viewer-1", "role": "viewer"}, 409),
+        ({"name": "token-file", "role": "viewer"}, 409),
+        ({"name": "a b", "role": "viewer"}, 400),
+        ({"name": "", "role": "viewer"}, 400),
+        ({"name": "a" * 65, "role": "viewer"}, 400),
+        ({"name": "a\n", "role": "viewer"}, 400),
+        ({"name": "ann", "role": "root"}, 400),
+        ({"name": "ann"}, 400),
+        ({"name": "ann", "role": "viewer", "expires_at": "2026-03-01T12:00:00Z"}, 400),
+        ({"name": "ann", "role": "viewer", "expires_at": "soon"}, 400),
+    ],
+)
+def test_a_token_that_cannot_be_is_refused(
+    standing: Site, body: dict[str, Any], status: int
+) -> None:
+    assert standing.root.ask("POST", "/v1/tokens", body).status == status
+    assert "ann" not in {one["name"] for one in standing.root.get("/v1/tokens")["tokens"]}
+
+
+def test_a_revoked_token_is_refused_and_its_name_is_free(site: Site) -> None:
+    viewer = site.client(AccessRole.VIEWER)
+    assert viewer.ask("GET", "/v1/clock").status == 200
+    unknown = site.root.ask("DELETE", "/v1/tokens?name=viewer-1&name=nobody")
+    assert (unknown.status, unknown.error["code"]) == (404, "not-found")
+    assert viewer.ask("GET", "/v1/clock").status == 200
+    revoked = site.root.ask("DELETE", "/v1/tokens?name=viewer-1&name=metrics-1").json["tokens"]
+    assert [one["name"] for one in revoked] == ["viewer-1", "metrics-1"]
+    assert viewer.ask("GET", "/v1/clock").status == 401
+    again = Client(site.url, site.token("viewer-1", AccessRole.VIEWER))
+    assert again.ask("GET", "/v1/clock").status == 200
+    assert viewer.ask("GET", "/v1/clock").status == 401
+
+
+def test_a_token_that_another_replica_revoked_changes_nothing(site: Site) -> None:
+    operator = site.client(AccessRole.OPERATOR)
+    with site.store.write() as transaction:  # this one has not heard of it yet
+        transaction.save(Changes(revoked_tokens=("operator-1",)))
+    assert operator.ask("GET", "/v1/clock").status == 200
+    refused = operator.ask("POST", "/v1/holds", HOLD)
+    assert (refused.status, refused.error["code"]) == (401, "unauthorized")
+    assert site.root.get("/v1/holds")["holds"] == []
+
+
+def test_a_token_is_refused_once_its_time_is_over(site: Site) -> None:
+    token = site.token("ann", AccessRole.VIEWER, expires_at="2026-03-01T13:00:00Z")
+    client = Client(site.url, token)
+    site.clock.advance(timedelta(minutes=59, seconds=59))
+    assert client.ask("GET", "/v1/clock").status == 200
+    site.clock.advance(timedelta(seconds=1))
+    assert client.ask("GET", "/v1/clock").status == 401
+    assert 'failed_logins_total{reason="expired"} 1.0' in metrics(site)
+    assert [one["expired"] for one in site.root.get("/v1/tokens")["tokens"]][:2] == [False, True]
+
+
+def metrics(site: Site) -> str:
+    return site.client(AccessRole.METRICS).ask("GET", "/metrics").body.decode()
+
+
+def test_tokens_survive_a_restart(tmp_path: Path) -> None:
+    store, wanted = Full(), settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, store, ManualClock(NOON)) as running:
+        token = Site(running, store, ManualClock(NOON)).tokens[AccessRole.VIEWER]
+    with Running(wanted, store, ManualClock(NOON)) as running:
+        client = Client(running.opened.operators[1], token)
+        assert client.ask("GET", "/v1/clock").status == 200
+
+
+# The audit log.
+
+
+def test_a_change_is_recorded_with_who_from_where_and_what(site: Site) -> None:
+    operator = site.client(AccessRole.OPERATOR)
+    operator.ask("PUT", "/v1/fleet", {"machine": [{"name": "cart"}]})
+    answer = operator.ask("POST", "/v1/holds", {"kind": "machine", "name": "cart"})
+    held, applied, *_ = site.audit("?by=operator-1")
+    assert held == {
+        "sequence": applied["sequence"] + 1,
+        "at": "2026-03-01T12:00:00Z",
+        "by": "operator-1",
+        "role": "operator",
+        "address": "127.0.0.1",
+        "action": "POST /v1/holds",
+        "detail": "machine cart",
+        "outcome": "done",
+        "request": answer.headers["X-Request-Id"],
+    }
+    assert (applied["action"], applied["detail"]) == ("PUT /v1/fleet", "added cart")
+
+
+def test_the_unix_sockets_user_is_recorded_by_name_and_number(site: Site) -> None:
+    site.root.ask("POST", "/v1/holds", HOLD)
+    last = site.audit()[0]
+    assert (last["by"], last["role"]) == (ME, "admin")
+    assert last["address"] == f"unix:uid={os.geteuid()}"
+
+
+def test_what_only_reads_or_tries_is_not_recorded(site: Site) -> None:
+    before = site.settled()
+    operator = site.client(AccessRole.OPERATOR)
+    operator.ask("GET", "/v1/history")
+    operator.ask("GET", "/v1/fleet/machines/nope")
+    operator.ask("PUT", "/v1/fleet?dry_run=true", fleet())
+    operator.ask("GET", "/nothing/here")
+    assert site.settled() == before
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "path", "body", "outcome"),
+    [
+        (AccessRole.VIEWER, "POST", "/v1/holds", HOLD, "forbidden"),
+        (AccessRole.METRICS, "GET", "/v1/events", None, "forbidden"),
+        (AccessRole.OPERATOR, "POST", "/v1/holds", {"kind": "scope", "name": "x"}, "not-found"),
+        (AccessRole.OPERATOR, "POST", "/v1/holds", {"kind": "rack"}, "invalid"),
+        (AccessRole.OPERATOR, "DELETE", "/v1/holds?kind=everything", None, "not-found"),
+        (None, "GET", "/v1/events", None, "unauthorized"),
+    ],
+)
+def test_a_refused_request_is_recorded_with_its_code(
+    site: Site, role: AccessRole | None, method: str, path: str, body: Any, outcome: str
+) -> None:
+    client = Client(site.url) if role is None else site.client(role)
+    answer = client.ask(method, path, body)
+    assert answer.error["code"] == outcome
+    last = site.settled()[0]
+    assert last["outcome"] == outcome
+    assert (last["by"], last["role"]) == (f"{role}-1" if role else "", role)
+    assert last["action"] == f"{method} {path.partition('?')[0]}"
+    assert last["request"] == answer.headers["X-Request-Id"]
+
+
+def test_a_change_that_cannot_be_recorded_is_not_made(site: Site) -> None:
+    site.store.full = True
+    refused = site.root.ask("POST", "/v1/holds", HOLD)
+    assert (refused.status, refused.error["code"]) == (503, "unavailable")
+    site.store.full = False
+    assert site.root.get("/v1/holds")["holds"] == []
+    assert site.root.ask("POST", "/v1/holds", HOLD).status == 201
+
+
+def test_the_log_is_read_page_by_page_and_by_time(site: Site) -> None:
+    site.clock.advance(timedelta(minutes=1))
+    site.root.ask("POST", "/v1/holds", HOLD)
+    site.root.ask("DELETE", "/v1/holds?kind=everything")
+    assert [one["action"] for one in site.audit("?since=2026-03-01T12:01:00Z")] == [
+        "DELETE /v1/holds",
+        "POST /v1/holds",
+    ]
+    whole = site.audit()
+    assert site.audit("?until=2026-03-01T12:01:00Z") == whole[2:]
+    first = site.root.get("/v1/audit?limit=2")
+    rest = site.root.get(f"/v1/audit?cursor={first['next']}")
+    assert first["records"] + rest["records"] == whole
+    assert rest["next"] == ""
+    assert site.root.ask("GET", "/v1/audit?since=12:00").status == 400
+
+
+def test_records_are_forgotten_when_they_are_old(site: Site) -> None:
+    site.clock.advance(timedelta(days=1))
+    site.root.ask("POST", "/v1/holds", HOLD)
+    assert site.running.plane.purge_audit(timedelta(hours=1)).result(30) == len(AccessRole)
+    assert [one["action"] for one in site.audit()] == ["POST /v1/holds"]
+
+
+def test_strangers_cannot_fill_the_log() -> None:
+    written: list[str] = []
+    clock = ManualClock(NOON)
+
+    class Plane:
+        def record(self, request: OperatorRequest, outcome: str) -> Any:
+            written.append(f"{request.by} {outcome}")
+            return Done()
+
+    class Done:
+        def add_done_callback(self, _: Any) -> None:
+            return None
+
+    plane: Any = Plane()
+    log = AuditLog(plane, clock)
+
+    def refuse(by: str) -> None:
+        request = OperatorRequest(by=by, role=None, address="::1", action="GET /", request="1")
+        log.record(request, "unauthorized")
+
+    for _ in range(1000):
+        refuse("")
+    assert len(written) == OF_STRANGERS.burst
+    assert log.dropped.collect()[0].samples[0].value == 1000 - OF_STRANGERS.burst
+    refuse("ann")  # whom strangers do not keep out
+    assert written[-1].startswith("ann")
+    clock.advance(timedelta(seconds=1 / OF_STRANGERS.per_second))
+    refuse("")
+    refuse("")
+    assert len(written) == OF_STRANGERS.burst + 2
+
+
+def test_a_record_is_one_printable_line_of_bounded_length() -> None:
+    request = OperatorRequest(
+        by="ann", role=None, address="::1", action="GET /\n" + "x" * 9999, request="1"
+    )
+    request.detail = "\u202e" * 9999
+    record: AuditRecord = request.record(NOON, "done")
+    assert record.action.isprintable()
+    assert record.detail.isprintable()
+    assert len(record.action) + len(record.detail) <= 1000
+
+
+# Failed log-ins.
+
+
+def test_failures_of_an_address_are_answered_later_and_later() -> None:
+    failures = FailedLogins()
+
+    def fail(address: str = "10.0.0.1", now: float = 0.0) -> float:
+        return failures.delay_seconds(FailedLogin.UNKNOWN, address, now)
+
+    assert [fail() for _ in range(11)] == [0, 0, 0, 0, 0, 0.25, 0.5, 1, 2, 4, 4]
+    assert fail("10.0.0.2") == 0
+    assert fail(now=300.0) == 4
+    assert fail(now=600.1) == 0
+    counted = {one.labels["reason"]: one.value for one in failures.counter.collect()[0].samples}
+    assert counted["unknown"] == 14
+
+
+def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
+    failures = FailedLogins()
+    delays = [failures.delay_seconds(FailedLogin.MISSING, f"2001:db8::{n}", 0) for n in range(6)]
+    assert delays[-1] > 0
+    assert failures.delay_seconds(FailedLogin.MISSING, "2001:db8:0:1::1", 0) == 0
+
+
+def test_few_addresses_are_remembered_however_many_fail() -> None:
+    failures = FailedLogins()
+    for n in range(3 * accounts.MAX_ADDRESSES):
+        failures.delay_seconds(FailedLogin.MISSING, f"10.0.{n // 256}.{n % 256}", 0)
+    assert len(failures._failures) == accounts.MAX_ADDRESSES
+
+
+def test_a_right_token_never_waits_behind_wrong_ones(site: Site) -> None:
+    for _ in range(accounts.FREE_FAILURES):
+        assert Client(site.url, "wrong").ask("GET", "/v1/clock").status == 401
+    assert site.client(AccessRole.VIEWER).ask("GET", "/v1/clock").status == 200
+    assert 'failed_logins_total{reason="unknown"} 5.0' in metrics(site)
+
+
+# The unix socket's users.
+
+
+@pytest.mark.parametrize(
+    ("user_id", "role"),
+    [(0, AccessRole.ADMIN), (os.geteuid(), AccessRole.ADMIN), (54321, AccessRole.OPERATOR)],
+)
+def test_root_and_the_services_user_are_admins_and_others_operators(
+    user_id: int, role: AccessRole
+) -> None:
+    peer = accounts.peer_of(struct.pack("3i", 1, user_id, 2))
+    assert peer == UnixPeer(user_id)
+    assert peer.account("ann").role is role
+
+
+def test_a_user_without_a_name_is_told_by_number() -> None:
+    names = accounts.UserNames()
+    assert asyncio.run(names.of(os.geteuid())) == ME
+    assert asyncio.run(names.of(987654321)) == "uid-987654321"
