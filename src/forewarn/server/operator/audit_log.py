@@ -1,7 +1,7 @@
 """Writes down the requests that no transaction of their own has recorded: refused ones, mostly.
 
-What changes something is recorded with its change (`control.accounts`). A refusal is written a moment
-after its answer, and not each: strangers must neither fill the disk nor keep the writer busy.
+What changes something is recorded with its change (`control.accounts`). A refusal is written as it
+is answered, and not each: strangers must neither fill the disk nor keep the writer busy.
 """
 
 from concurrent.futures import Future
