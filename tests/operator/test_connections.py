@@ -65,7 +65,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     opened = sockets.open_tcp("127.0.0.1", 0)
     reached = connections.ReachedLimits()
-    server = connections.Server(auth.Gate(application, door(), ()), reached, head_seconds, tls)
+    server = connections.Server(auth.Gate(application, door(), ()), reached, head_seconds, tls=tls)
     running = asyncio.create_task(server.serve(sockets=[opened]))
     served = Served(opened.getsockname()[1], reached)
     try:
