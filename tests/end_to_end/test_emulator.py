@@ -103,7 +103,7 @@ def test_a_program_that_is_not_there_is_a_mistake() -> None:
 def test_operators_schedule_and_move_the_clock() -> None:
     with running() as at:
         operators = at["operators"]
-        machine = {"event_type": "Reboot", "machines": ["vm-0"], "by": "anna"}
+        machine = {"event_type": "Reboot", "machines": ["vm-0"]}
         assert order(operators, "maintenance", **machine).status_code == 201
         (event,) = get(at["guests"]).json()["Events"]
         assert event["EventStatus"] == "Scheduled"
@@ -196,7 +196,7 @@ def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
     file = tmp_path / "recorded.txt"
     record = [sys.executable, "-m", "forewarn", "record", str(file), "--once"]
     with running() as at:
-        machine = {"event_type": "Reboot", "machines": ["vm-0"], "by": "anna"}
+        machine = {"event_type": "Reboot", "machines": ["vm-0"]}
         order(at["operators"], "maintenance", **machine)
         asked = get(at["guests"])
         done = subprocess.run(

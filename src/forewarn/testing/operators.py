@@ -6,6 +6,7 @@ cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from forewarn.control.sightings import SharedSightings
 from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import api, auth, connections
+from forewarn.server.operator.accounts import OperatorAccount
+from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
@@ -28,10 +31,10 @@ from forewarn.store.port import Replica
 from forewarn.testing import faults
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.version import __version__
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode
 
 NAME: Final = "emulator"
-"""Of the one replica that there is."""
+"""Of the one replica that there is, and of the account of whoever asks."""
 
 MAX_BODY: Final = 64 * 1024
 """The most bytes of a request to the emulator: a few short values."""
@@ -77,6 +80,10 @@ class Operators:
         follower = Follower(service.store, service.feed, clock)
         told = DatabaseClock(ManualClock(now), now)
         reached = connections.ReachedLimits()
+        numbers = itertools.count(1)
+        door = auth.Door(
+            AuditLog(service.plane, clock), clock, clock, lambda: f"request-{next(numbers)}"
+        )
         backend = Backend(
             plane=service.plane,
             store=service.store,
@@ -94,9 +101,11 @@ class Operators:
             tasks=lambda: service.tasks_running,
             hosts=hosts,
             rollouts=rollouts,
+            accounts=door.accounts,
             make_token=secret_files.new_token,
         )
-        gate = auth.Gate(_EmulatorApi(api.application(backend), service), None, ())
+        application = _EmulatorApi(api.application(backend), service)
+        gate = auth.Gate(application, door, (), anyone=OperatorAccount(NAME, AccessRole.ADMIN))
         self._server = connections.Server(gate, reached)
         self._serving: asyncio.Task[None] | None = None
 
