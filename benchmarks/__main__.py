@@ -18,6 +18,7 @@ import news
 import polling
 import replicas
 import rules
+import testkit
 
 RESULTS = Path(__file__).parent / "results"
 CASES: dict[str, ModuleType] = {
@@ -30,6 +31,7 @@ CASES: dict[str, ModuleType] = {
     "rules": rules,
     "drain": drain,
     "replicas": replicas,
+    "testkit": testkit,
 }
 
 
