@@ -3,17 +3,12 @@
 from store import (
     conformance,
     conformance_accounts,
-    conformance_any,
     conformance_history,
     conformance_outbox,
     conformance_relays,
     conformance_rollouts,
     conformance_together,
 )
-
-
-class TestValues(conformance.Values):
-    """See `conformance`."""
 
 
 class TestQuestions(conformance.Questions):
@@ -26,10 +21,6 @@ class TestHistory(conformance_history.History):
 
 class TestTogether(conformance_together.Together):
     """See `conformance`."""
-
-
-class TestAny(conformance_any.Any):
-    """See `conformance_any`."""
 
 
 class TestOutbox(conformance_outbox.Outbox):

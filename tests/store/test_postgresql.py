@@ -281,6 +281,16 @@ def test_a_holder_of_the_lock_that_decides_for_long_keeps_it(
     assert what_is_there(beside) == ({"web"}, Position(1, "lost"))
 
 
+def test_a_reader_may_take_its_time_between_two_questions(url: str) -> None:
+    """A start makes a whole fleet of what it has read, and holds up nobody meanwhile."""
+    opened = postgresql.open_store(url, patience=QUICK)
+    with opened.read() as reading:
+        assert reading.scopes() == {}
+        server().sql(f"SELECT pg_sleep({3 * QUICK.idle})")
+        assert reading.machines() == {}
+    opened.close()
+
+
 def test_a_server_that_does_not_answer_is_given_up_on(
     store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
 ) -> None:

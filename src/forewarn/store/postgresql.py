@@ -107,7 +107,12 @@ _APPEND_AND_TELL: Final = select(
     .values({c.name: bindparam(c.name, type_=c.type) for c in tables.changes.c})
     .cte("appended")
 )
-_BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_READING: Final = (
+    # Whoever only reads holds up nobody, and may take its time over what it has read: a start
+    # makes a whole fleet of it.
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+    "SET LOCAL idle_in_transaction_session_timeout = %d"
+)
 _BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
 
 _BEATING: Final = "forewarn_beating"
@@ -389,7 +394,7 @@ def _begin(patience: Patience, connection: Connection) -> None:
             driver.patience = None  # a large table may take its time
             driver.execute(f"BEGIN; {_TAKE_LOCK}")
         else:
-            driver.execute(_BEGIN_READING)
+            driver.execute(_BEGIN_READING % int(patience.reading * 1000))
             driver.patience = patience.reading
     except psycopg.Error:
         if driver.closed:
