@@ -26,6 +26,9 @@ from forewarn.server.relay_feed import News, RelayState
 ANSWER_SECONDS: Final = relay_feed.IDLE_WAIT_SECONDS + 10.0
 """For an answer to a request that waits: as long as the service lets it wait, and a slow path."""
 
+FIRST_SECONDS: Final = 10.0
+"""For an answer to a request that does not wait: a snapshot of thousands of machines."""
+
 FIRST_PAUSE: Final = 0.25
 """Seconds before the replicas are tried again when none of them answered, doubled each time."""
 
@@ -149,7 +152,7 @@ class NewsReader:
         wait = "0" if connection.is_fresh else ""
         target = upstream.target(relay_feed.NEWS_PATH, after=position, wait=wait)
         self._asked_at = self._monotonic()
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(FIRST_SECONDS if wait else ANSWER_SECONDS):
             reply = await connection.ask(
                 b"GET",
                 target,

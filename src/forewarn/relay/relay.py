@@ -119,8 +119,8 @@ class HostRelay:
         self._telling: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._beats = 0
-        self.on_beat: Callable[[], None] = lambda: None
-        """Is called with each beat: the process tells systemd that it lives."""
+        self.on_beat: Callable[[float], None] = lambda _: None
+        """Is called with each beat, in monotonic seconds: the process tells systemd that it lives."""
 
     # Start and stop.
 
@@ -268,7 +268,7 @@ class HostRelay:
         while True:
             self._turn(self._clock.monotonic())
             self._beat(self._alive)
-            self.on_beat()
+            self.on_beat(self._alive)
             await asyncio.sleep(BEAT_SECONDS)
 
     def _beat(self, now: float) -> None:

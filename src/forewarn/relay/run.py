@@ -57,6 +57,9 @@ START_SECONDS: Final = 60
 """For how much longer systemd is asked to wait while no document is known yet: a host that boots
 may be up before its network and the service are."""
 
+STATUS_SECONDS: Final = 10.0
+"""How often systemd is told how the relay fares, if that has changed."""
+
 PAGE_SECONDS: Final = 2.0
 """How long a probe waits for the event loop."""
 
@@ -164,18 +167,19 @@ class _Teller:
         self._told = ""
         self._alive_at = self._asked_at = 0.0
 
-    def __call__(self) -> None:
-        now = asyncio.get_running_loop().time()
-        status = self._relay.status(os.getpid())
-        words = status.line() if not status.age_seconds else ""
-        if words and words != self._told:
-            self._told = words
-            self._notifier.tell(f"STATUS={words}")
+    def __call__(self, now: float) -> None:
         if self._notifier.every and now >= self._alive_at:
             self._alive_at = now + self._notifier.every / 2
             self._notifier.alive()
-        if not status.serving and now >= self._asked_at:
-            self._asked_at = now + START_SECONDS / 4
+        if now < self._asked_at:
+            return
+        self._asked_at = now + STATUS_SECONDS
+        status = self._relay.status(os.getpid())
+        words = status.line()
+        if words != self._told:
+            self._told = words
+            self._notifier.tell(f"STATUS={words}")
+        if not status.serving:
             self._notifier.tell(f"EXTEND_TIMEOUT_USEC={START_SECONDS * 1_000_000}")
 
 

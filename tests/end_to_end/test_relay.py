@@ -1,0 +1,231 @@
+"""A service and a host's relay as processes of their own: what guests of the host are answered."""
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.running import Running
+from ports import free_port
+
+SECONDS = 60.0
+EVENTS = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
+FLEET = """
+[[machine]]
+name = "web-0"
+host = "h1"
+[[machine]]
+name = "db-0"
+host = "h2"
+"""
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {
+            "sqlalchemy", "litestar", "alembic", "uvicorn", "prometheus_client", "filelock",
+            "typer", "rich",
+        }:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+from forewarn.relay import __main__
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+HAND_OVER = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+FIRST_FILE = 20
+
+
+def until(true: Callable[[], Any], why: Callable[[], str]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = true()
+        if found:
+            return found
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.02)
+
+
+class Relay:
+    """A relay of host h1, by default where no server's package can be imported."""
+
+    def __init__(self, folder: Path, upstream: int, token: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.port, self.status_port = free_port(), free_port()
+        self.token = folder / "relay.token"
+        self.write_token(token)
+        self.settings = folder / "relay.toml"
+        self.settings.write_text(
+            f'[upstream]\nurls = ["http://127.0.0.1:{upstream}"]\ntoken_file = "relay.token"\n'
+            f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {self.port}\n'
+            f'[state]\nfolder = "state"\n[status]\nlisten = "127.0.0.1:{self.status_port}"\n'
+        )
+        self.log = folder / "relay.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write_token(self, token: str) -> None:
+        new = self.token.with_suffix(".new")
+        new.write_text(token)
+        new.chmod(0o600)
+        new.replace(self.token)
+
+    def start(self, *by: str, files: tuple[int, ...] = ()) -> None:
+        command = [sys.executable, "-c", BLOCKED, "--config", str(self.settings)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*by, *command], stdout=log, stderr=log, pass_fds=files)
+
+    def ready(self, times: int = 1) -> None:
+        until(lambda: self.log.read_text().count('"event": "ready"') >= times, self.log.read_text)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(SECONDS)
+
+    def ask(self, method: str = "GET", body: Any = None, path: str = EVENTS) -> tuple[int, Any]:
+        """Return the status and the document; 0 where the connection ends without an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        with contextlib.closing(connection):
+            try:
+                told = None if body is None else json.dumps(body)
+                connection.request(method, path, told, {"Metadata": "true"})
+                response = connection.getresponse()
+                data = response.read()
+            except (ConnectionError, http.client.BadStatusLine):
+                return 0, None
+        return response.status, json.loads(data) if data else None
+
+    def page(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    def metric(self, name: str) -> float:
+        found = re.search(
+            rf"(?m)^forewarn_relay_{name}(?:{{.*}})? (\S+)$", self.page("/metrics")[1]
+        )
+        assert found is not None, name
+        return float(found[1])
+
+    def events(self) -> list[Any]:
+        status, document = self.ask()
+        assert status == 200, self.log.read_text()
+        return list(document["Events"])
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Running, int]]:
+    port = free_port()
+    running = Running(tmp_path, clock=f'[relay]\nlisten = "127.0.0.1:{port}"')
+    running.start()
+    try:
+        running.apply(FLEET)
+        yield running, port
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def relay(service: tuple[Running, int], tmp_path: Path) -> Iterator[Relay]:
+    made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
+    running = Relay(tmp_path / "h1", service[1], made.json["token"])
+    try:
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
+
+
+def reboot(service: Running) -> None:
+    body = {"event_type": "Reboot", "machines": ["web-0"]}
+    assert service.operator.ask("POST", "/v1/maintenance", body).status == 201
+
+
+def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_framework(
+    service: tuple[Running, int], relay: Relay
+) -> None:
+    relay.start()
+    relay.ready()
+    assert relay.events() == []
+    reboot(service[0])
+    (event,) = until(relay.events, relay.log.read_text)
+    assert event["Resources"] == ["web-0"]
+    approval = {"StartRequests": [{"EventId": event["EventId"]}]}
+    assert relay.ask("POST", approval) == (200, None)
+    assert service[0].operation()["events"][0]["approval"]["by"] == "web-0"
+    never = {"StartRequests": [{"EventId": "A" * 36}]}
+    assert relay.ask("POST", never)[0] == 400
+    assert relay.ask(path=EVENTS.replace("web-0", "db-0"))[0] == 403
+    assert relay.page("/readyz")[0] == relay.page("/healthz")[0] == 200
+    assert json.loads(relay.page("/status")[1])["host"] == "h1"
+    assert (relay.metric("serving"), relay.metric("upstream_up")) == (1, 1)
+    assert relay.stop() == 0
+
+
+def test_guests_read_on_while_the_service_is_away_also_after_a_restart_of_the_relay(
+    service: tuple[Running, int], relay: Relay
+) -> None:
+    relay.start()
+    relay.ready()
+    reboot(service[0])
+    (event,) = until(relay.events, relay.log.read_text)
+    service[0].kill()
+    until(lambda: relay.metric("upstream_up") == 0, relay.log.read_text)
+    assert relay.events() == [event]
+    approval = {"StartRequests": [{"EventId": event["EventId"]}]}
+    assert relay.ask("POST", approval)[0] == 503
+    assert relay.stop(signal.SIGKILL) == -signal.SIGKILL
+    relay.start()
+    relay.ready(2)
+    assert relay.events() == [event]
+    service[0].start()
+    until(lambda: relay.metric("upstream_up") == 1, relay.log.read_text)
+    until(lambda: relay.ask("POST", approval)[0] == 200, relay.log.read_text)
+    assert relay.stop() == 0
+
+
+def test_a_relay_that_is_revoked_answers_nobody_until_it_has_another_token(
+    service: tuple[Running, int], relay: Relay
+) -> None:
+    relay.start()
+    relay.ready()
+    assert relay.ask()[0] == 200
+    assert service[0].operator.ask("DELETE", "/v1/relays/tokens?host=h1").status == 200
+    until(lambda: relay.ask()[0] == 0, relay.log.read_text)
+    assert relay.page("/readyz")[0] == 503
+    made = service[0].operator.ask("POST", "/v1/relays/tokens", {"host": "h1"})
+    relay.write_token(made.json["token"])
+    until(lambda: relay.ask()[0] == 200, relay.log.read_text)
+
+
+def test_a_restart_refuses_nobody_where_systemd_has_the_socket(
+    service: tuple[Running, int], relay: Relay
+) -> None:
+    assert service[0].operator is not None
+    with socket.create_server(("127.0.0.1", relay.port), backlog=1024) as listening:
+        number = fcntl.fcntl(listening, fcntl.F_DUPFD, FIRST_FILE)
+        try:
+            start = ("bash", "-c", HAND_OVER, "hand-over", str(number))
+            relay.start(*start, files=(number,))
+            assert relay.ask()[0] == 200  # it waits in the queue until the relay is ready
+            for _ in range(3):
+                assert relay.stop() == 0
+                relay.start(*start, files=(number,))
+                assert relay.ask()[0] == 200
+        finally:
+            os.close(number)
