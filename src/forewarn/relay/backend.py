@@ -38,8 +38,8 @@ MAX_PENDING: Final = 256
 """Approvals and first requests that wait for an answer at once: guests have a share each, and more
 than these would only pile up before a service that is slow."""
 
-SIGHTING_BEATS: Final = 60
-"""In how many seconds each machine that goes on asking is told again."""
+SIGHTING_BEATS: Final = 45
+"""In how many calls of `tell`, a minute, each machine that goes on asking is told again."""
 
 T = TypeVar("T")
 

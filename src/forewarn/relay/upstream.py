@@ -94,7 +94,7 @@ class Credentials:
         """Read the files if any has changed; UpstreamFailed if one cannot be used."""
         try:
             found = [path.stat() for path in self._files]
-            marks = tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+            marks = tuple((each.st_ctime_ns, each.st_size, each.st_ino) for each in found)
             if marks != self._read_at or self._context is None:
                 self._read()
                 self._read_at = marks

@@ -1,0 +1,81 @@
+"""The file of what a relay knows: whole or not there, and never another one's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forewarn.relay import state_file
+from forewarn.relay.held import HostDocuments
+from forewarn.relay.state_file import StateFile, StateUnusable
+from guest import room
+
+
+def held(incarnation: int = 2) -> HostDocuments:
+    kept = room.Documents()
+    scope = room.scope("web", incarnation=incarnation)
+    kept.fill([scope], [room.operation(room.event())])
+    whole = kept.whole("web")
+    return HostDocuments(
+        host="h1",
+        position="e.5",
+        machines={each.key: each for each in room.MACHINES[:2]},
+        documents={"web": whole},
+    )
+
+
+def test_what_was_written_is_read_with_the_time_until_which_it_was_true(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "state")
+    assert file.read() is None
+    file.write(held())
+    file.touch(1_000_000.0)
+    assert file.read() == (held(), 1_000_000.0)
+    assert (tmp_path / "state" / state_file.NAME).stat().st_mode & 0o777 == 0o600
+    file.write(held(3))
+    found = file.read()
+    assert found is not None
+    assert found[0] == held(3)
+    assert [each.name for each in (tmp_path / "state").iterdir()] == [state_file.NAME]
+    file.remove()
+    file.remove()
+    assert file.read() is None
+
+
+def test_a_file_that_is_damaged_anywhere_is_not_read(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.write(held())
+    path = tmp_path / state_file.NAME
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at])
+        with pytest.raises(StateUnusable):
+            file.read()
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(StateUnusable):
+            file.read()
+
+
+def test_a_file_of_another_release_is_not_read(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    file.write(held())
+    path = tmp_path / state_file.NAME
+    later = path.read_bytes().replace(
+        b"forewarn-relay %d" % state_file.FORMAT, b"forewarn-relay %d" % (state_file.FORMAT + 1), 1
+    )
+    path.write_bytes(later)
+    with pytest.raises(StateUnusable):
+        file.read()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "file" / "below")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        file.write(held())
+    file = StateFile(tmp_path)
+    file.write(held())
+    os.mkfifo(tmp_path / f"{state_file.NAME}.new") if hasattr(os, "mkfifo") else None
+    file.write(held(3))  # what another one left there is replaced
+    found = file.read()
+    assert found is not None
+    assert found[0] == held(3)
