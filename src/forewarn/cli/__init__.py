@@ -19,6 +19,7 @@
     simulate     `forewarn simulate`
     emulator     `forewarn emulator`
     record       `forewarn record`
+    certify      `forewarn certify`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     operator     the operator plane, as the commands ask it

@@ -28,6 +28,7 @@ class ExitStatus(IntEnum):
     SOCKET_UNUSABLE = 10
     ALERTS = 11
     SCENARIO_BROKEN = 12
+    NOT_CERTIFIED = 13
     INTERRUPTED = 130
     """Ctrl-C: like the next two, by the convention of shells."""
     BROKEN_PIPE = 141

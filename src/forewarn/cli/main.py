@@ -14,6 +14,7 @@ from forewarn.cli import (
     accounts,
     agent,
     alerts,
+    certify,
     demo,
     emulator,
     events,
@@ -67,6 +68,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "simulate": simulate.simulate,
     "emulator": emulator.emulator,
     "record": record.record,
+    "certify": certify.certify,
     "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""

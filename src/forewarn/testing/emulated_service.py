@@ -11,6 +11,7 @@ guests are shown real times: NotBefore is when the event starts by their own clo
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -55,6 +56,9 @@ CONNECTOR: Final = re.compile(r"(at \S+ )?(before the ticker )?connector ")
 NEVER: Final = timedelta.max
 """The end of what a scenario ends."""
 
+FORWARD_BYTES: Final = 64 * 1024
+"""What is passed on at once."""
+
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
 
@@ -94,6 +98,7 @@ class EmulatedService(Harness):
         """Until when machines have gone on asking, by key."""
         self._on_news = on_news
         self._is_following = False
+        self._servers: list[asyncio.Server] = []
         self.fault: BaseException | None = None
         """What went wrong where nobody waits for an answer."""
         policy = self.policy = msgspec.structs.replace(rules.policy, back=BACK)
@@ -127,19 +132,44 @@ class EmulatedService(Harness):
             on_answer=self._note_answer,
             call_later=self._call_later,
         )
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: WireConnection(self.wire), "127.0.0.1", port
-        )
-        number: int = self._server.sockets[0].getsockname()[1]
+        opened = socket.create_server(("127.0.0.1", port))
+        number: int = opened.getsockname()[1]
+        await self.listen(opened)
         return number
+
+    async def listen(self, opened: socket.socket) -> None:
+        """Serve whoever connects to a listening socket."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: WireConnection(self.wire), sock=opened)
+        self._servers.append(server)
+
+    async def forward(self, opened: socket.socket, port: int) -> None:
+        """Pass what comes to a listening socket on to a port of 127.0.0.1."""
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(FORWARD_BYTES):
+                    writer.write(data)
+                    await writer.drain()
+            writer.close()
+
+        async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                back, onward = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:  # nobody listens there: the handler finds that out
+                writer.close()
+                return
+            await asyncio.gather(pump(reader, onward), pump(back, writer))
+
+        self._servers.append(await asyncio.start_server(connect, sock=opened))
 
     async def close(self) -> None:
         """Close the port and every connection."""
         assert self._guests is not None
         if self._timer is not None:
             self._timer.cancel()
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.wire.open):
             connection.abort()
         self._guests.suspend()
@@ -187,6 +217,11 @@ class EmulatedService(Harness):
     def _ask_again(self, operation: Operation) -> None:
         assert self._guests is not None
         self._guests.ask_again(operation)
+
+    def end_waits(self) -> None:
+        """Answer every waiting request, as at the end of its wait."""
+        assert self._guests is not None
+        self._guests.end_waits([*self._guests.machines])
 
     def _follow_soon(self) -> None:
         if not self._is_following:

@@ -14,6 +14,7 @@ waits for anything but that thread.
 
 import asyncio
 import operator
+import socket
 import threading
 import tomllib
 from collections.abc import Callable, Coroutine, Mapping
@@ -308,6 +309,34 @@ class Emulator:
         """What to set so that clients ask as the machine that was added first."""
         return EmulatedMachine("", self.endpoint).environment
 
+    def default(self, machine: EmulatedMachine) -> None:
+        """Take requests whose path names no machine as this one's; at first, the first one's."""
+
+        def choose(service: EmulatedService) -> None:
+            service.wire.default_machine = key(machine.name)
+
+        self.read(choose)
+
+    def listen(self, opened: socket.socket, *, forward_to: int | None = None) -> None:
+        """Serve whoever connects to one more listening socket, such as a network namespace's.
+
+        Args:
+            opened: The emulator closes it.
+            forward_to: A port of 127.0.0.1 that connections are passed on to instead.
+        """
+        service = self._service
+        self._call(
+            service.listen(opened) if forward_to is None else service.forward(opened, forward_to)
+        )
+
+    def on_request(self, observe: Callable[[Exchange], None]) -> None:
+        """Call `observe`, on the emulator's thread, with each request before it is answered."""
+
+        def set_it(service: EmulatedService) -> None:
+            service.wire.observe = observe
+
+        self.read(set_it)
+
     # Maintenance.
 
     def schedule(
@@ -417,6 +446,13 @@ class Emulator:
             await self._service.settle()
 
         self._call(advance())
+
+    def end_waits(self) -> None:
+        """Answer requests that wait for a change now, as at the end of their wait.
+
+        A wait is in real time, so `advance` does not end it.
+        """
+        self._change(lambda service: service.end_waits())
 
     def until_idle(self, seconds: float = IDLE_SECONDS) -> None:
         """Let handlers work until no maintenance is left.

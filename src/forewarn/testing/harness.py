@@ -100,7 +100,8 @@ class Harness:
         self._trace = Trace()
         self.store = _MortalStore()
         numbers = itertools.count(1)
-        self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
+        # Letters, too: whoever compares ids with regard to case is to be found out.
+        self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-abcd-4000-8000-000000000000"
         self._doomed = False
         self.up = False
         """Whether the server runs."""

@@ -81,6 +81,8 @@ class Wire:
             wait for its answer, or gets none.
     """
 
+    observe: Callable[[Exchange], None] | None = None
+    """Called with each request before it is answered."""
     default_machine = ""
     """The key of the machine that asks where the path names none."""
 
@@ -151,6 +153,8 @@ class Wire:
             body=body,
         )
         self.exchanges.append(exchange)
+        if self.observe is not None:
+            self.observe(exchange)
         return exchange
 
     def _machine_of(self, written: bytes) -> str:

@@ -1,0 +1,645 @@
+"""Runs a handler through scenarios, and judges it by what the wire saw and by its marks.
+
+The handler is a black box in any language. In each scenario it is a process of its own with an
+emulator of its own; all run at the same time. Nothing is judged by how long something took, but
+that a handler has to react at all: what must not happen is looked for after the handler has asked
+for its events some more times.
+"""
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from forewarn import clock
+from forewarn.testing import faults, handler_process, namespace
+from forewarn.testing.emulator import EmulatedEvent, Emulator
+from forewarn.testing.handler_process import HandlerProcess
+from forewarn.testing.wire import Exchange
+
+PATIENCE_SECONDS: Final = 30.0
+"""How long a handler has to react: thirty polls of one that polls once a second."""
+
+LOOK_SECONDS: Final = 0.05
+"""How often the marks are read."""
+
+TICK: Final = timedelta(seconds=5)
+"""What passes between two looks where the clock moves on."""
+
+LONG_NOTICE: Final = "8h"
+"""More than passes so within anybody's patience."""
+
+MORE_POLLS: Final = 3
+"""So many more times a handler asks for its events before it counts as having done nothing."""
+
+IDLE_SECONDS: Final = 3.0
+"""How long a handler is watched that has nothing to do."""
+
+MOST_A_SECOND: Final = 10.0
+"""Polls a second: the original answers 429 above 5."""
+
+EVENTS: Final = "/metadata/scheduledevents"
+ADDRESS: Final = f"http://{namespace.ADDRESS}"
+"""Where a handler in a network namespace finds its events."""
+
+
+class HandlerVerdict(StrEnum):
+    """What a scenario came to."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It does not concern this handler."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A scenario's verdict."""
+
+    name: str
+    about: str
+    verdict: HandlerVerdict
+    message: str = ""
+    """What went wrong, in a sentence, or why it was skipped."""
+    exchange: str = ""
+    """The request and the answer that show it; `""` for none."""
+    output: str = ""
+    """The end of what the handler printed."""
+    seconds: float = 0.0
+
+
+class Complaint(Exception):  # noqa: N818 - what is said of the handler
+    """The handler did something wrong."""
+
+    def __init__(self, message: str, exchange: Exchange | None = None) -> None:
+        super().__init__(message)
+        self.exchange = exchange
+
+
+class NotConcerned(Exception):  # noqa: N818 - what a scenario is
+    """The scenario does not concern this handler."""
+
+
+@dataclass(frozen=True)
+class HandlerScenario:
+    """What happens to a handler, and what it must do."""
+
+    name: str
+    about: str
+    play: Callable[["Trial"], None]
+    fleet: str = '[[machine]]\nname = "web-0"\n'
+    machine: str = "web-0"
+    """The one that the handler runs on."""
+
+
+@dataclass
+class Trial:
+    """A handler in a scenario."""
+
+    emulator: Emulator
+    handler: HandlerProcess
+    machine: str
+    patience_seconds: float
+    is_ticking: bool = False
+    """Whether the clock moves on while something is waited for, as delays need it."""
+    marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The marks that there were when an approval came, by its place among the exchanges."""
+
+    # What happens.
+
+    def start(self) -> None:
+        """Start the handler, and wait until it asks for its events."""
+        before = len(self.polls())
+        for opened, port in zip(self.handler.start(), (None, *self.handler.ports), strict=False):
+            self.emulator.listen(opened, forward_to=port)
+        self.wait(lambda: len(self.polls()) > before, "it never asked for its events")
+
+    def announce(
+        self,
+        event_type: str = "Reboot",
+        *machines: str,
+        **how: Any,  # noqa: ANN401 - as schedule's
+    ) -> EmulatedEvent:
+        """Announce an event of the handler's machine, or of others."""
+        named = machines or (() if how.get("scope") else (self.machine,))
+        return self.emulator.schedule(event_type, *named, **how)
+
+    def end(self, event: EmulatedEvent) -> None:
+        """Let an event start, be carried out and be over."""
+        if event.status == "Scheduled":
+            self.emulator.advance("15m")
+        if event.status == "Started":
+            self.emulator.finish(event)
+        self.wait(
+            lambda: event.status not in {"Started", "Returning"},
+            "it did not ask for its events again after the maintenance",
+        )
+        self.more_polls(2)  # two looks in a row confirm that an event is over
+
+    # What must follow.
+
+    def wait(self, condition: Callable[[], object], instead: str) -> None:
+        """Wait until something holds; complain if it does not in time, or the handler ends."""
+        until = clock.monotonic() + self.patience_seconds
+        while not condition():
+            if (status := self.handler.status) is not None:
+                raise Complaint(f"it ended with {_ending(status)}", self.last_exchange())
+            if clock.monotonic() > until:
+                seconds = f"{self.patience_seconds:g} s"
+                raise Complaint(f"{instead} (within {seconds})", self.last_exchange())
+            if self.is_ticking:
+                self.emulator.advance(TICK)
+            threading.Event().wait(LOOK_SECONDS)
+
+    def more_polls(self, more: int = MORE_POLLS) -> None:
+        """Wait until the handler has asked some more times, and has had its answers."""
+        before = sum(1 for each in self.polls() if each.status)
+        awaited = before + more
+        self.wait(lambda: self._answered_by(awaited), "it does not ask for its events any more")
+
+    def _answered_by(self, awaited: int) -> bool:
+        if sum(1 for each in self.polls() if each.status) >= awaited:
+            return True
+        self.emulator.end_waits()
+        return False
+
+    def expect_drain(self, times: int = 1) -> None:
+        """The handler has to drain."""
+        self.wait(
+            lambda: self.handler.marks().count("drain") >= times,
+            "it did not drain: no 'drain' in its log" + (f" for the {times}. time" * (times > 1)),
+        )
+
+    def expect_approval(self, event: EmulatedEvent) -> None:
+        """The handler has to approve, after its drain has ended."""
+        self.wait(lambda: event.approved_by, f"it did not approve the {event.event_type}")
+
+    def expect_work(self, times: int = 1) -> None:
+        """The handler has to put its machine back to work."""
+        self.wait(
+            lambda: self.handler.marks().count("undrain") >= times,
+            "it did not go back to work: no 'undrain' in its log after the event was gone",
+        )
+
+    def round(
+        self,
+        times: int = 1,
+        event_type: str = "Reboot",
+        **how: Any,  # noqa: ANN401 - as schedule's
+    ) -> EmulatedEvent:
+        """Play an event from its announcement to the machine's return."""
+        event = self.announce(event_type, **how)
+        self.expect_drain(times)
+        self.expect_approval(event)
+        self.end(event)
+        self.expect_work(times)
+        return event
+
+    # What the wire saw.
+
+    def polls(self) -> list[Exchange]:
+        """Return the requests for events."""
+        return [each for each in self.exchanges() if each.method == "GET"]
+
+    def approvals(self) -> Iterator[tuple[int, Exchange, list[str]]]:
+        """Yield the approvals: their place, and the ids in upper case."""
+        for number, each in enumerate(self.exchanges()):
+            if each.method == "POST":
+                yield number, each, _event_ids(each.body)
+
+    def exchanges(self) -> list[Exchange]:
+        """Return the requests for events and the approvals."""
+        return [each for each in self.emulator.requests if EVENTS in each.target.lower()]
+
+    def last_exchange(self) -> Exchange | None:
+        """Return the last request that was answered."""
+        return next((each for each in reversed(self.emulator.requests) if each.status), None)
+
+    def note_marks(self, exchange: Exchange) -> None:
+        """Keep the marks that there are as an approval arrives; on the emulator's thread."""
+        if exchange.method == "POST":
+            self.marks_at[id(exchange)] = self.handler.marks()
+
+    # What holds in every scenario.
+
+    def judge(self) -> None:
+        """Complain of what no handler may do, whatever happens."""
+        events = {event.event_id: event for event in self.emulator.history()}
+        confirmed: set[str] = set()
+        told_end = "drained" in self.handler.marks()
+        for _, each, ids in self.approvals():
+            for event_id in ids:
+                event = events.get(event_id)
+                if event is None:
+                    raise Complaint(f"it approved an event that never was: {event_id}", each)
+                if self.machine not in event.machines:
+                    others = ", ".join(event.machines)
+                    message = f"it approved an event of other machines: {event_id} of {others}"
+                    raise Complaint(message, each)
+                marks = self.marks_at.get(id(each), ())
+                if event.event_type != "Freeze" and "drain" not in marks:
+                    raise Complaint(f"it approved {event_id} before it drained", each)
+                if told_end and marks and marks[-1] == "drain":
+                    raise Complaint(f"it approved {event_id} before its drain had ended", each)
+                if event_id in confirmed:
+                    raise Complaint(f"it approved {event_id} again after it was confirmed", each)
+            if each.status == HTTPStatus.OK and not each.fault:
+                confirmed.update(ids)
+        if zombies := self._zombies():
+            raise Complaint(f"it leaves zombies: {zombies} of its children ended unawaited")
+
+    def _zombies(self) -> int:
+        """Return how many children stay zombies for longer than a handler takes to look."""
+        seen = set(self.handler.family("Z"))
+        for _ in range(MORE_POLLS):
+            if not seen:
+                return 0
+            threading.Event().wait(1.0)
+            seen &= set(self.handler.family("Z"))
+        return len(seen)
+
+
+# The scenarios.
+
+
+def _approve(trial: Trial) -> None:
+    trial.round()
+
+
+def _again(trial: Trial) -> None:
+    trial.round(1)
+    trial.round(2, "Redeploy")
+
+
+def _not_mine(trial: Trial) -> None:
+    event = trial.announce("Reboot", "web-1")
+    trial.more_polls()
+    if "drain" in trial.handler.marks():
+        raise Complaint("it drained for an event of another machine", trial.last_exchange())
+    trial.end(event)
+    trial.round()
+
+
+def _two_events(trial: Trial) -> None:
+    mine, other = trial.announce(), trial.announce("Reboot", "web-1")
+    trial.expect_drain()
+    trial.expect_approval(mine)
+    trial.emulator.advance("15m")
+    if other.status == "Started":
+        trial.emulator.finish(other)
+    if mine.status == "Started":
+        trial.more_polls()
+        if "undrain" in trial.handler.marks():
+            raise Complaint("it went back to work while its own event was still listed")
+    trial.end(mine)
+    trial.expect_work()
+
+
+def _two_machines(trial: Trial) -> None:
+    event = trial.announce(scope="web")
+    trial.expect_drain()
+    trial.expect_approval(event)
+    trial.end(event)
+    trial.expect_work()
+
+
+def _not_first(trial: Trial) -> None:
+    event = trial.announce(scope="web")
+    trial.expect_drain()
+    trial.more_polls()
+    trial.end(event)
+    trial.expect_work()
+
+
+def _cancelled(trial: Trial) -> None:
+    trial.handler.order("wait", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.emulator.cancel(event)
+    trial.handler.order("wait", on=False)
+    trial.more_polls()
+    trial.expect_work()
+    trial.round(2)
+
+
+def _drain_fails(trial: Trial) -> None:
+    trial.handler.order("fail", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.more_polls()
+    if event.approved_by:
+        _, exchange, _ = next(trial.approvals())
+        raise Complaint("it approved although its drain failed", exchange)
+    trial.end(event)
+    trial.handler.order("fail", on=False)
+    drains = trial.handler.marks().count("drain")
+    second = trial.announce()
+    trial.expect_drain(drains + 1)
+    trial.expect_approval(second)
+
+
+def _drain_is_slow(trial: Trial) -> None:
+    trial.handler.order("wait", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.emulator.advance("15m")
+    trial.emulator.finish(event)
+    trial.handler.order("wait", on=False)
+    trial.end(event)
+    trial.expect_work()
+
+
+def _started(trial: Trial) -> None:
+    event = trial.announce(no_notice=True)
+    trial.more_polls()
+    trial.end(event)
+    marks = trial.handler.marks()
+    if "drain" in marks:
+        trial.expect_work()
+    drains, undrains = (trial.handler.marks().count(word) for word in ("drain", "undrain"))
+    second = trial.announce()
+    trial.expect_drain(drains + 1)
+    trial.expect_approval(second)
+    trial.end(second)
+    trial.expect_work(undrains + 1)
+
+
+def _deletion(event_type: str) -> Callable[[Trial], None]:
+    def play(trial: Trial) -> None:
+        event = trial.announce(event_type)
+        trial.expect_drain()
+        trial.expect_approval(event)
+
+    return play
+
+
+def _freeze(trial: Trial) -> None:
+    event = trial.announce("Freeze", duration_seconds=9)
+    trial.more_polls()
+    trial.end(event)
+    drains = trial.handler.marks().count("drain")
+    if drains:
+        trial.expect_work(drains)
+    undrains = trial.handler.marks().count("undrain")
+    second = trial.announce()
+    trial.expect_drain(drains + 1)
+    trial.expect_approval(second)
+    trial.end(second)
+    trial.expect_work(undrains + 1)
+
+
+def _restarted(trial: Trial) -> None:
+    trial.handler.order("wait", on=True)
+    event = trial.announce()
+    trial.expect_drain()
+    trial.handler.kill()
+    trial.handler.order("wait", on=False)
+    trial.start()
+    trial.expect_approval(event)
+    trial.end(event)
+    trial.expect_work()
+
+
+def _preview(trial: Trial) -> None:
+    if not any("2017-03-01" in each.target for each in trial.polls()):
+        raise NotConcerned("it does not ask by version 2017-03-01")
+    trial.round()
+
+
+def _faulty_at_first(playbook: str) -> Callable[[Trial], None]:
+    def play(trial: Trial) -> None:
+        trial.is_ticking = True
+        trial.handler.kill()
+        trial.emulator.faults(playbook)
+        trial.start()
+        trial.round(notice=LONG_NOTICE)
+
+    return play
+
+
+def _faulty_meanwhile(name: str, **values: int) -> Callable[[Trial], None]:
+    met = sum(fault.after + fault.times for fault in faults.named(name, **values))
+
+    def play(trial: Trial) -> None:
+        trial.handler.order("wait", on=True)
+        event = trial.announce()
+        trial.expect_drain()
+        trial.emulator.faults(name, **values)
+        trial.handler.order("wait", on=False)
+        trial.expect_approval(event)
+        trial.more_polls(met + 1)
+        if trial.handler.marks()[-1] == "undrain":
+            message = "it went back to work while its event was still listed"
+            raise Complaint(message, trial.last_exchange())
+        trial.end(event)
+        trial.expect_work()
+
+    return play
+
+
+def _idle(trial: Trial) -> None:
+    before = len(trial.polls())
+    threading.Event().wait(IDLE_SECONDS)
+    polls = len(trial.polls()) - before
+    if polls > MOST_A_SECOND * IDLE_SECONDS:
+        message = f"it polls too often: {polls} times in {IDLE_SECONDS:g} s; once a second is usual"
+        raise Complaint(message, trial.last_exchange())
+
+
+def _stops(trial: Trial) -> None:
+    trial.more_polls(1)
+    if not trial.handler.stop():
+        seconds = handler_process.STOP_SECONDS
+        raise Complaint(f"it did not end within {seconds:g} s after SIGTERM")
+    until = clock.monotonic() + handler_process.STOP_SECONDS
+    while left := len(trial.handler.family()):
+        if clock.monotonic() > until:
+            raise Complaint(f"it ended and left {left} processes behind")
+        threading.Event().wait(LOOK_SECONDS)
+
+
+_PAIR: Final = (
+    '[[availability_set]]\nname = "web"\nupdate_domains = 2\nmachines = [\n'
+    '  {{ name = "web-0", update_domain = 0 }},\n  {{ name = "web-1", update_domain = {0} }},\n]\n'
+)
+_TOGETHER, _APART = _PAIR.format(0), _PAIR.format(1)
+_SPOT: Final = '[[scale_set]]\nname = "batch"\npriority = "low"\nmachines = [{ index = 0 }]\n'
+_SET: Final = (
+    '[[scale_set]]\nname = "batch"\nterminate_notice_minutes = 5\nmachines = [{ index = 0 }]\n'
+)
+
+SCENARIOS: Final = (
+    HandlerScenario("approve", "a reboot is announced: drain, approve, go back to work", _approve),
+    HandlerScenario("again", "a second event after the first", _again),
+    HandlerScenario(
+        "not-mine", "an event of another machine, then one of its own", _not_mine, _APART
+    ),
+    HandlerScenario("two-events", "its own event beside another machine's", _two_events, _TOGETHER),
+    HandlerScenario(
+        "two-machines",
+        "one event of two machines, of which it is the first",
+        _two_machines,
+        _TOGETHER,
+    ),
+    HandlerScenario(
+        "not-first",
+        "one event of two machines, of which it is not the first",
+        _not_first,
+        _TOGETHER,
+        machine="web-1",
+    ),
+    HandlerScenario("cancelled", "the event is cancelled while it drains", _cancelled),
+    HandlerScenario("drain-fails", "its drain fails: it must not approve", _drain_fails),
+    HandlerScenario("drain-is-slow", "its drain takes longer than the notice", _drain_is_slow),
+    HandlerScenario(
+        "started", "a failure without notice: an event that is Started at once", _started
+    ),
+    HandlerScenario(
+        "preempt",
+        "a spot machine is deleted in 30 s",
+        _deletion("Preempt"),
+        _SPOT,
+        machine="batch_0",
+    ),
+    HandlerScenario(
+        "terminate",
+        "a scale set deletes the machine",
+        _deletion("Terminate"),
+        _SET,
+        machine="batch_0",
+    ),
+    HandlerScenario("freeze", "a pause of 9 s, which may be ignored", _freeze),
+    HandlerScenario("restarted", "it is killed while it drains, and started again", _restarted),
+    HandlerScenario("preview", "names that begin with '_', as 2017-03-01 has them", _preview),
+    HandlerScenario("stops", "it is asked to end by SIGTERM", _stops),
+    HandlerScenario("idle", "nothing happens: it must not poll too often", _idle),
+    *(
+        HandlerScenario(
+            f"fault-{name}",
+            f"the endpoint has the faults of {name}, at first",
+            _faulty_at_first(name),
+        )
+        for name in ("azure-bad-day", "slow-start", "throttled", "host-update")
+    ),
+    *(
+        HandlerScenario(
+            f"fault-{name}",
+            f"the endpoint has the faults of {name}, after its drain",
+            _faulty_meanwhile(name),
+        )
+        for name in ("lost-approvals", "restarted", "flapping", "wrong-answers")
+    ),
+    HandlerScenario(
+        "fault-lower-case",
+        "EventIds change to lower case for some answers",
+        _faulty_meanwhile("lower-case", times=4),
+    ),
+)
+"""What every handler goes through."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """How a handler is run."""
+
+    command: tuple[str, ...]
+    """`handler_process.HandlerProcess` tells what it may contain."""
+    isolated: tuple[str, ...] = ()
+    """What `handler_process.isolation` returned; `()` leaves it on the host's network."""
+    ports: tuple[int, ...] = ()
+    """The host's ports that an isolated handler reaches at 127.0.0.1."""
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long it has to react, in real time."""
+
+
+def run(
+    handler: Handler,
+    scenarios: Sequence[HandlerScenario] = SCENARIOS,
+    on_result: Callable[[Result], None] = lambda _: None,
+) -> list[Result]:
+    """Run a handler through scenarios, all at the same time, and return their results in order.
+
+    Args:
+        handler: Which.
+        scenarios: Which.
+        on_result: Called as each scenario ends, in a thread of its own.
+    """
+
+    def one(scenario: HandlerScenario) -> Result:
+        result = _played(scenario, handler)
+        on_result(result)
+        return result
+
+    with ThreadPoolExecutor(max_workers=len(scenarios) or 1) as pool:
+        return list(pool.map(one, scenarios))
+
+
+def _played(scenario: HandlerScenario, handler: Handler) -> Result:
+    began = clock.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix=f"certify-{scenario.name}-") as folder,
+        Emulator() as emulator,
+    ):
+        machine = next(m for m in emulator.fleet(scenario.fleet) if m.name == scenario.machine)
+        emulator.default(machine)
+        process = HandlerProcess(
+            handler.command,
+            Path(folder),
+            {} if handler.isolated else machine.environment,
+            isolated=handler.isolated,
+            ports=handler.ports,
+        )
+        trial = Trial(emulator, process, machine.name, handler.patience_seconds)
+        emulator.on_request(trial.note_marks)
+        verdict, message, shown = HandlerVerdict.PASSED, "", ""
+        try:
+            trial.start()
+            scenario.play(trial)
+            trial.judge()
+        except Complaint as complaint:
+            verdict, message = HandlerVerdict.FAILED, str(complaint)
+            shown = "" if complaint.exchange is None else exchange_text(complaint.exchange)
+        except NotConcerned as reason:
+            verdict, message = HandlerVerdict.SKIPPED, str(reason)
+        except OSError as error:
+            verdict, message = HandlerVerdict.FAILED, f"it cannot be started: {error}"
+        finally:
+            process.kill()
+        return Result(
+            name=scenario.name,
+            about=scenario.about,
+            verdict=verdict,
+            message=message,
+            exchange=shown,
+            output=process.said(),
+            seconds=clock.monotonic() - began,
+        )
+
+
+def exchange_text(exchange: Exchange) -> str:
+    """Return a request and its answer as they went over the wire, for people."""
+    head = [f"{exchange.method} {exchange.target}"]
+    head += [f"{name}: {value}" for name, value in exchange.headers]
+    status = "no answer" if not exchange.status else str(exchange.status)
+    bodies = [each.decode("utf-8", "replace") for each in (exchange.body, exchange.answer)]
+    parts = ["\n".join(head), bodies[0], status, bodies[1]]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _event_ids(body: bytes) -> list[str]:
+    """Return the ids of an approval's body in upper case; of what is none, none."""
+    try:
+        return [each["EventId"].upper() for each in json.loads(body)["StartRequests"]]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
+def _ending(status: int) -> str:
+    return f"status {status}" if status >= 0 else f"signal {-status}"

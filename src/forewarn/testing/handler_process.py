@@ -1,0 +1,233 @@
+"""A handler under test as a process: its place, its drain programs, and what it leaves behind.
+
+Each has a folder of its own, and a file in which its drain and undrain programs leave marks: a line
+`drain` when it begins, `drained` when it ended well, `undrain` when it puts the machine back to
+work. The programs that come with it do that; a handler with programs of its own appends the lines
+itself.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from forewarn.testing import namespace
+
+STOP_SECONDS: Final = 10.0
+"""How long a handler may take to end after SIGTERM, which systemd allows nine times over."""
+
+START_SECONDS: Final = 20.0
+"""How long a namespace may take: sudo may ask others."""
+
+TAIL: Final = 2000
+"""Bytes of its output that are shown."""
+
+_DRAIN: Final = """#!/bin/sh
+log=$FOREWARN_DRAIN_LOG
+echo "drain $*" >>"$log"
+while [ -e "$log.wait" ]; do sleep 0.05; done
+if [ -e "$log.fail" ]; then
+    echo "drain-failed $*" >>"$log"
+    exit 1
+fi
+echo "drained $*" >>"$log"
+"""
+_UNDRAIN: Final = """#!/bin/sh
+echo "undrain $*" >>"$FOREWARN_DRAIN_LOG"
+"""
+
+
+class CannotIsolate(OSError):  # noqa: N818 - a state of the machine
+    """No network namespace can be made; the message says what to do."""
+
+
+def isolation() -> tuple[str, ...]:
+    """Return what a command that makes a network namespace begins with.
+
+    Raises:
+        CannotIsolate: Neither this user nor `sudo` may make one.
+    """
+    program = (sys.executable, "-I", namespace.__file__)
+    ways: list[tuple[str, ...]] = [program]
+    if os.geteuid() != 0 and shutil.which("sudo"):
+        ways.append(("sudo", "-n", *program))
+    for way in ways:
+        tried = subprocess.run(  # noqa: S603 - our own program
+            way, capture_output=True, check=False, stdin=subprocess.DEVNULL
+        )
+        if tried.returncode == 0:
+            return way
+    raise CannotIsolate(
+        "cannot make a network namespace, which a handler that asks 169.254.169.254 needs: run "
+        "this as root, let this user run sudo without a password, or, where AppArmor forbids it "
+        "(Ubuntu), run 'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0'"
+    )
+
+
+class HandlerProcess:
+    """A handler that can be started more than once, one process at a time.
+
+    Args:
+        command: The program and its arguments; `{drain}`, `{undrain}` and `{folder}` stand for the
+            programs that leave marks, and for the folder.
+        folder: Exists, and is its own.
+        environment: What it has beside this process's own variables.
+        isolated: What `isolation` returned, for a network namespace of its own; `()` for none.
+        ports: The host's ports that it reaches at 127.0.0.1 inside.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        isolated: Sequence[str] = (),
+        ports: Sequence[int] = (),
+    ) -> None:
+        self._folder = folder
+        self._log = folder / "drain.log"
+        self._output = folder / "output.log"
+        self._isolated = isolated
+        self.ports = ports
+        places = {"folder": str(folder)}
+        for name, text in (("drain", _DRAIN), ("undrain", _UNDRAIN)):
+            program = folder / name
+            program.write_text(text, encoding="utf-8")
+            program.chmod(0o755)
+            places[name] = str(program)
+        self._command = [_filled(argument, places) for argument in command]
+        self._environment = {
+            **os.environ,
+            **environment,
+            "FOREWARN_DRAIN_LOG": str(self._log),
+            "FOREWARN_DRAIN": places["drain"],
+            "FOREWARN_UNDRAIN": places["undrain"],
+            "FOREWARN_FOLDER": str(folder),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> list[socket.socket]:
+        """Start it; return the listening sockets of its namespace, the endpoint's first.
+
+        Raises:
+            OSError: The program is not there, or may not be run.
+            CannotIsolate: Its namespace could not be made.
+        """
+        with self._output.open("ab") as output:
+            if not self._isolated:
+                self._process = self._popen(self._command, output.fileno())
+                return []
+            path, variables = self._folder / "handed.sock", self._folder / "environment.json"
+            variables.write_text(json.dumps(self._environment), encoding="utf-8")
+            variables.chmod(0o600)
+            if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
+                raise FileNotFoundError(2, "no such program", self._command[0])
+            with socket.socket(socket.AF_UNIX) as listening:
+                path.unlink(missing_ok=True)
+                listening.bind(str(path))
+                listening.listen()
+                listening.settimeout(START_SECONDS)
+                ids = (str(os.getuid()), str(os.getgid()))
+                ports = ",".join(map(str, self.ports))
+                inside = [str(path), str(variables), *ids, ports, "--", *self._command]
+                self._process = self._popen([*self._isolated, *inside], output.fileno())
+                try:
+                    handed, _ = listening.accept()
+                except TimeoutError:
+                    message = f"its network namespace was not made: {self.said()}"
+                    raise CannotIsolate(message) from None
+            with handed:
+                _, files, _, _ = socket.recv_fds(handed, 1, 1 + len(self.ports))
+            return [socket.socket(fileno=file) for file in files]
+
+    def _popen(self, command: Sequence[str], output: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 - running the handler is the point
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def said(self) -> str:
+        """Return the end of its output."""
+        written = self._output.read_bytes() if self._output.exists() else b""
+        return written[-TAIL:].decode("utf-8", "replace").strip()
+
+    def marks(self) -> tuple[str, ...]:
+        """Return the first words of the lines that its programs left."""
+        if not self._log.exists():
+            return ()
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return tuple(line.split()[0] for line in lines if line.split())
+
+    def order(self, word: str, *, on: bool) -> None:
+        """Let its drain program `wait` or `fail`, or not any more."""
+        file = self._log.with_name(f"{self._log.name}.{word}")
+        if on:
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End it and all that it began at once, as a crash of its service does."""
+        process = self._process
+        if process is None:
+            return
+        for pid in (*self.family(), process.pid):
+            _signal(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> bool:
+        """Ask it to end by SIGTERM; return whether it did in time."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return True
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def family(self, state: str = "") -> list[int]:
+        """Return the other processes of its session; with a state, such as `Z`, those in it."""
+        if self._process is None:
+            return []
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal() or int(entry.name) == self._process.pid:
+                continue
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            if int(fields[3]) == self._process.pid and state in {"", fields[0]}:
+                found.append(int(entry.name))
+        return found
+
+
+def _filled(argument: str, places: Mapping[str, str]) -> str:
+    for name, place in places.items():
+        argument = argument.replace(f"{{{name}}}", place)
+    return argument
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:  # it has just ended
+        return

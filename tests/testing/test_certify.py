@@ -1,0 +1,190 @@
+"""Handlers are judged: right ones pass, and each fault is found by the scenario that is for it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
+from forewarn.testing import certificate, certify, handler_process, namespace
+from forewarn.testing.certify import Handler, HandlerVerdict, Result
+from house.tree import ROOT
+
+BROKEN = Path(__file__).with_name("broken_handler.py")
+SHELL = ROOT / "docs" / "examples" / "handle.sh"
+SCENARIOS = {scenario.name: scenario for scenario in certify.SCENARIOS}
+NEEDS_CURL = pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
+)
+SHORT = 5.0
+"""Patience with handlers that do nothing: they poll three times a second."""
+
+
+def judged(fault: str, *names: str, patience: float = certify.PATIENCE_SECONDS) -> list[Result]:
+    handler = Handler((sys.executable, str(BROKEN), fault), patience_seconds=patience)
+    return certify.run(handler, [SCENARIOS[name] for name in names])
+
+
+def told(results: list[Result]) -> list[tuple[str, str]]:
+    return [(each.name, each.message) for each in results if each.verdict is HandlerVerdict.FAILED]
+
+
+def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it() -> None:
+    results = judged("nothing", *SCENARIOS)
+    assert told(results) == []
+    skipped = [each.name for each in results if each.verdict is HandlerVerdict.SKIPPED]
+    assert skipped == ["preview"]
+
+
+@NEEDS_CURL
+def test_the_handler_of_the_docs_passes() -> None:
+    handler = Handler(("sh", str(SHELL), "{drain}", "{undrain}"))
+    assert told(certify.run(handler)) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "scenario", "word"),
+    [
+        ("approves-undrained", "drain-fails", "although its drain failed"),
+        ("approves-others", "two-events", "other machines"),
+        ("approves-twice", "approve", "again after it was confirmed"),
+        ("dies-on-503", "fault-host-update", "ended with status 1"),
+        ("reads-dates", "started", "ended with status 1"),
+        ("minds-case", "fault-lower-case", "while its event was still listed"),
+        ("polls-too-often", "idle", "polls too often"),
+        ("leaves-zombies", "approve", "zombies"),
+    ],
+)
+def test_each_fault_is_found(fault: str, scenario: str, word: str) -> None:
+    [result] = judged(fault, scenario)
+    assert result.verdict is HandlerVerdict.FAILED, result
+    assert word in result.message
+    if fault != "leaves-zombies":
+        assert result.exchange
+
+
+def test_one_that_does_not_come_back_is_found() -> None:
+    [result] = judged("stays-away", "approve", patience=SHORT)
+    assert result.verdict is HandlerVerdict.FAILED
+    assert "undrain" in result.message
+
+
+def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
+    [result] = certify.run(Handler(("/no/such/handler",)), [SCENARIOS["approve"]])
+    assert result.verdict is HandlerVerdict.FAILED
+    assert "/no/such/handler" in result.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+@NEEDS_CURL
+def test_a_handler_with_the_address_in_it_runs_unchanged_in_a_namespace(tmp_path: Path) -> None:
+    try:
+        isolated = handler_process.isolation()
+    except handler_process.CannotIsolate as error:
+        pytest.skip(str(error))
+    text = SHELL.read_text(encoding="utf-8")
+    hard = tmp_path / "handle.sh"
+    hard.write_text(text.replace("${FOREWARN_ENDPOINT:-http://169.254.169.254}", certify.ADDRESS))
+    assert "FOREWARN_ENDPOINT" not in hard.read_text()
+    handler = Handler(("sh", str(hard), "{drain}", "{undrain}"), isolated=isolated)
+    names = ("approve", "restarted", "not-first", "fault-lost-approvals")
+    assert told(certify.run(handler, [SCENARIOS[name] for name in names])) == []
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="only root may become another user"
+)
+def test_an_ordinary_user_makes_a_namespace_in_a_user_namespace() -> None:
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    assert python is not None  # the tests' own may be for root alone
+    tried = subprocess.run(
+        [python, "-I", "-"],
+        input=Path(namespace.__file__).read_bytes(),
+        user=65534,
+        group=65534,
+        capture_output=True,
+        check=False,
+    )
+    if b"Operation not permitted" in tried.stderr or b"PermissionError" in tried.stderr:
+        pytest.skip("this system lets no ordinary user make namespaces")
+    assert tried.returncode == 0, tried.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
+def test_an_isolated_handler_reaches_the_ports_that_were_asked_for(tmp_path: Path) -> None:
+    try:
+        isolated = handler_process.isolation()
+    except handler_process.CannotIsolate as error:
+        pytest.skip(str(error))
+    (tmp_path / "index.html").write_text("the host's own\n")
+    served = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert served.stdout is not None
+        port = int(served.stdout.readline().split(" port ")[1].split()[0])
+        ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/').read())"
+        handler = Handler((sys.executable, "-c", ask), isolated=isolated, ports=(port,))
+        [result] = certify.run(handler, [SCENARIOS["approve"]])
+    finally:
+        served.kill()
+        served.wait()
+        assert served.stdout is not None
+        served.stdout.close()
+    assert "the host's own" in result.output
+
+
+FOUND = [
+    Result("approve", "first", HandlerVerdict.PASSED, seconds=1.5),
+    Result("preview", "second", HandlerVerdict.SKIPPED, "it does not ask so"),
+    Result(
+        "stops",
+        "<third>",
+        HandlerVerdict.FAILED,
+        "it <did> not",
+        "GET /x\n\x1b[31m",
+        "its \0 output",
+    ),
+]
+
+
+def test_junit_and_the_page_tell_every_result() -> None:
+    suite = ET.fromstring(certificate.junit(["handle", "<it>"], FOUND))
+    counts = {name: suite.get(name) for name in ("tests", "failures", "skipped")}
+    assert counts == {"tests": "3", "failures": "1", "skipped": "1"}
+    assert [case.get("name") for case in suite] == ["approve", "preview", "stops"]
+    assert suite.findtext(".//failure") == "GET /x\n[31m"
+    page = certificate.page(["handle", "<it>"], FOUND)
+    assert "<it>" not in page
+    assert "<did>" not in page
+    assert all(each.name in page for each in FOUND)
+
+
+def test_the_command_prints_verdicts_and_ends_with_their_status(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["certify", "--only", "approve", "--json", "--junit", str(tmp_path / "j.xml")]
+    right = main.execute([*command, "--", sys.executable, str(BROKEN), "nothing"])
+    found = json.loads(capsys.readouterr().out)
+    assert right == ExitStatus.OK
+    assert [each["verdict"] for each in found["results"]] == ["passed"]
+    assert ET.parse(tmp_path / "j.xml").getroot().get("failures") == "0"
+    wrong = main.execute(
+        ["certify", "--only", "approve", "--", sys.executable, str(BROKEN), "approves-twice"]
+    )
+    assert wrong == ExitStatus.NOT_CERTIFIED
+    assert "POST " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--only", "aprove", "--", "true"], []])
+def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
+    assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
