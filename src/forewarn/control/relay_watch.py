@@ -285,7 +285,11 @@ class RelayWatch:
             made = tokens.get(token.host, token.created_at)
             tokens[token.host] = min(made, token.created_at)
         return RelayTerms(
-            replica=self._replica, since=self._since, scale=self._scale, tokens=tokens
+            replica=self._replica,
+            began_at=self._since - SETTLE * self._scale,
+            since=self._since,
+            scale=self._scale,
+            tokens=tokens,
         )
 
     def _settle(self) -> None:

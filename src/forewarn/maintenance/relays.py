@@ -69,9 +69,11 @@ class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: str
     """Its own name."""
+    began_at: datetime
+    """When it started, or reached the store again: an absence counts from here at the earliest, for
+    an outage of the service moves all notices itself."""
     since: datetime
-    """Since when it has known what all replicas hear: an absence counts from here at the earliest.
-    """
+    """Since when relays have had time to be heard again after that: before, none is away."""
     scale: float = 1.0
     """Seconds of the service in one real second: relays live in real time."""
     tokens: Mapping[str, datetime] = {}
@@ -141,7 +143,7 @@ def judge(
         guarded = made is not None and relay.heard_at >= made
         away = guarded and is_away(relay, terms, now)
         if away and relay.held_for != relay.heard_at:
-            hold.append((relay, max(relay.heard_at, terms.since)))
+            hold.append((relay, max(relay.heard_at, terms.began_at)))
         elif relay.held_for is not None and not away and (not guarded or has_all(relay)):
             release.append(relay)
     return RelayHolds(tuple(hold), tuple(release))

@@ -11,7 +11,12 @@ from builders import MINUTE, NOW, SECOND
 from forewarn.maintenance import relays
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayTerms, RelayToken
 
-TERMS = RelayTerms(replica="a", since=NOW - 100 * MINUTE, tokens={"h1": NOW - 90 * MINUTE})
+TERMS = RelayTerms(
+    replica="a",
+    began_at=NOW - 101 * MINUTE,
+    since=NOW - 100 * MINUTE,
+    tokens={"h1": NOW - 90 * MINUTE},
+)
 
 SECONDS = st.integers(-300, 300).map(lambda seconds: NOW + seconds * SECOND)
 
@@ -61,10 +66,19 @@ def test_what_another_replica_heard_may_come_later() -> None:
     assert held(heard, NOW + MINUTE + LATE + HEARSAY + SECOND) == "hold 72"
 
 
-def test_an_absence_counts_only_since_this_replica_has_known_what_all_hear() -> None:
-    started = msgspec.structs.replace(TERMS, since=NOW + 10 * MINUTE)
-    assert held(relay(), NOW + 10 * MINUTE + LATE, started) == ""
-    assert held(relay(), NOW + 10 * MINUTE + LATE + SECOND, started) == "hold 6"
+def test_an_absence_that_began_before_this_replica_counts_since_its_start() -> None:
+    since = NOW + 10 * MINUTE
+    started = msgspec.structs.replace(TERMS, began_at=since - 10 * SECOND, since=since)
+    assert held(relay(), since + LATE, started) == ""
+    assert held(relay(), since + LATE + SECOND, started) == "hold 16"
+
+
+def test_an_absence_that_begins_while_relays_come_back_counts_whole() -> None:
+    since = NOW + 10 * MINUTE
+    started = msgspec.structs.replace(TERMS, began_at=since - 10 * SECOND, since=since)
+    heard = relay(since - 8 * SECOND, SECOND)
+    assert held(heard, since + LATE, started) == ""
+    assert held(heard, since + LATE + SECOND, started) == "hold 14"
 
 
 def test_in_scaled_time_a_relay_has_as_many_real_seconds() -> None:
@@ -125,15 +139,15 @@ def test_nobody_is_held_early_or_twice_or_released_while_away(
     now: datetime,
     all_of_it: bool,
 ) -> None:
-    terms = RelayTerms(replica="a", since=since, tokens=tokens)
+    terms = RelayTerms(replica="a", began_at=since - 3 * SECOND, since=since, tokens=tokens)
     found = relays.judge(heard, terms, lambda _: all_of_it, now)
     assert {one.host for one, _ in found.hold}.isdisjoint(one.host for one in found.release)
     for one, from_then in found.hold:
         assert one.host in tokens
         assert one.held_for != one.heard_at
         assert now - one.due_at > LATE
-        assert since <= from_then <= now - LATE
-        assert from_then >= one.heard_at or from_then == since
+        assert terms.began_at <= from_then <= now - LATE
+        assert from_then >= one.heard_at or from_then == terms.began_at
         # Once it is held for that, nothing is done about it again until it is heard.
         marked = msgspec.structs.replace(one, held_for=one.heard_at)
         assert not relays.judge([marked], terms, lambda _: True, now)
