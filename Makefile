@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,10 @@ hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (need
 replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)
 	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),SEED=$(SEED)) \
 		$(BIN)/python -m pytest -s tests/replicas $(ARGS)
+
+relay: $(VENV)/.dev ## Kill relays and replicas, move machines between hosts, cut hosts off, and judge (ROUNDS=40 CUT=60 SEED=N)
+	@$(if $(ROUNDS),RELAY_ROUNDS=$(ROUNDS)) $(if $(CUT),RELAY_CUT_SECONDS=$(CUT)) $(if $(SEED),SEED=$(SEED)) \
+		$(BIN)/python -m pytest -s -n 2 --dist loadfile tests/relays $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }

@@ -16,6 +16,7 @@ import hostile
 import machine
 import news
 import polling
+import relay
 import replicas
 import rules
 import testkit
@@ -31,6 +32,7 @@ CASES: dict[str, ModuleType] = {
     "rules": rules,
     "drain": drain,
     "replicas": replicas,
+    "relay": relay,
     "testkit": testkit,
 }
 

@@ -132,6 +132,63 @@ class Forewarn:
         return int(self._service.metric("forewarn_guest_requests_total"))
 
 
+RELAY = """
+[upstream]
+urls = ["http://127.0.0.1:{plane}"]
+token_file = "{folder}/token"
+[state]
+folder = "{folder}"
+[status]
+listen = "off"
+[[guest.listener]]
+address = "127.0.0.1"
+port = {port}
+"""
+"""The settings of a relay whose service listens for it at a loopback port."""
+
+
+class RelayContestant:
+    """A relay on the server's core; its service is beside the load, and has nothing to do."""
+
+    name = "forewarn relay"
+
+    def __init__(self, machines: int = CALLERS) -> None:
+        self._machines = machines
+        self._plane = machine.free_port()
+        settings = f'{WITHOUT_RATE}\n[relay]\nlisten = "127.0.0.1:{self._plane}"\n'
+        self.service = Service(settings, alone=False)
+        self._relay = Contestant(self.name, self._command)
+        self.port = self._relay.port
+
+    def _command(self, port: int, folder: Path) -> list[str]:
+        token = self.service.ask("POST", "/v1/relays/tokens", {"host": "h1"})["token"]
+        (folder / "token").touch(mode=0o600)
+        (folder / "token").write_text(token, encoding="utf-8")
+        text = RELAY.format(plane=self._plane, folder=folder, port=port)
+        (folder / "relay.toml").write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "forewarn.relay"]
+        return [*command, "--config", str(folder / "relay.toml")]
+
+    def __enter__(self) -> Self:
+        self.service.start()
+        self.service.ask("PUT", "/v1/fleet", placed(self._machines, host="h1"))
+        self._relay.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._relay.__exit__(*exception)
+        self.service.__exit__(*exception)
+
+    def cpu_seconds(self) -> float:
+        return self._relay.cpu_seconds()
+
+    def memory_mib(self) -> float:
+        return self._relay.memory_mib()
+
+    def counted(self) -> int | None:
+        return None
+
+
 def _nginx(
     port: int, folder: Path, configuration: str = "nginx.conf", body: str = BODY
 ) -> list[str]:
@@ -169,11 +226,14 @@ def _go(port: int, folder: Path) -> list[str]:
     return [str(built), str(port), BODY]
 
 
-def contestants() -> tuple[list[Contestant | Forewarn], list[str]]:
+Server = Contestant | Forewarn | RelayContestant
+
+
+def contestants() -> tuple[list[Server], list[str]]:
     """Return those that can run here, the service first, and the programs that others lack."""
     lacking = machine.missing("nginx", "go")
     here = Path(__file__).parent
-    chosen: list[Contestant | Forewarn] = [Forewarn()]
+    chosen: list[Server] = [Forewarn(), RelayContestant()]
     if "nginx" not in lacking:
         chosen.append(Contestant("nginx return 200", _nginx))
     if "go" not in lacking:

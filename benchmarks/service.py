@@ -178,15 +178,16 @@ def address_of(number: int) -> str:
     return f"127.{1 + number // 62_500}.{number % 62_500 // 250}.{1 + number % 250}"
 
 
-def placed(count: int, *, of_scope: int = 0) -> dict[str, Any]:
+def placed(count: int, *, of_scope: int = 0, host: str = "") -> dict[str, Any]:
     """A fleet whose machines ask from an address each.
 
     Args:
         count: How many machines.
         of_scope: How many of them share a document, and one update domain, so that no announcement
             waits for another; 0 for none.
+        host: That of all of them.
     """
-    machines = [{"name": f"m{n}", "address": address_of(n)} for n in range(count)]
+    machines = [{"name": f"m{n}", "address": address_of(n), "host": host} for n in range(count)]
     if not of_scope:
         return {"machine": machines}
     return {

@@ -19,7 +19,7 @@ import pytest
 from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
-OF_ROOT = ("behind_nat", "filter", "polkit", "ssh")
+OF_ROOT = ("behind_nat", "filter", "polkit", "relays", "ssh")
 AT_ONCE = 3
 """Files: a guest that boots takes a core, but most of the time all of them wait."""
 

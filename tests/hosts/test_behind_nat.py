@@ -4,7 +4,6 @@ The hosts' networks are libvirt's own, with its NAT; equal on both, so that a gu
 """
 
 import json
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,17 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from hosts import nat
 from hosts.guest import Guest
 from hosts.host import until
 from hosts.lab import ENDPOINT, Lab
+from hosts.nat import BRIDGE, NETWORK, PAGE, PRODUCTION, SERVICE, run
+from hosts.nat import HOSTS as PROXIES
 from hosts.system_host import SystemHost
 from recipes import pages
 
-PAGE, PRODUCTION = "libvirt", "production"
-NETWORK = "192.168.122"
-BRIDGE = "<source bridge='virbr0'/>"
-SERVICE = "192.0.2.10"
-PROXIES = {"h1": "192.0.2.7", "h2": "192.0.2.8"}
 PEER = f"{NETWORK}.50"
 ASK = """
 import sys, urllib.request, urllib.error
@@ -36,10 +33,6 @@ except OSError as error:
     print(error)
 """
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-
-
-def run(command: str, *, text: str | None = None) -> None:
-    subprocess.run(shlex.split(command), input=text, text=True, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -77,20 +70,10 @@ def serve(lab: Lab) -> None:
 
 
 def prepare(lab: Lab, name: str) -> None:
-    """Give a host its address, the guests' network, and what the page has on each host."""
-    inside = f"ip netns exec {name}"
-    run(f"{inside} ip address add {PROXIES[name]}/24 dev bridge")
-    network = pages.block(PRODUCTION, "xml", "<network")
-    bridge = "  <bridge name='virbr0' stp='on' delay='0'/>\n"
-    network = pages.placed(network, {bridge: bridge + pages.block(PAGE, "xml", "<mac")})
-    host = lab.hosts[name]
-    path = host.folder / "network.xml"
-    path.write_text(network)
-    host.virsh("net-define", str(path))
-    host.virsh("net-start", "default")
-    run(f"{inside} {pages.blocks(PAGE, 'sh')[0].strip()}")
-    for page, words in ((PRODUCTION, "table ip forewarn "), (PAGE, "forewarn_proxy")):
-        run(f"{inside} nft -f -", text=pages.block(page, "nft", words))
+    """Give a host what the page has where a proxy signs."""
+    nat.prepare(lab, name)
+    rules = pages.block(PAGE, "nft", "forewarn_proxy")
+    run(f"ip netns exec {name} nft -f -", text=rules)
 
 
 def proxy(lab: Lab, name: str) -> subprocess.Popen[bytes]:

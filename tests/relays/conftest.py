@@ -19,11 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[production.Production]:
-    """Three replicas on PostgreSQL, without hosts yet."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[production.Production]:
+    """Three replicas on PostgreSQL, for all tests of a file: each has hosts of its own."""
     why = network.missing() or ("" if postgres.found() else "PostgreSQL is not installed")
     if why:
         pytest.skip(why)
-    with production.made(tmp_path) as made:
+    with production.made(tmp_path_factory.mktemp("site")) as made:
         yield made

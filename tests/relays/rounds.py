@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from kills import rounds
 from kills.processes import let_pass
 from ports import free_port
-from relays.production import Relay
+from relays.process import Relay
 from replicas.cluster import NAMES, Cluster
 
 HOSTS: Final = ("h0", "h1", "h2")
@@ -34,10 +34,14 @@ AWAY_SECONDS: Final = (0.0, 0.0, 0.1, 0.4, 1.0)
 END_SECONDS: Final = 90.0
 
 RELAY: Final = """
-upstream = {upstream}
+[upstream]
+urls = {upstream}
 token_file = "{token}"
-state_directory = "{folder}"
-[[listener]]
+[state]
+folder = "{folder}"
+[status]
+listen = "off"
+[[guest.listener]]
 address = "127.0.0.1"
 port = {port}
 [log]
@@ -84,7 +88,7 @@ class Relayed(Cluster):
         folder.mkdir(mode=0o700)
         token = folder / "token"
         token.touch(mode=0o600)
-        token.write_text(self.ask("POST", f"/v1/relays/{host}/tokens", {})["token"])
+        token.write_text(self.ask("POST", "/v1/relays/tokens", {"host": host})["token"])
         upstream = json.dumps([f"http://127.0.0.1:{port}" for port in self._planes.values()])
         settings = RELAY.format(
             upstream=upstream, token=token, folder=folder, port=self.ports[host]

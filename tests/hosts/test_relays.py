@@ -1,0 +1,132 @@
+"""With root: guests behind their hosts' NAT, each host with a relay, as guided."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosts import nat
+from hosts.guest import Guest
+from hosts.lab import Lab
+from hosts.system_host import SystemHost
+from relays.process import Relay
+
+PLANE = 8173
+SETTINGS = """
+[relay]
+listen = "{service}:{plane}"
+tls_certificate = "{folder}/relay.crt"
+tls_key = "{folder}/relay.key"
+"""
+RELAY = """
+[upstream]
+urls = ["https://{service}:{plane}"]
+token_file = "{token}"
+ca_file = "{folder}/relay.crt"
+[state]
+folder = "{state}"
+[status]
+listen = "off"
+[log]
+format = "json"
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(as_root: None) -> Iterator[Lab]:
+    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
+        made = Lab(Path(folder), SystemHost)
+        try:
+            nat.run(f"ip address add {nat.SERVICE}/24 dev switch")
+            certify(made.folder)
+            for name in nat.HOSTS:
+                made.host(name)
+            own = SETTINGS.format(service=nat.SERVICE, plane=PLANE, folder=made.folder)
+            made.serve(own + made.libvirt())
+            for name in nat.HOSTS:
+                nat.prepare(made, name)
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture(scope="module")
+def relays(lab: Lab) -> Iterator[dict[str, Relay]]:
+    """A relay on each host, by its name."""
+    made = {name: relay(lab, name) for name in nat.HOSTS}
+    for each in made.values():
+        each.wait_until_ready()
+    yield made
+    for each in made.values():
+        each.end()
+
+
+def relay(lab: Lab, name: str) -> Relay:
+    """Start the relay of a host."""
+    folder = lab.folder / f"relay-{name}"
+    folder.mkdir(mode=0o700)
+    token = folder / "token"
+    lab.forewarn("relay", "token", name, "--output", str(token))
+    text = RELAY.format(
+        service=nat.SERVICE, plane=PLANE, token=token, folder=lab.folder, state=folder
+    )
+    made = Relay(folder, name, text, ["ip", "netns", "exec", name])
+    made.start()
+    return made
+
+
+def certify(folder: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"),
+            *("-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=forewarn"),
+            *("-addext", f"subjectAltName=IP:{nat.SERVICE}"),
+            *("-keyout", str(folder / "relay.key"), "-out", str(folder / "relay.crt")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    (folder / "relay.key").chmod(0o600)
+
+
+@pytest.fixture(scope="module")
+def guests(lab: Lab, relays: dict[str, Relay]) -> list[Guest]:
+    """Guests of h1, whose relay knows them by their addresses."""
+    assert set(relays) == set(nat.HOSTS)
+    homes = dict.fromkeys(("web-0", "web-1"), "h1")
+    made = lab.start(homes, wire=nat.BRIDGE, network=nat.NETWORK, approve=True)
+    lab.fleet(made)
+    for guest in made:
+        guest.wait_for_polls()
+    return made
+
+
+def test_a_guest_that_moves_live_is_answered_by_the_relay_of_its_new_host(
+    lab: Lab, guests: list[Guest]
+) -> None:
+    mover = guests[0]
+    asked = len(mover.polls)
+    operation = lab.maintain("freeze", mover.name, "--live-migration")
+    assert operation["status"] == "Completed", lab.report()
+    assert mover.host() == "h2"
+    mover.wait_for_polls(3)
+    assert not [poll.error for poll in mover.polls[asked:] if poll.error]
+    assert any(poll.events for poll in mover.polls[asked:]), "it read of the move before"
+    assert "APPROVED" in mover.said()
+
+
+def test_guests_read_on_while_the_service_is_away(
+    lab: Lab, guests: list[Guest], relays: dict[str, Relay]
+) -> None:
+    assert lab.service is not None
+    asked = [len(guest.polls) for guest in guests]
+    lab.service.stop()
+    for guest in guests:
+        guest.wait_for_polls(3)
+    lab.service.start()
+    for guest, before in zip(guests, asked, strict=True):
+        guest.wait_for_polls(2)
+        assert not [poll.error for poll in guest.polls[before:] if poll.error], relays
+    assert len(guests[1].boots) == 1

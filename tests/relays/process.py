@@ -1,0 +1,92 @@
+"""A relay as a process of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from kills.processes import let_pass
+
+T = TypeVar("T")
+
+WAIT_SECONDS: Final = 60.0
+"""An end to waiting, for a machine that does much else."""
+
+
+def until(
+    condition: Callable[[], T | None], why: Callable[[], object] = lambda: "", every: float = 0.05
+) -> T:
+    """Return what the condition returns once that is true."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, why()
+        let_pass(every)
+    return found
+
+
+class Relay:
+    """`forewarn relay`, killed and started as a test likes.
+
+    Args:
+        folder: Of its own.
+        host: The host that it is on.
+        settings: Its whole settings.
+        within: What stands before its command.
+    """
+
+    def __init__(self, folder: Path, host: str, settings: str, within: Sequence[str] = ()) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.host = host
+        self.log = folder / "relay.log"
+        self._from = 0
+        self._within = within
+        self._config = folder / "relay.toml"
+        self._config.write_text(settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin to start it; `wait_until_ready` returns when it answers guests."""
+        self._from = self.log.stat().st_size if self.log.exists() else 0
+        command = [sys.executable, "-m", "forewarn.relay", "--config", str(self._config)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([*self._within, *command], stdout=log, stderr=log)
+
+    def wait_until_ready(self) -> None:
+        """Return when its log says that it answers guests."""
+
+        def ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.said()
+            return b'"event": "ready"' in self.log.read_bytes()[self._from :]
+
+        until(ready, self.said)
+
+    def said(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text()[-4000:]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Take its process away, or what is left of it."""
+        assert self.end(signal.SIGKILL) == -signal.SIGKILL, self.said()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it by a signal, and return its status."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            return process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
