@@ -242,6 +242,19 @@ def test_waiting_requests_are_answered_when_the_clock_has_moved(
         assert answered.wait(PATIENCE)
 
 
+def test_a_machine_that_waits_for_news_is_asked_whether_it_is_back(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    event = emulator.schedule("Reboot", web.name)
+    with Handler(web, lambda *_: None):
+        emulator.until(lambda: asked(emulator, prefer="wait="), PATIENCE)
+        emulator.advance("15m")
+        emulator.until(lambda: asked(emulator, prefer="wait=")[-1].status == 0, PATIENCE)
+        emulator.finish()  # its request would wait for a minute: the document has not changed
+        emulator.until_idle(PATIENCE)
+    assert event.status == "Completed"
+
+
 def asked(emulator: Emulator, **headers: str) -> list[Exchange]:
     """Return the requests for events that have these headers."""
     return [
@@ -291,6 +304,18 @@ def test_an_asyncio_handler_runs_in_the_thread_that_asks(emulator: Emulator) -> 
         return told
 
     assert asyncio.run(story()) == ["appeared", "started", "gone"]
+
+
+def test_it_runs_whole_in_a_thread_that_has_a_running_loop() -> None:
+    async def cell() -> str:
+        with Emulator() as emulator:
+            emulator.machine("web-0")
+            event = emulator.schedule("Freeze", "web-0")
+            emulator.advance("16m")
+            emulator.until_idle(0)
+            return event.status
+
+    assert asyncio.run(cell()) == "Completed"
 
 
 def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:

@@ -1,10 +1,15 @@
 """The pytest plugin: a fixture for tests of handlers, and nothing for other runs."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
+
+import pytest
 
 from forewarn.testing import plugin
 
@@ -77,3 +82,48 @@ def test_the_guides_own_test_is_red_for_a_handler_that_never_approves(tmp_path: 
     done = run(tmp_path, broken + "\n\nHandler.daemon = True\n")
     assert "1 failed, 1 passed" in done.stdout
     assert "waits for an approval" in done.stdout
+
+
+EXTRA = {"httptools", "prometheus_client", "structlog"}
+"""What `forewarn[testing]` brings."""
+
+LOADED = """
+import json, sys
+from forewarn.testing import Emulator
+with Emulator() as emulator:
+    emulator.machine("web-0")
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_the_extra_has_all_that_an_emulator_loads() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = project["optional-dependencies"]["testing"]
+    assert {re.split("[>=]", each)[0].replace("-", "_") for each in named} == EXTRA
+    shown = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=100, check=True
+    ).stdout
+    ours = {distribution.replace("-", "_") for distribution in ("h11", "msgspec", "rich", "typer")}
+    installed = {name for name, found in metadata.packages_distributions().items() if found}
+    used = {name for name in json.loads(shown) if name in installed and not name.startswith("_")}
+    assert used >= EXTRA
+    assert used - EXTRA - ours <= {"forewarn", *BY_RICH, *BY_START}
+
+
+BY_RICH = {"markdown_it", "mdurl", "pygments", "typing_extensions"}
+"""What comes with rich and typer, and so with Forewarn itself: structlog uses rich where it is."""
+
+BY_START = {"sitecustomize", "distutils_precedence"}
+"""What a Python may load at its start."""
+
+
+@pytest.mark.parametrize("missing", sorted(EXTRA))
+def test_what_is_missing_is_said_in_one_line(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from forewarn.testing import Emulator"
+    failed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    last = failed.stderr.splitlines()[-1]
+    assert last.startswith("ImportError")
+    assert missing in last
+    assert "forewarn[testing]" in last
