@@ -1,10 +1,8 @@
 """The page of the agent's settings says of each what its field says, and of events what is told."""
 
-import ast
 import enum
 import inspect
 import re
-import textwrap
 import typing
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
@@ -20,7 +18,7 @@ from forewarn.agent.actions.action import ActionRun
 from forewarn.agent.rules import Match, Rule
 from forewarn.agent.settings import AgentSettings, ClientSettings, StateSettings, StatusSettings
 from house import tree
-from house.documented import each_setting
+from house.documented import each_setting, field_texts, written
 
 PAGE: Final = (tree.ROOT / "docs" / "reference" / "agent-settings.md").read_text(encoding="utf-8")
 STEPS_AT: Final = "rule[].prepare[]."
@@ -117,34 +115,6 @@ def documented() -> Iterator[tuple[str, Any]]:
         kind, _, name = path.removeprefix(STEPS_AT).partition(".")
         if path.startswith(STEPS_AT) and (name not in terms or terms[name] != default):
             yield f"prepare[].{kind}.{name}", default
-
-
-def written(value: Any) -> str:
-    """Return a default as the page writes it."""
-    if value is True or value is False:
-        return str(value).lower()
-    if value is None:
-        return "none"
-    if value in ((), {}):
-        return "[]" if value == () else "{}"
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, int | float):
-        return f"{value:g}"
-    assert value is msgspec.NODEFAULT
-    return "required"
-
-
-def field_texts(holder: type[msgspec.Struct]) -> dict[str, str]:
-    """Return what stands beneath each field of a class, by the field's name, in one line each."""
-    (tree_of,) = ast.parse(textwrap.dedent(inspect.getsource(holder))).body
-    assert isinstance(tree_of, ast.ClassDef)
-    texts = {}
-    for field, text in zip(tree_of.body, tree_of.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return texts
 
 
 def choices(hint: Any) -> list[str]:

@@ -22,7 +22,8 @@ def commands() -> dict[str, list[str]]:
         path, command = waiting.pop()
         if isinstance(command, TyperGroup):
             waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
-        if not isinstance(command, TyperGroup) or path == "forewarn":
+        is_group = isinstance(command, TyperGroup)
+        if not is_group or path == "forewarn" or command.invoke_without_command:
             parameters = getattr(command, "params")  # noqa: B009 - of Typer's own inner type
             options = [o for p in parameters for o in p.opts if o.startswith("--")]
             found[path] = [option for option in options if option not in EVERYWHERE]

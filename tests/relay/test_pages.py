@@ -1,0 +1,92 @@
+"""The pages of the relay's settings and metrics say of each what the code says."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from forewarn import settings
+from forewarn.relay import status
+from forewarn.relay.settings import (
+    HostRelaySettings,
+    RelayGuestSettings,
+    RelayStateSettings,
+    RelayStatusSettings,
+    UpstreamSettings,
+)
+from forewarn.relay.status import RelayCounts, RelayStatus
+from house import tree
+from house.documented import each_setting, field_texts, written
+
+REFERENCE = tree.ROOT / "docs" / "reference"
+SETTINGS = (REFERENCE / "relay-settings.md").read_text(encoding="utf-8")
+METRICS = (REFERENCE / "relay-metrics.md").read_text(encoding="utf-8")
+HOLDERS: dict[str, type[msgspec.Struct]] = {
+    "upstream": UpstreamSettings,
+    "guest": RelayGuestSettings,
+    "status": RelayStatusSettings,
+    "state": RelayStateSettings,
+    "log": settings.Log,
+}
+TOLD = re.findall(r"^### `([^`]+)`\n\nDefault: `(.*?)`\n\n((?:.+\n)+)", SETTINGS, re.MULTILINE)
+
+
+def test_each_setting_that_the_service_has_not_is_documented_with_its_default() -> None:
+    known = [(path, written(value)) for path, value in each_setting(HostRelaySettings)]
+    own = [each for each in known if not each[0].startswith("guest.")]
+    assert [(path, default) for path, default, _ in TOLD] == own
+    assert "### `guest.listener`" in SETTINGS
+
+
+@pytest.mark.parametrize(("path", "text"), [(path, text) for path, _, text in TOLD])
+def test_each_setting_is_told_as_its_field_tells_it(path: str, text: str) -> None:
+    table, _, name = path.partition(".")
+    assert " ".join(text.split()) == field_texts(HOLDERS[table])[name]
+
+
+def test_each_metric_has_its_heading_and_its_help_and_nothing_else_has() -> None:
+    sections = dict(re.findall(r"^### `(\w+)`\n(.+)$", METRICS, re.MULTILINE))
+    assert list(sections) == [status.PREFIX + name for name in status.FAMILIES]
+    for name, help_ in status.FAMILIES.items():
+        assert sections[status.PREFIX + name].startswith(help_)
+
+
+def test_a_relays_metrics_are_read_as_prometheus_reads_them() -> None:
+    fares = RelayStatus(
+        version="1",
+        host="h1",
+        machines=3,
+        serving=True,
+        revoked=False,
+        age_seconds=0.0,
+        replica="https://a:1",
+        trouble="",
+        saved=True,
+        process=1,
+    )
+    counts = RelayCounts(
+        news=2,
+        news_refused={"backwards": 1},
+        upstream_failures=0,
+        approvals={"approved": 4},
+        stalled_seconds=0.0,
+        started_at=1.0,
+    )
+    guests: dict[str, Any] = {
+        "machines_seen": 1,
+        "guest_connections": 2,
+        "guest_connections_accepted": 3,
+        "guest_waiters": 0,
+        "guest_requests": {("events", "200"): 5},
+        "guest_refusals": {("rate",): 6},
+    }
+    text = status.metrics(fares, counts, guests).decode()
+    families = {
+        f"{each.name}_total" if each.type == "counter" else each.name: each.samples
+        for each in text_string_to_metric_families(text)
+    }
+    assert set(families) == {status.PREFIX + name for name in status.FAMILIES}
+    (refusals,) = families[f"{status.PREFIX}guest_refusals_total"]
+    assert (refusals.labels, refusals.value) == ({"reason": "rate"}, 6)
