@@ -1,6 +1,10 @@
 """The reference of the command line says what the command line has."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,49 @@ def test_no_commands_first_sentence_is_cut_off_in_the_list(
 ) -> None:
     assert main.execute([*group.split(), "--help"]) == ExitStatus.OK
     assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
+
+
+def test_the_help_has_each_command_once_in_a_group_with_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.execute(["--help"]) == ExitStatus.OK
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.split()[0] for line in lines if re.match("  [a-z]+", line)]
+    assert sorted(set(told) & main.COMMANDS.keys()) == sorted(main.COMMANDS)
+    for example in re.findall("such as 'forewarn ([^']+)'", "\n".join(lines)):
+        name = example.split()[0]
+        assert name in main.COMMANDS
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    program = tmp_path / "forewarn"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m forewarn "$@"\n')
+    program.chmod(0o755)
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(words)
+        script = f"""source <(forewarn completion bash)
+            COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+            _forewarn_completion forewarn; echo "${{COMPREPLY[@]}}" """
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    assert completed("forewarn", "hist") == ["history"]
+    assert completed("forewarn", "history", "--ma") == ["--machine", "--maintenance"]
+    assert completed("forewarn", "token", "re") == ["revoke"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_of_theirs(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.execute(["completion", shell]) == ExitStatus.OK
+    assert f"{main.COMPLETE}=complete_{shell}" in capsys.readouterr().out
+    assert main.execute(["completion", "tcsh"]) == ExitStatus.USAGE
 
 
 @pytest.mark.parametrize("command", sorted(commands()))

@@ -366,6 +366,7 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> Non
         assert (
             running.call("fleet", "list", "--operator", f"http://127.0.0.1:{port}").returncode == 0
         )
+        assert running.call("events", "--operator", f"127.0.0.1:{port}").returncode == 0
         other = folder / "other.token"
         other.write_text("wrong")
         other.chmod(0o600)
@@ -401,3 +402,56 @@ def test_two_services_on_one_socket_are_refused(folder: Path) -> None:
         assert served.returncode == ExitStatus.SOCKET_UNUSABLE
     finally:
         assert first.stop() == 0
+
+
+def test_tokens_are_made_used_and_revoked_and_the_audit_log_tells_of_it(folder: Path) -> None:
+    port = free_port()
+    running = Running(folder, operator=f'listen = "127.0.0.1:{port}"')
+    running.start()
+    try:
+        made = running.call("token", "create", "ann", "--role", "Viewer", "--expires", "+1h")
+        assert made.returncode == 0, made.stderr
+        assert len(made.stdout.splitlines()) == 1
+        own = folder / "ann.token"
+        own.write_text(made.stdout)
+        own.chmod(0o600)
+        over_tcp = {"FOREWARN_SET_OPERATOR__TOKEN_FILE": str(own)}
+        there = ("--operator", f"127.0.0.1:{port}")
+        assert running.call("events", *there, **over_tcp).returncode == 0
+        refused = running.call("hold", "everything", *there, **over_tcp)
+        assert refused.returncode == ExitStatus.UNAUTHORIZED
+        assert "viewer" in refused.stderr
+        assert [row[:2] for row in columns(running.call("token", "list").stdout)[1:]] == [
+            ["ann", "viewer"]
+        ]
+        assert running.call("token", "revoke", "ann").returncode == 0
+        assert running.call("events", *there, **over_tcp).returncode == ExitStatus.UNAUTHORIZED
+        unknown = running.call("token", "revoke", "ann")
+        assert unknown.returncode == ExitStatus.NOT_FOUND
+        told = columns(running.call("audit", "--by", "ann").stdout)
+        assert told[0] == ["AT", "BY", "ROLE", "FROM", "OUTCOME", "WHAT"]
+        assert [row[1:] for row in told[1:]] == [
+            ["ann", "viewer", "127.0.0.1", "forbidden", "POST /v1/holds"]
+        ]
+        records = running.document("audit", "--since", "-1h")["records"]
+        actions = [one["action"] for one in records if one["outcome"] == "done"]
+        assert actions == ["DELETE /v1/tokens", "POST /v1/tokens"]
+    finally:
+        assert running.stop() == 0
+
+
+def test_a_mistyped_name_is_answered_with_a_similar_one(service: Running) -> None:
+    for arguments in (
+        ("schedule", "REBOOT", "wbe-0", "--dry-run"),
+        ("events", "--machine", "wbe-0"),
+        ("fleet", "show", "WBE-0"),
+    ):
+        refused = service.call(*arguments)
+        assert refused.returncode == ExitStatus.NOT_FOUND, refused.stderr
+        assert "did you mean 'web-0'?" in refused.stderr
+    assert "did you mean" not in service.call("events", "--machine", "zzzzzz").stderr
+
+
+def test_event_types_are_taken_in_any_case(service: Running) -> None:
+    assert service.call("schedule", "FREEZE", "bastion", "--dry-run").returncode == 0
+    assert service.call("schedule", "Freeze", "bastion", "--dry-run").returncode == 0

@@ -21,7 +21,9 @@ token = typer.Typer(help="Operators' tokens.", no_args_is_help=True)
 def create(
     name: Annotated[str, argument("NAME", "Whose it is, as history and the audit log show it.")],
     *,
-    role: Annotated[AccessRole, option("--role", "ROLE", "What its holder may do.")],
+    role: Annotated[
+        AccessRole, option("--role", "ROLE", "What its holder may do.", case_sensitive=False)
+    ],
     expires: Annotated[
         str, option("--expires", "TIME", "RFC 3339 with a zone, or from now, such as +90d.")
     ] = "",

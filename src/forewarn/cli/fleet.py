@@ -1,6 +1,6 @@
 """`forewarn fleet`: the machines and their scopes."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
-
-MAX_COMPARED: Final = 1000
-"""The names that are compared with one that does not exist: one page of a list."""
 
 app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no_args_is_help=True)
 
@@ -98,8 +95,9 @@ def show(
         else:
             answer.show(draw)
             return
-    message = f"no machine and no scope named {name!r}{_suggestion(service, name)}"
-    raise Failed(ExitStatus.NOT_FOUND, message)
+    near = service.similar(name, "machines", "scopes")
+    see = f"did you mean {near!r}?" if near else "see 'forewarn fleet list'"
+    raise Failed(ExitStatus.NOT_FOUND, f"no machine and no scope named {name!r}: {see}")
 
 
 @app.command()
@@ -114,19 +112,6 @@ def remove(
     If one is unknown, or has a live event, none is removed.
     """
     show_change(service.delete("/v1/fleet/machines", name=names))
-
-
-def _suggestion(service: OperatorClient, name: str) -> str:
-    """Return the most similar name of the first thousand machines and scopes."""
-    import difflib
-
-    names = [
-        entry["name"]
-        for kind in ("machines", "scopes")
-        for entry in service.get(f"/v1/fleet/{kind}", limit=MAX_COMPARED).tree()[kind]
-    ]
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ": see 'forewarn fleet list'"
 
 
 def show_change(answer: Answer) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -33,8 +33,15 @@ from forewarn.cli import (
     watch,
 )
 from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.options import argument
 
 NAME: Final = "forewarn"
+
+MAX_LINE: Final = 74
+"""What fits in 80 columns of a name and what it does, beside the blanks around them."""
+
+COMPLETE: Final = "_FOREWARN_COMPLETE"
+"""The variable by which the script of `completion` asks for what may follow."""
 
 TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 """If set, an internal error shows its traceback."""
@@ -72,6 +79,20 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""
+
+SECTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "Service, such as 'forewarn serve'": (
+        *("serve", "relay", "replicas", "clock", "token", "audit", "restore-check", "store"),
+    ),
+    "Maintenance, such as 'forewarn schedule reboot web-0 --dry-run'": (
+        *("fleet", "host", "schedule", "rollout", "maintenance", "events", "approve", "cancel"),
+        *("postpone", "hold", "release", "alerts", "acknowledge", "resolve", "history"),
+    ),
+    "Guests, such as 'forewarn watch --mine'": ("watch", "record"),
+    "Agent, such as 'forewarn agent run'": ("agent",),
+    "Tools, such as 'forewarn completion bash'": ("simulate", "emulator", "demo", "completion"),
+}
+"""How --help groups the commands, each group with an example."""
 
 REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
 """The page with examples and exit statuses, and a heading for each command."""
@@ -121,7 +142,28 @@ class SingleValueCommand(TyperCommand):
                 formatter.write_dl(sections[title])
 
 
+class GroupedCommands(TyperGroup):
+    """The whole command line: its help has the commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - not public
+        """Write the commands."""
+        del ctx
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (
+                            name.ljust(width),
+                            self.commands[name].get_short_help_str(MAX_LINE - width),
+                        )
+                        for name in names
+                    ]
+                )
+
+
 app = typer.Typer(
+    cls=GroupedCommands,
     name=NAME,
     help="Notice of maintenance for virtual machines, and their approval.",
     rich_markup_mode=None,
@@ -130,6 +172,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], argument("SHELL", "Whose language: bash, zsh or fish.")
+    ],
+) -> None:
+    """Print a script that completes commands and options."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined] # Typer's
+
+    output.say(get_completion_script(prog_name=NAME, complete_var=COMPLETE, shell=shell))
+
+
+COMMANDS["completion"] = completion
 for _name, _command in COMMANDS.items():
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
@@ -161,6 +217,8 @@ def _forewarn(
 def command() -> TyperGroup:
     """Return the whole command line."""
     _prepare(app)
+    shown = {name for names in SECTIONS.values() for name in names}
+    assert shown == COMMANDS.keys(), f"give each command a section: {shown ^ COMMANDS.keys()}"
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in COMMANDS}  # Typer puts groups last
@@ -180,6 +238,10 @@ def _prepare(group: typer.Typer) -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit status. Errors are printed on stderr, a line each."""
+    if COMPLETE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined] # Typer's
+
+        completion_init()
     try:
         status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
         sys.stdout.flush()

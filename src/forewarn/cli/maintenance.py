@@ -65,7 +65,7 @@ WithoutNoticeOption = Annotated[
 
 TypeArgument = Annotated[
     Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
-    argument("TYPE", "What happens to the machines."),
+    argument("TYPE", "What happens to the machines.", case_sensitive=False),
 ]
 ScopeOption = Annotated[
     list[str] | None, option("--scope", "NAME", "All machines of this scope. Repeatable.")

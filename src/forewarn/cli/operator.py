@@ -42,6 +42,12 @@ MAX_TOKEN: Final = 4096
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
+KINDS: Final = {"machine": "machines", "scope": "scopes"}
+"""What has names that may be mistyped, and the list that has them."""
+
+MAX_COMPARED: Final = 1000
+"""The names that are compared with one that does not exist: one page of a list."""
+
 Shape = TypeVar("Shape")
 
 
@@ -172,9 +178,32 @@ class OperatorClient:
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
         failure = self._refused(reply.status, reply.body)
+        if failure.status is ExitStatus.NOT_FOUND and failure.facts.get("what") in KINDS:
+            failure.message += self._suggestion(**failure.facts)
         if reply.status == 401 and not unix_socket:
             failure.message += f"; {self._sent(token)}"
         raise failure
+
+    def similar(self, name: str, *kinds: str) -> str:
+        """Return the most similar name of the first thousand of these kinds; `""` for none."""
+        import difflib
+
+        names = [
+            entry["name"]
+            for kind in kinds
+            for entry in self.get(f"/v1/fleet/{kind}", limit=MAX_COMPARED).tree()[kind]
+        ]
+        by_case = {each.lower(): each for each in names}
+        near = difflib.get_close_matches(name.lower(), by_case, n=1)
+        return by_case[near[0]] if near else ""
+
+    def _suggestion(self, what: str | int, name: str | int, **_: str | int) -> str:
+        """Return a similar name for one that does not exist, in a message."""
+        try:
+            near = self.similar(str(name), KINDS[str(what)])
+        except Failed:  # a role may not list: the refusal itself is the answer
+            return ""
+        return f" (did you mean {near!r}?)" if near else ""
 
     @functools.cached_property
     def _address(self) -> str:

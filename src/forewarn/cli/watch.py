@@ -65,6 +65,8 @@ def watch(
 
     clock = SystemClock()
     state = None
+    if since is not None:
+        _judge(since)
     if since is not None and since.exists():
         state = read_text(str(since.absolute()), MAX_STATE_BYTES)
     drawn = sys.stdout.isatty()
@@ -81,6 +83,20 @@ def watch(
                 _save_state(since, watching.since)
             if once:
                 return
+
+
+def _judge(since: Path) -> None:
+    """End the command now where the state could not be saved at the first change."""
+    folder = since.absolute().parent
+    if not folder.is_dir():
+        why = f"there is no folder {folder}"
+    elif since.is_dir():
+        why = "it is a folder: name a file"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = f"this user may not write to the folder {folder}"
+    else:
+        return
+    raise Failed(ExitStatus.USAGE, f"cannot save the state in {since} (--since): {why}")
 
 
 def _trouble(trouble: "Trouble") -> None:
