@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -46,6 +47,53 @@ def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it() -> Non
 def test_the_handler_of_the_docs_passes() -> None:
     handler = Handler(("sh", str(SHELL), "{drain}", "{undrain}"))
     assert told(certify.run(handler)) == []
+
+
+EXAMPLES = ROOT / "docs" / "examples"
+JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
+AGENT = """
+[status]
+listen = "off"
+[[rule]]
+name = "drain"
+match = { types = ["Reboot", "Redeploy", "Preempt", "Terminate"] }
+prepare = [{ command = { run = ["./drain"], undo = ["./undrain"], repeatable = true } }]
+approve = "when-prepared"
+"""
+
+
+def in_python(_: Path) -> str:
+    return f"exec {sys.executable} {EXAMPLES / 'handler.py'}"
+
+
+def in_c_sharp(folder: Path) -> str:
+    program = folder / "Handle.exe"
+    compile_it = ["mcs", f"-r:{JSON_DLL}", f"-out:{program}", str(EXAMPLES / "Handle.cs")]
+    subprocess.run(compile_it, check=True)
+    shutil.copy(JSON_DLL, folder)
+    return f"exec mono {program} ./drain ./undrain"
+
+
+def by_the_agent(folder: Path) -> str:
+    (folder / "agent.toml").write_text(AGENT, encoding="utf-8")
+    command = f"{sys.executable} -m forewarn agent run --config {folder / 'agent.toml'}"
+    return f"FOREWARN_AGENT_SET_STATE__FOLDER={{folder}}/state exec {command}"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        in_python,
+        pytest.param(in_c_sharp, marks=pytest.mark.soak),
+        pytest.param(by_the_agent, marks=pytest.mark.soak),
+    ],
+)
+def test_the_other_handlers_pass_too(tmp_path: Path, made: Callable[[Path], str]) -> None:
+    handler = Handler(("sh", "-c", f"cd {{folder}} && {made(tmp_path)}"))
+    results = certify.run(handler)
+    wrong = [name for name, _ in told(results)]
+    # Without peers the agent approves no event of several machines: each has to be prepared.
+    assert wrong == (["two-machines"] if made is by_the_agent else []), told(results)
 
 
 @pytest.mark.parametrize(
