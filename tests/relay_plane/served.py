@@ -104,10 +104,17 @@ class AskingRelay:
             connection.request(method, path, body=data, headers=sent)
             return Answer(connection.getresponse())
 
-    def request(self, after: str | None = None, state: RelayState | None = None) -> Answer:
+    def request(
+        self,
+        after: str | None = None,
+        state: RelayState | None = None,
+        *,
+        at_once: bool = False,
+    ) -> Answer:
         """Ask for news after a position, by default the last that was read."""
         after = self.position if after is None else after
-        path = relay_feed.NEWS_PATH + (f"?{relay_feed.AFTER}={quote(after)}" if after else "")
+        path = f"{relay_feed.NEWS_PATH}?{relay_feed.AFTER}={quote(after)}"
+        path += f"&{relay_feed.WAIT}=0" if at_once else ""
         told = relay_feed.encode(state or RelayState()).decode()
         return self.ask("GET", path, **{relay_feed.STATE_HEADER: told})
 

@@ -79,6 +79,13 @@ def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served
     assert stranger.news().scopes == (document,)
 
 
+def test_a_relay_that_does_not_want_to_wait_is_answered_at_once(service: Served) -> None:
+    relay = service.relay("h0")
+    assert relay.request(at_once=True).status == 200
+    relay.news()
+    assert relay.request(at_once=True).status == 204
+
+
 def test_a_guest_approves_through_its_relay(service: Served) -> None:
     relay = service.relay("h0")
     relay.news()

@@ -1,0 +1,81 @@
+"""A relay goes from one replica to another, over real sockets and PostgreSQL."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from forewarn.server import relay_feed, settings
+from forewarn.server.relay_feed import GuestApproval, MachineSeen
+from relay_plane.served import Served, eventually, with_relays
+from relay_plane.test_plane import beside, refusal
+from server.running import fleet, request_reboot
+from store.engines import NEEDS_POSTGRESQL, open_postgresql
+
+pytestmark = NEEDS_POSTGRESQL
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Generator[tuple[Served, Served]]:
+    def one(name: str) -> Served:
+        own = settings.ReplicaSettings(name=name)
+        folder = tmp_path / name
+        folder.mkdir()
+        return Served(with_relays(folder, replica=own), open_postgresql(tmp_path))
+
+    with one("a") as first, one("b") as second:
+        first.client().ask("PUT", "/v1/fleet", fleet())
+        eventually(lambda: second.client().ask("GET", "/v1/fleet/machines/web-0").status, 200)
+        yield first, second
+
+
+def test_a_relay_goes_on_at_another_replica_from_where_it_was(
+    replicas: tuple[Served, Served],
+) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.news()
+    relay.address = second.relays
+    eventually(lambda: relay.request(at_once=True).status, 204)
+    waiting = beside(relay.news)
+    eventually(second.waiting_relays, 1)
+    request_reboot(first.client())
+    news = waiting.result(30)
+    assert not news.snapshot
+    ((event,),) = (document.events for document in news.scopes)
+    wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event.event.event_id,))
+    assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
+    relay.address = first.relays
+    (document,) = relay.news().scopes
+    assert document.events[0].event.status == "Started"
+
+
+def test_a_token_is_valid_at_every_replica_and_revoked_at_every_one(
+    replicas: tuple[Served, Served],
+) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.address = second.relays
+    eventually(lambda: relay.request("", at_once=True).status, 200)
+    relay.news()
+    waiting = beside(relay.request)
+    eventually(second.waiting_relays, 1)
+    first.client().ask("DELETE", "/v1/relays/tokens?host=h0")
+    assert refusal(waiting.result(30)) == (401, "unauthorized")
+
+
+def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served, Served]) -> None:
+    first, second = replicas
+    relay = first.relay("h0")
+    relay.news()
+    relay.ask(
+        "POST", relay_feed.SIGHTINGS_PATH, [MachineSeen(machine="web-0", version="2020-07-01")]
+    )
+
+    def known() -> tuple[bool, str]:
+        seen = second.client().get("/v1/fleet/machines/web-0")["last_seen"]
+        hosts = second.client().get("/v1/hosts")["hosts"]
+        (state,) = (host["relay"]["state"] for host in hosts if host["name"] == "h0")
+        return seen is not None, state
+
+    eventually(known, (True, "present"))
