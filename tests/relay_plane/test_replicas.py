@@ -79,3 +79,10 @@ def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served,
         return seen is not None, state
 
     eventually(known, (True, "present"))
+    assert service_of(second, "h0") == "a"
+
+
+def service_of(asked: Served, name: str) -> str:
+    """The replica that heard a host's relay last, by the word of another."""
+    told: str = asked.client().get(f"/v1/hosts/{name}")["host"]["relay"]["replica"]
+    return told

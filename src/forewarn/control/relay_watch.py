@@ -87,6 +87,8 @@ class RelayWatch:
         """By digest."""
         self.relays: dict[str, Relay] = {}
         """What was heard last of each, here or elsewhere, by host."""
+        self._oldest: dict[str, datetime] = {}
+        """When the oldest valid token of each host was made."""
         self._using: set[str] = set()
         """Digests of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
@@ -99,6 +101,7 @@ class RelayWatch:
     def fill(self, tokens: Iterable[RelayToken]) -> None:
         """Take over the tokens that the store holds."""
         self.tokens = {token.digest: token for token in tokens}
+        self._count_tokens()
         self._settle()
 
     def learn(self, changes: Changes) -> None:
@@ -111,6 +114,8 @@ class RelayWatch:
             self.tokens[token.digest] = token
             if token.used_at is not None:
                 self._using.discard(token.digest)
+        if changes.void_relay_tokens or changes.relay_tokens:
+            self._count_tokens()
 
     # What the relays' plane tells.
 
@@ -280,17 +285,17 @@ class RelayWatch:
             self.relays[stored.host] = replace(known, held_for=stored.held_for)
 
     def _terms(self) -> RelayTerms:
-        tokens: dict[str, datetime] = {}
-        for token in self.tokens.values():
-            made = tokens.get(token.host, token.created_at)
-            tokens[token.host] = min(made, token.created_at)
         return RelayTerms(
             replica=self._replica,
             began_at=self._since - SETTLE * self._scale,
             since=self._since,
             scale=self._scale,
-            tokens=tokens,
+            tokens=self._oldest,
         )
+
+    def _count_tokens(self) -> None:
+        newest_first = sorted(self.tokens.values(), key=lambda token: token.created_at)[::-1]
+        self._oldest = {token.host: token.created_at for token in newest_first}
 
     def _settle(self) -> None:
         self._since = self._clock.now() + SETTLE * self._scale
