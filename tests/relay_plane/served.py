@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -94,12 +95,18 @@ class AskingRelay:
         self.address = address
         self.token = token
         self.position = ""
+        self.trusting: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         sent = {"Authorization": f"Bearer {self.token}", **headers}
         data = None if body is None else relay_feed.encode(body)
-        place = self.address.removeprefix("http://")
+        scheme, _, place = self.address.partition("://")
         connection = http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
+        if scheme == "https":
+            assert self.trusting is not None
+            connection = http.client.HTTPSConnection(
+                place, timeout=WAIT_SECONDS, context=self.trusting
+            )
         with contextlib.closing(connection):
             connection.request(method, path, body=data, headers=sent)
             return Answer(connection.getresponse())

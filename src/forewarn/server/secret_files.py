@@ -69,7 +69,9 @@ def digest(token: bytes) -> str:
     return hashlib.sha256(token).hexdigest()
 
 
-def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+def tls_context(
+    certificate: Path, key: Path | None, setting: str = "operator.tls_certificate"
+) -> ssl.SSLContext:
     """Return how connections are encrypted; `key` is None where it is in the certificate's file.
 
     SecretUnusable if the files cannot be read, or do not fit each other.
@@ -84,7 +86,7 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, no_password)
     except OSError as error:  # of which TLS's own errors are some
         why = error.strerror or error
-        raise SecretUnusable(f"cannot use {named} (operator.tls_certificate): {why}") from error
+        raise SecretUnusable(f"cannot use {named} ({setting}): {why}") from error
     return context
 
 

@@ -405,6 +405,7 @@ class Service:
             ("the proxies' secrets", self._guests.reload),
             ("the operators' token", self._read_token),
             ("the certificate", self._read_certificate),
+            *((("the relays' certificate", relays.reload),) if (relays := self._relays) else ()),
         ):
             try:
                 read()

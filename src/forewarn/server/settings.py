@@ -4,6 +4,7 @@ Every setting is optional. Its meaning and the reason for its default are with i
 docs/reference/settings.md. This module loads quickly: the command line finds the socket with it.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -168,15 +169,28 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     listen: str = ""
     """A TCP address such as `127.0.0.1:8173`, for the relays of the hosts. `""`, the default, is
-    none: guests ask the service itself."""
+    none: guests ask the service itself. Any other than a loopback address needs TLS."""
+    tls_certificate: str = ""
+    """The file with the certificate of `listen`, and those that signed it, in PEM. Read again at
+    SIGHUP."""
+    tls_key: str = ""
+    """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
+    the certificate."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid address."""
+        """Refuse an invalid address, and to send tokens over a network that others may read."""
         if self.listen:
             try:
-                settings.split_address(self.listen)
+                address, _ = settings.split_address(self.listen)
             except ValueError as error:
                 raise FieldError("listen", str(error)) from None
+            if not self.tls_certificate and not ipaddress.ip_address(address).is_loopback:
+                message = "needs tls_certificate: plain HTTP is for loopback addresses alone"
+                raise FieldError("listen", message)
+        elif self.tls_certificate:
+            raise FieldError("tls_certificate", "needs listen")
+        if self.tls_key and not self.tls_certificate:
+            raise FieldError("tls_key", "needs tls_certificate")
 
 
 class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -386,6 +400,9 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
     def place(text: str, name: str) -> str:
         return str(base / Path(text).expanduser() if text else database.parent / name)
 
+    def given(of: msgspec.Struct, *names: str) -> dict[str, str]:
+        return {name: place(path, "") if (path := getattr(of, name)) else "" for name in names}
+
     operator, connector = loaded.operator, loaded.connector
     password_file = loaded.store.password_file
     command = replace(connector.command, state=place(connector.command.state, STATE_NAME))
@@ -406,9 +423,7 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
             operator,
             socket=OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME),
             token_file=place(operator.token_file, TOKEN_NAME),
-            **{
-                name: place(path, "") if (path := getattr(operator, name)) else ""
-                for name in ("tls_certificate", "tls_key", "tls_ca")
-            },
+            **given(operator, "tls_certificate", "tls_key", "tls_ca"),
         ),
+        relay=replace(loaded.relay, **given(loaded.relay, "tls_certificate", "tls_key")),
     )

@@ -1,6 +1,8 @@
 """The relay plane put together, as the service fills, opens, feeds and stops it."""
 
+import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from forewarn.clock import Clock
@@ -10,7 +12,7 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.relays import RelayToken
-from forewarn.server import sockets
+from forewarn.server import secret_files, sockets
 from forewarn.server.operator import connections
 from forewarn.server.relay.application import RelayApplication
 from forewarn.server.relay.hub import RelayHub
@@ -81,6 +83,7 @@ class RelayPlane:
         )
         self._reached = reached
         self._server: connections.Server | None = None
+        self._tls: ssl.SSLContext | None = None
 
     def fill(
         self,
@@ -99,13 +102,31 @@ class RelayPlane:
         feed.count(self.hub.reach)
 
     def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
-        """Open the socket; return its address, and what serves it. SocketUnusable if it cannot."""
+        """Open the socket; return its address, and what serves it.
+
+        SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
+        """
+        self.reload()
         address, port = split_address(self._settings.listen)
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
         tcp = tcp or sockets.open_tcp(address, port)
-        server = connections.Server(self._application, self._reached, most=MAX_RELAYS)
+        tls = self._context if self._tls is not None else None
+        server = connections.Server(self._application, self._reached, most=MAX_RELAYS, tls=tls)
         self._server = server
-        return f"http://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
+        scheme = "http" if tls is None else "https"
+        return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
+
+    def reload(self) -> None:
+        """Read the certificate again; if it cannot be used, the old one stays (SecretUnusable)."""
+        wanted = self._settings
+        if wanted.tls_certificate:
+            key = Path(wanted.tls_key) if wanted.tls_key else None
+            certificate = Path(wanted.tls_certificate)
+            self._tls = secret_files.tls_context(certificate, key, "relay.tls_certificate")
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._tls is not None
+        return self._tls
 
     def cut_off(self, *, cut_off: bool) -> None:
         """Send relays to another replica while this one does not reach the database."""
