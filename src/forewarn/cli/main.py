@@ -90,7 +90,13 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Guests, such as 'forewarn watch --mine'": ("watch", "record"),
     "Agent, such as 'forewarn agent run'": ("agent",),
-    "Tools, such as 'forewarn completion bash'": ("simulate", "emulator", "demo", "completion"),
+    "Tools, such as 'forewarn completion bash'": (
+        "simulate",
+        "emulator",
+        "certify",
+        "demo",
+        "completion",
+    ),
 }
 """How --help groups the commands, each group with an example."""
 
