@@ -18,6 +18,7 @@ import socket
 import threading
 import tomllib
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -51,6 +52,9 @@ MAX_SCALE: Final = 10_000
 
 CLOSE_SECONDS: Final = 30.0
 """How long the end waits for the thread, which only closes sockets then."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often a call that waits looks whether the thread still runs."""
 
 DEFAULT: Final = "127.0.0.1"
 
@@ -614,15 +618,30 @@ class Emulator:
         return self._call(carry_out())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None or not self._thread.is_alive():
+        thread = self._thread
+        if thread is None or not thread.is_alive():
             coroutine.close()
-            raise Refused(ErrorCode.UNAVAILABLE, "the emulator is not running: use it in a 'with'")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+            raise _not_running()
+        try:
+            asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            coroutine.close()
+            raise _not_running() from error
+        while not futures.wait([asked], timeout=LOOK_SECONDS).done:
+            if not thread.is_alive():  # it was stopped by another thread meanwhile
+                raise _not_running()
+        if asked.cancelled():
+            raise _not_running()
+        return asked.result()
 
     def _tell(self) -> None:
         with self._news:
             self._changes += 1
             self._news.notify_all()
+
+
+def _not_running() -> Refused:
+    return Refused(ErrorCode.UNAVAILABLE, "the emulator is not running: use it in a 'with'")
 
 
 def _operation_of(event: EmulatedEvent | None) -> str:

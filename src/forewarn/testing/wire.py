@@ -182,6 +182,8 @@ class WireConnection(asyncio.Protocol):
         """Whether something came that is no HTTP: the rest is handed over as it comes."""
         self._continued = False
         self._at_end = False
+        self._has_ended = False
+        """Whether the guest plane knows that the peer has ended."""
         self._is_lost = False
         self._fault: Fault | None = None
         """What the answer that is waited for meets."""
@@ -221,13 +223,20 @@ class WireConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Note that the peer sends no more; it still gets its answers."""
         self._at_end = True
-        return self._end() if not self._ahead else True
+        self._end()
+        return True
 
-    def _end(self) -> bool:
+    def _end(self) -> None:
+        """Tell the guest plane that the peer has ended, once it has all that came before."""
+        waits = self._exchange is not None and not self._exchange.was_read
+        if self._has_ended or self._ahead or waits:
+            return
+        self._has_ended = True
         if self._taken:
             data, self._taken = self._taken, b""
             self._inner.data_received(data)
-        return bool(self._inner.eof_received())
+        if not self._inner.eof_received():
+            self._wire.later(self._outer.close)
 
     def _read(self) -> None:
         reader = self._reader
@@ -244,8 +253,8 @@ class WireConnection(asyncio.Protocol):
             elif reader.head.expects_continue and not self._continued:
                 self._continued = True  # the guest plane has the request only with its body
                 self._outer.write(CONTINUE)
-        if self._at_end and not self._ahead and self._exchange is None and not self._end():
-            self._outer.close()
+        if self._at_end:
+            self._end()
 
     def _hand_over(self, request: HttpRequest, body: bytes) -> None:
         data, self._taken = self._taken, b""
