@@ -23,6 +23,8 @@ from guest.room import Answer, answers, get
 from relay.standin import TOKEN, StandIn
 
 HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
+GUESTS = Listener(address="0.0.0.0", port=0)
+"""No loopback listener: who asks is known by the address, which is 127.0.0.1 here."""
 SECONDS = 60.0
 """After which a wait is given up: an end, and no time that anything depends on."""
 
@@ -51,14 +53,16 @@ def token_file(folder: Path, token: str = TOKEN) -> Path:
     return path
 
 
-def settings(folder: Path, *standins: StandIn, **upstream: Any) -> HostRelaySettings:
+def settings(
+    folder: Path, *standins: StandIn, listener: Listener = HERE, **upstream: Any
+) -> HostRelaySettings:
     defaults: dict[str, Any] = {
         "urls": tuple(each.url for each in standins),
         "token_file": str(token_file(folder)),
     }
     return HostRelaySettings(
         upstream=UpstreamSettings(**(defaults | upstream)),
-        guest=RelayGuestSettings(listener=(HERE,)),
+        guest=RelayGuestSettings(listener=(listener,)),
         status=RelayStatusSettings(listen="off"),
         state=RelayStateSettings(folder=str(folder / "state")),
     )

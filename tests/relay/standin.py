@@ -50,6 +50,7 @@ class StandIn:
         self.seen: list[relay_feed.MachineSeen] = []
         self.asked_for: list[tuple[str, ...]] = []
         self.afters: list[str] = []
+        self.claims: list[str] = []
         self.unknown: dict[str, Machine] = {}
         self.other: Other | None = None
         """Answers in its place, unless it returns None."""
@@ -153,7 +154,17 @@ class StandIn:
             case relay_feed.REQUESTS_PATH:
                 self.asked_for.append(relay_feed.decode_requests(request.body).scopes)
                 return 204, b""
+            case relay_feed.UNKNOWN_PATH:
+                return self._claim(relay_feed.decode_unknown(request.body))
         return 404, relay_feed.encode(RelayRefusal(code="not-found"))
+
+    def _claim(self, asked: relay_feed.UnknownCaller) -> Answer:
+        self.claims.append(asked.address)
+        moved = self.unknown.pop(asked.address, None)
+        if moved is None:
+            return 404, relay_feed.encode(RelayRefusal(code="not-found"))
+        self.learn(Changes(machines=(moved,)))
+        return 200, relay_feed.encode(self.news(snapshot=False))
 
     async def _news(self, request: Request) -> Answer:
         state = request.headers.get(relay_feed.STATE_HEADER)

@@ -260,3 +260,37 @@ def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
         await service.stop()
 
     play(story())
+
+
+def test_a_machine_that_moved_here_unannounced_is_never_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        service = filled()
+        await opened(service)
+        own = settings(tmp_path, service, listener=running.GUESTS)
+        async with relaying(own) as relay:
+            service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
+            statuses = [await relay.status()]
+            while statuses[-1] != 200:
+                statuses.append(await relay.status())
+            assert set(statuses) == {0, 200}
+            assert service.claims == ["127.0.0.1"]
+        await service.stop()
+
+    play(story())
+
+
+def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(tmp_path: Path) -> None:
+    async def story() -> None:
+        service = filled()
+        await opened(service)
+        own = settings(tmp_path, service, listener=running.GUESTS)
+        async with relaying(own) as relay:
+            statuses = [await relay.status()]
+            while statuses[-1] != 403:
+                statuses.append(await relay.status())
+            assert set(statuses) == {0, 403}
+            assert [await relay.status() for _ in range(3)] == [403] * 3
+            assert service.claims == ["127.0.0.1"]
+        await service.stop()
+
+    play(story())

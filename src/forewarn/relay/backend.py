@@ -8,8 +8,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -20,7 +21,8 @@ from forewarn.protocol.message import Reply
 from forewarn.relay import upstream
 from forewarn.relay.upstream import Upstream, UpstreamFailed
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import GuestApproval, MachineSeen, ScopeRequests
+from forewarn.server.guest.machines import Source
+from forewarn.server.relay_feed import GuestApproval, MachineSeen, ScopeRequests, UnknownCaller
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 
@@ -41,9 +43,26 @@ than these would only pile up before a service that is slow."""
 SIGHTING_BEATS: Final = 45
 """In how many calls of `tell`, a minute, each machine that goes on asking is told again."""
 
-T = TypeVar("T")
+CLAIM_SECONDS: Final = 10.0
+"""How long an address that no machine has is not asked for again."""
+
+CLAIMS_PER_SECOND: Final = 5.0
+"""How often any such address is asked for: networks have strangers, and machines move seldom."""
+
+MAX_CLAIMS: Final = 100
+"""Addresses that are remembered as asked for."""
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """An address that the service was asked for; times are the loop's."""
+
+    until: float
+    """When it may be asked for again."""
+    arrives_until: float
+    """How long a machine may be known in a moment: until the service says that there is none."""
 
 
 class UpstreamBackend:
@@ -58,6 +77,9 @@ class UpstreamBackend:
         self._upstream = asked
         self._now = now
         self._tasks: set[asyncio.Task[None]] = set()
+        self._claims: dict[tuple[str, str], _Claim] = {}
+        """By listener and address, the oldest first."""
+        self._claim_at = 0.0
         self.approvals: Counter[str] = Counter()
         """How many approvals had which outcome: `approved`, or an ErrorCode."""
 
@@ -133,6 +155,45 @@ class UpstreamBackend:
             if error.maybe_done:
                 raise OutcomeUnknown(str(error)) from error
             raise StoreUnavailable(str(error)) from error
+
+    # Machines that nobody told the relay of.
+
+    def may_arrive(self, source: Source) -> bool:
+        """Tell whether an address may be that of a machine that has just moved to this host.
+
+        The service is asked, once for an address in CLAIM_SECONDS; what it knows of such a machine
+        comes as news.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        key = source.listener, source.address
+        while self._claims and next(iter(self._claims.values())).until <= now:
+            del self._claims[next(iter(self._claims))]
+        claim = self._claims.get(key)
+        if claim is None:
+            if now < self._claim_at or len(self._claims) >= MAX_CLAIMS:
+                return False
+            self._claim_at = now + 1 / CLAIMS_PER_SECOND
+            claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, now + REPLICA_SECONDS)
+            task = loop.create_task(self._claim(source, claim))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return now < claim.arrives_until
+
+    async def _claim(self, source: Source, claim: "_Claim") -> None:
+        asked = UnknownCaller(listener=source.listener, address=source.address)
+        try:
+            reply = await self._upstream.ask(
+                relay_feed.UNKNOWN_PATH,
+                relay_feed.encode(asked),
+                REPLICA_SECONDS,
+                each_seconds=REPLICA_SECONDS,
+            )
+        except UpstreamFailed as error:
+            _log.debug("could not ask for an unknown machine", why=str(error))
+            return
+        if reply.status != 200:
+            claim.arrives_until = 0.0
 
     # What the relay saw of machines.
 

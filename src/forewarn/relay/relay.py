@@ -26,6 +26,7 @@ from forewarn.relay.state_file import StateFile, StateUnusable
 from forewarn.relay.status import RelayCounts, RelayStatus
 from forewarn.relay.upstream import Credentials, Upstream
 from forewarn.server import relay_feed
+from forewarn.server.guest.machines import Source
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.process import Crashed
 from forewarn.server.relay_feed import GuestRules, News, RelayState
@@ -140,6 +141,7 @@ class HostRelay:
         assert held_ is not None
         guests = self._guests = self._plane(held_.rules)
         guests.tell_news(self._seen.hear)
+        guests.tell_strangers(self._may_arrive)
         guests.replace(tuple(held_.documents.values()), machines=tuple(held_.machines.values()))
         opened = await guests.open()
         self._is_open = True
@@ -253,6 +255,9 @@ class HostRelay:
 
     def _sighting(self, machine: str) -> Sighting | None:
         return None if self._guests is None else self._guests.seen(machine)
+
+    def _may_arrive(self, source: Source) -> bool:
+        return self._freshness.is_true and self._backend.may_arrive(source)
 
     # What is due.
 

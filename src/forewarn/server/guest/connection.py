@@ -307,6 +307,10 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         head = self._reader.head
         admitted = shared.endpoint.admit(head.request, self.source)
+        if admitted is None:
+            self._stage = Stage.LOST  # what else has come of it is not read
+            self.abort()
+            return False
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
             is_last = head.length != 0 or admitted.status == 403

@@ -91,18 +91,28 @@ class GuestEndpoint:
     counters: Counters
     enabler: Enabler | None = None
     """None where all scopes are always on."""
+    may_arrive: Callable[[Source], bool] | None = None
+    """Tells whether an address that no machine has may be a machine's in a moment: one that has
+    just moved here. None where machines are known before they ask."""
 
     def is_stranger(self, source: Source) -> bool:
         """Return whether an address is that of no registered machine."""
         return self.registry.at(source) is None
 
-    def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted:
-        """Judge a request by its head: path to version, caller, rate."""
+    def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted | None:
+        """Judge a request by its head: path to version, caller, rate.
+
+        None: the connection is closed without an answer, for who asks may be known in a moment. Any
+        error would tell one client that there are no events.
+        """
         wanted = exchange.judge(head, source, self.rules)
         if isinstance(wanted, Reply):
             return wanted
         machine = self.registry.find(source, wanted.machine)
         if isinstance(machine, Reason):
+            unknown = machine is Reason.UNKNOWN_ADDRESS
+            if unknown and self.may_arrive is not None and self.may_arrive(source):
+                return None
             self._count_stranger(wanted, source, machine)
             return exchange.unknown_caller(source.address, wanted.machine)
         if exchange.is_rated(wanted):

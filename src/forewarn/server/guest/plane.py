@@ -205,6 +205,13 @@ class GuestPlane:
         """Call `hear` with the key of a machine that asks first, or whose agent says news."""
         self._registry.on_news = hear
 
+    def tell_strangers(self, may_arrive: Callable[[Source], bool]) -> None:
+        """Ask `may_arrive` whether an address that no machine has may be a machine's in a moment.
+
+        Who asks from there is not answered then, and asks again.
+        """
+        self._endpoint.may_arrive = may_arrive
+
     def ask_again(self, operation: model.Operation) -> None:
         """End the waiting requests of the machines that an operation awaits."""
         self.end_waits({*map(model.key, operation.awaited)})
