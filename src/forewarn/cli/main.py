@@ -223,8 +223,6 @@ def _forewarn(
 def command() -> TyperGroup:
     """Return the whole command line."""
     _prepare(app)
-    shown = {name for names in SECTIONS.values() for name in names}
-    assert shown == COMMANDS.keys(), f"give each command a section: {shown ^ COMMANDS.keys()}"
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in COMMANDS}  # Typer puts groups last
