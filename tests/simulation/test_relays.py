@@ -1,0 +1,151 @@
+"""Relays go away, stall and come back among everything else that happens, from fixed seeds."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from structlog import testing
+
+from forewarn.control import relay_orders
+from forewarn.maintenance import relays
+from forewarn.maintenance.model import Operation
+from forewarn.maintenance.relays import Relay
+from simulation import run
+from simulation.judge import Wrong
+from simulation.town import Town
+
+SEEDS = range(1, 13)
+STEPS = 600
+SECOND = timedelta(seconds=1)
+
+
+class TownWithRelays(Town):
+    """A town whose hosts have relays."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.away: dict[str, datetime] = {}
+        """Since when the relays of hosts have been away."""
+        super().__init__(*given, **named)
+
+    def weighted(self) -> list[Callable[[], None]]:
+        own = [self.relay_goes] * 5 + [self.relay_returns] * 5 + [self.relay_stalls]
+        return super().weighted() + own
+
+    def relay_goes(self) -> None:
+        """A relay is heard a last time; later a replica notices that it is away."""
+        host = self.chance.choice(self.hosts)
+        if host in self.away:
+            return
+        relay = self.hear(host)
+        self.away[host] = relay.heard_at
+        self.time_passes(60)
+        before = dict(self.memory.live)
+        self.ask("relay away", self.plane.order_relay, relay_orders.hold(relay, relay.heard_at))
+        if any(hold.by == relays.BY and hold.name == host for hold in self.memory.holds()):
+            self.judge_hold(before, relay.heard_at)
+
+    def relay_returns(self) -> None:
+        if not self.away:
+            return
+        host = self.some(self.away)
+        self.hear(host)
+        held = {o.id: o for o in self.memory.live.values() if o.held_at is not None}
+        self.ask("relay back", self.plane.order_relay, relay_orders.release(host))
+        if self.memory.all_relays[host].held_for is None:
+            del self.away[host]
+            self.judge_release(held)
+
+    def relay_stalls(self) -> None:
+        host = self.chance.choice(self.hosts)
+        length = self.chance.randint(5, 300) * SECOND
+        before = dict(self.memory.live)
+        order = relay_orders.record_stall(host, length)
+        moved = self.ask("relay stalls", self.plane.order_relay, order)
+        for name, old in before.items() if moved is not None else ():
+            new = self.memory.all_operations[name]
+            if new.not_before < old.not_before:
+                raise Wrong(f"{name}: NotBefore went back by a stall")
+
+    def hear(self, host: str) -> Relay:
+        now = self.now
+        heard = Relay(
+            host=host,
+            replica="a",
+            version="1",
+            started_at=now,
+            heard_at=now,
+            due_at=now,
+            epoch="e",
+            sequence=1,
+            machines=1,
+        )
+        self.memory.hear([heard])
+        return heard
+
+    def judge_hold(self, before: dict[str, Operation], since: datetime) -> None:
+        """What is held now has the notice that it had left when its relay was heard last."""
+        for name, old in before.items():
+            new = self.memory.all_operations[name]
+            if old.held_at is None and new.held_at is not None and old.pending:
+                had = old.not_before - max(since, old.announced_at)
+                if new.notice_left_seconds * SECOND < had:
+                    raise Wrong(f"{name}: held with {new.notice_left_seconds} s of {had}")
+
+    def judge_release(self, held: dict[str, Operation]) -> None:
+        """What is released, and not approved, has the rest of its notice from now on."""
+        for name, old in held.items():
+            new = self.memory.all_operations[name]
+            if new.pending and new.held_at is None and not new.approved:
+                if new.not_before < max(
+                    old.not_before, self.now + old.notice_left_seconds * SECOND
+                ):
+                    raise Wrong(f"{name}: released for {new.not_before}")
+            elif new.held_at is not None and new.not_before < old.not_before:
+                raise Wrong(f"{name}: NotBefore went back under a hold")
+
+    def settle(self) -> None:
+        self.writer.dying = False
+        while self.away:
+            self.relay_returns()
+        super().settle()
+
+
+def play(seed: int) -> TownWithRelays:
+    chance = Random(seed)
+    with testing.capture_logs():
+        town = TownWithRelays(chance, chance.choice(run.SIZES))
+        try:
+            while town.steps < STEPS:
+                town.step()
+            town.settle()
+        except Exception as error:
+            error.add_note(f"seed {seed}, at step {town.steps}")
+            raise
+    return town
+
+
+@pytest.fixture(scope="module")
+def towns() -> list[TownWithRelays]:
+    return [play(seed) for seed in SEEDS]
+
+
+def test_whatever_relays_do_the_rules_hold_and_everything_ends(
+    towns: list[TownWithRelays],
+) -> None:
+    assert [town for town in towns if town.memory.live] == []
+
+
+def test_the_seeds_reach_holds_releases_and_stalls(towns: list[TownWithRelays]) -> None:
+    counts = sum((town.counts for town in towns), start=run.Counter())
+    wanted = ["relay away", "relay back", "relay stalls", "relay away: crashed"]
+    assert [what for what in wanted if not counts[what]] == []
+    interventions = [
+        made
+        for town in towns
+        for operation in town.memory.all_operations.values()
+        for made in operation.interventions
+        if made.by == relays.BY
+    ]
+    assert len({made.action for made in interventions}) == 2
