@@ -154,7 +154,7 @@ def test_a_scenario_is_played_while_the_program_runs(tmp_path: Path) -> None:
         "at 1m   expect 1.1 is Started because approved\n",
         encoding="utf-8",
     )
-    done = run("--scenario", story, "--scale", "600", "--", sys.executable, "-c", APPROVES)
+    done = run("--scenario", story, "--", sys.executable, "-c", APPROVES)
     assert done.returncode == 0, done.stderr
 
 

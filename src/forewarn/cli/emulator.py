@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SCENARIO_SCALE: Final = 60.0
 """How fast the clock runs for a scenario by default: fifteen minutes last fifteen seconds."""
 
+EXPECTED_SECONDS: Final = 60.0
+"""How long an expectation is waited for, in real time: some test runners take long to start."""
+
 KILL_SECONDS: Final = 5.0
 """How long the program may take to end once it was told to."""
 
@@ -122,7 +125,7 @@ class _Run:
 
     def _play(self, scenario: Path) -> None:
         try:
-            self._started.play(scenario)
+            self._started.play(scenario, EXPECTED_SECONDS)
         except Exception as error:  # noqa: BLE001 - the command ends with it
             if not self._over.is_set():
                 self._broken = error
