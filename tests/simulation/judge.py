@@ -21,16 +21,13 @@ from forewarn.store.memory import MemoryStore
 from forewarn.testing.trace import Trace
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.clocks import Clocks
+from simulation.rollout_judge import RolloutJudge, Wrong
 
 ROUNDING = timedelta(milliseconds=1)
 """What adding seconds as floating-point numbers may come to in a whole seed."""
 
 DELETIONS = {EventType.PREEMPT, EventType.TERMINATE}
 OVER = {EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED}
-
-
-class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the error
-    """Something happened that must never happen."""
 
 
 class Judge:
@@ -62,6 +59,7 @@ class Judge:
         """The host's present boot."""
         self.drained: Counter[HostState] = Counter()
         """How often drains came to each state."""
+        self.rollouts = RolloutJudge(memory)
         self.starts = 0
         self.ends = 0
 
@@ -73,6 +71,7 @@ class Judge:
             self._see(self._memory.all_operations.get(operation.id), operation, now)
             self._see_place(operation, {o.id: o for o in changes.operations})
             self._see_recovery(operation, {o.id: o for o in changes.operations})
+        self.rollouts.see(changes)
         if changes.machines or changes.removed_machines:
             self._see_fleet(changes)
         for scope in changes.scopes:

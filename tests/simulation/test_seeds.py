@@ -20,8 +20,17 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.timekeeping import Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
-from forewarn.maintenance import alerts, decide, fleet, host_drain, notice, working_set
-from forewarn.maintenance.model import Changes, HostState, Refused, Sighting
+from forewarn.maintenance import (
+    alerts,
+    decide,
+    fleet,
+    host_drain,
+    notice,
+    rollout,
+    time_windows,
+    working_set,
+)
+from forewarn.maintenance.model import Changes, HostState, Operation, Refused, Sighting
 from forewarn.store import sqlite
 from forewarn.store.port import Store
 from forewarn.vocabulary import EventStatus
@@ -73,7 +82,9 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]
     wanted += [f"drain{order}" for order in ("", " retry", " skip", " stop", " return", " undrain")]
     wanted += ["drain step: crashed", "shut down", "reboot", "reboot lost", "reboot failed"]
+    wanted += ["rollout", "step", "order pause", "order resume", "order stop", "order skip"]
     assert [what for what in wanted if not counts[what]] == []
+    assert sum(town.judge.rollouts.asks for town in towns) > 50
     assert {state for town in towns for state in town.judge.drained} == {*HostState}
     assert {town.on_unknown for town in towns} == {"ask", "repeat", "fail"}
     assert max(town.machines_at_first for town in towns) == max(run.SIZES)
@@ -264,6 +275,18 @@ def unrecorded(_: Any, changes: Changes, __: Any) -> Changes:
     return changes
 
 
+def all_at_once(text: str, units: int) -> int:
+    return units
+
+
+def at_any_hour(rollout: Any, now: datetime, *, by_drain: bool) -> time_windows.Span:
+    return time_windows.Span(time_windows.FIRST, time_windows.ENDLESS)
+
+
+def never_closed(self: Operation, now: datetime) -> bool:
+    return False
+
+
 def play_all() -> None:
     for seed in SEEDS:
         run.play(seed, STEPS)
@@ -295,6 +318,9 @@ def play_all() -> None:
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),
         (tombstones, "record", unrecorded, "is new at"),
+        (rollout, "amount", all_at_once, "are under way, at most"),
+        (rollout, "_window", at_any_hour, "outside its windows"),
+        (Operation, "closed", never_closed, "after its window closed"),
         (host_drain, "closed", nowhere, "a host that is drained"),
         (host_drain, "_look", empty_at_once, "and has"),
         (host_drain, "_rebooting", back_at_once, "has not rebooted"),
@@ -320,6 +346,9 @@ def play_all() -> None:
         "moving",
         "incarnations",
         "removed scopes",
+        "rollouts' limit",
+        "rollouts' windows",
+        "windows",
         "targets",
         "empty hosts",
         "reboots",

@@ -38,6 +38,7 @@ from simulation.drains import Drains
 from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
 from simulation.operators import Operators
+from simulation.rollouts import RolloutOperators
 from simulation.writer import Crashed, MemoryWriter
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -46,6 +47,10 @@ FAULTS = frozenset({ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNAUTHO
 SECOND = timedelta(seconds=1)
 STEPS = [timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), 3 * SECOND, 1.5 * SECOND]
 """By how much somebody sets the clock; what is within the tolerance is trusted."""
+
+IDLE = 70
+"""Steps of three hours in which nothing ends, though a rollout goes on: the windows of a week are
+over by then, and it waits for what nobody knows."""
 
 REMEMBERED = 200
 """How many reports and events of the past are repeated from."""
@@ -115,6 +120,7 @@ class Town:
         self.operators = Operators(self)
         self.machines_at_first = len(self.memory.all_machines)
         self.drains = Drains(self)
+        self.rollouts = RolloutOperators(self)
         self.judge.running_on = self.drains.running_on
         self.judge.boot_id = self.drains.boot_id
         self.moves = self.weighted()
@@ -188,6 +194,9 @@ class Town:
             (2, self.drains.request),
             (3, self.drains.order),
             (12, self.drains.drive),
+            (1, self.rollouts.start),
+            (5, self.rollouts.drive),
+            (1, self.rollouts.order),
         ]
         return [move for weight, move in table for _ in range(weight)]
 
@@ -406,9 +415,12 @@ class Town:
             self.operators.settle_doubt(operation, self.chance.choice(list(Verdict)))
             self.carry_on()
         self.drains.settle()
+        self.carry_on()
         self.judge.kept()
         if memory.live:
             raise Wrong(f"never ended: {', '.join(itertools.islice(memory.live, 10))}")
+        if going := [one.number for one in self.rollouts.going()]:
+            raise Wrong(f"rollouts that never ended: {going}")
         self.listed()
 
     def settle_clock(self) -> None:
@@ -423,7 +435,8 @@ class Town:
     def carry_on(self) -> None:
         """Give time and good outcomes until nothing more ends."""
         memory = self.memory
-        for _ in range(30 + 4 * len(memory.all_machines)):
+        idle = 0
+        for _ in range(60 + 4 * len(memory.all_machines)):
             before = self.judge.ends, self.judge.drained.total()
             self.clocks.pass_by(timedelta(hours=3))
             self.beat()
@@ -435,6 +448,7 @@ class Town:
                     done = self.connector.succeed(act)
                     self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
             self.drains.drive_all()
+            self.rollouts.finish()
             for operation in [memory.all_operations[i] for i in memory.live]:
                 for name in operation.awaited:
                     self.saw(name, AgentStatus.BACK)
@@ -447,7 +461,11 @@ class Town:
             now_so = self.judge.ends, self.judge.drained.total()
             resting = now_so == before and memory.next_wakeup() is None
             ended = not memory.live and not self.drains.under_way()
-            if ended or (self.doubted and resting and not leased):
+            idle = idle + 1 if resting else 0
+            if self.rollouts.going():
+                if idle > IDLE:
+                    break
+            elif ended or (self.doubted and resting and not leased):
                 break
 
     def items(self) -> list[alerts.Alert]:

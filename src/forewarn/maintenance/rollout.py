@@ -39,6 +39,7 @@ from forewarn.maintenance.rollout_model import (
     UnitState,
 )
 from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.working_set import start_order
 from forewarn.vocabulary import ErrorCode, EventStatus, TargetKind
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
@@ -181,7 +182,8 @@ def in_the_way(unit: RolloutUnit, takes: Footprint, live: Iterable[Operation]) -
     The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way.
     """
     names = {key(name) for name in takes.machines}
-    for operation in live:
+    # By start order, so that the store's order does not decide what is told.
+    for operation in sorted(live, key=start_order):
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:

@@ -1,0 +1,99 @@
+"""What must hold of every change of a rollout, judged without the words of its decider."""
+
+from datetime import timedelta
+from typing import Any
+
+from forewarn.maintenance import time_windows
+from forewarn.maintenance.model import Changes, key
+from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
+from forewarn.store.memory import MemoryStore
+from forewarn.vocabulary import TargetKind
+
+
+class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the error
+    """Something happened that must never happen."""
+
+
+class RolloutJudge:
+    """What must hold of every change of a rollout, whatever the decider says."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self._memory = memory
+        self.asks = 0
+
+    def see(self, changes: Changes) -> None:
+        """Judge a change against what was committed before it."""
+        for new in changes.rollouts:
+            old = self._memory.all_rollouts.get(new.number)
+            if old is None:
+                continue
+            if [unit.name for unit in old.units] != [unit.name for unit in new.units]:
+                raise Wrong(f"rollout {new.number}: its units changed")
+            if old.state.over and new.state is not old.state:
+                raise Wrong(f"rollout {new.number} went from {old.state} to {new.state}")
+            asked = []
+            for before, after in zip(old.units, new.units, strict=True):
+                if before.state is UnitState.DONE and after.state is not UnitState.DONE:
+                    raise Wrong(f"{after.name} was done and is {after.state}")
+                if after.state is UnitState.RUNNING and before.maintenance != after.maintenance:
+                    asked.append(after)
+            for unit in asked:
+                self._see_ask(old, new, unit, changes)
+            numbers = {unit.maintenance for unit in asked}
+            for maintenance in changes.maintenances:
+                fresh = maintenance.number not in self._memory.all_maintenances
+                if fresh and maintenance.number not in numbers:
+                    raise Wrong(f"maintenance {maintenance.number} was asked for and not noted")
+
+    def _see_ask(self, old: Rollout, new: Rollout, unit: RolloutUnit, changes: Changes) -> None:
+        self.asks += 1
+        found = [m for m in changes.maintenances if m.number == unit.maintenance]
+        if not found:
+            raise Wrong(f"{unit.name} was noted as asked for, and was not")
+        policy, which = old.policy, f"rollout {old.number} asked for {unit.name}"
+        if old.state is not RolloutState.RUNNING:
+            raise Wrong(f"{which} while it was {old.state}")
+        running = [one for one in new.units if one.state is UnitState.RUNNING]
+        most = policy.at_once
+        limit = int(most) if most.isdigit() else len(new.units) * int(most[:-1]) // 100
+        if len(running) > max(1, limit):
+            raise Wrong(f"{which}: {len(running)} are under way, at most {most}")
+        earlier = [o.name for o in new.units if o.wave < unit.wave and not o.state.over]
+        if earlier:
+            raise Wrong(f"{which} before {earlier[0]} of an earlier wave was over")
+        failed = [o for o in new.units if o.state is UnitState.FAILED and not o.accepted]
+        if len(failed) >= policy.stop_after:
+            raise Wrong(f"{which} although {len(failed)} units have failed")
+        self._see_places(unit, [one for one in running if one.name != unit.name], which)
+        (maintenance,) = found
+        if policy.windows:
+            opens = maintenance.opens_at or maintenance.requested_at
+            spans = time_windows.following(policy.windows, policy.zone, (), opens)
+            if maintenance.closes_at is None or not any(
+                span.opens <= opens < maintenance.closes_at <= span.closes for span in spans[:2]
+            ):
+                raise Wrong(f"{which} outside its windows")
+            late = maintenance.closes_at - timedelta(seconds=policy.cutoff_seconds)
+            if maintenance.requested_at > late:
+                raise Wrong(f"{which} after the cutoff")
+
+    def _see_places(self, unit: RolloutUnit, others: list[RolloutUnit], which: str) -> None:
+        """No two units under way take two update domains of a scope."""
+        mine = self._domains(unit)
+        for other in others:
+            for scope, domains in self._domains(other).items():
+                if scope in mine and len(domains | mine[scope]) > 1:
+                    raise Wrong(f"{which} while {other.name} has another domain of {scope}")
+
+    def _domains(self, unit: RolloutUnit) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for machine in self._memory.all_machines.values():
+            of: dict[TargetKind, Any] = {
+                TargetKind.HOST: machine.host,
+                TargetKind.SCOPE: machine.scope,
+                TargetKind.MACHINES: machine.key,
+            }
+            name = unit.name if unit.kind is TargetKind.HOST else key(unit.name)
+            if of[unit.kind] == name:
+                found.setdefault(machine.scope, set()).add(machine.update_domain)
+        return found

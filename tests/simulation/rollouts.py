@@ -1,0 +1,131 @@
+"""Operators of the town who start rollouts and steer them, and the service that lets them go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from forewarn.control import rollouts as preparing
+from forewarn.control.rollouts import RolloutTargets
+from forewarn.maintenance.model import Refused
+from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_model import (
+    CONFIRM,
+    Rollout,
+    RolloutPolicy,
+    RolloutState,
+    RolloutTask,
+    UnitState,
+)
+from forewarn.vocabulary import EventType
+from simulation.judge import Wrong
+
+if TYPE_CHECKING:
+    from simulation.town import Town
+
+WINDOWS: Final = ((), (), ("daily 20:00-04:00",), ("Sat,Sun 10:00-22:00", "daily 00:00-08:00"))
+"""Each is open for two of the steps of three hours in which the end of a seed passes."""
+
+MOST_STEPS: Final = 200
+"""The most steps of a rollout without a pause: a few for each of its units."""
+
+
+class RolloutOperators:
+    """Who starts rollouts, lets them go on, and steers them."""
+
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self._chance = town.chance
+
+    def start(self) -> None:
+        """Start a rollout over a few hosts, scopes or machines."""
+        chance, memory = self._chance, self._town.memory
+        if not memory.all_machines or len(self.going()) >= 3:
+            return
+        some = [self._town.some(memory.all_machines) for _ in range(chance.choice([1, 3, 6]))]
+        machines = [memory.all_machines[name] for name in dict.fromkeys(some)]
+        hosts = dict.fromkeys(machine.host for machine in machines if machine.host)
+        scopes = dict.fromkeys(machine.scope for machine in machines)
+        kind = chance.choice(["hosts", "scopes", "machines"])
+        named: dict[str, tuple[str, ...]] = {
+            "hosts": tuple(hosts) or ("nowhere",),
+            "scopes": tuple(scopes),
+            "machines": tuple(machine.name for machine in machines),
+        }
+        policy = RolloutPolicy(
+            at_once=chance.choice(["1", "2", "50%", "100%"]),
+            spread=chance.choice(["", "", "host", "fault-domain"]),
+            waves=chance.choice([(), ("1", "rest"), ("1", "50%", "rest")]),
+            pause_seconds=chance.choice([0, 0, 600, CONFIRM]),
+            windows=chance.choice(WINDOWS),
+            cutoff_seconds=chance.choice([0, 1800]),
+            notice_seconds=chance.choice([0, 0, 1800]),
+            stop_after=chance.choice([1, 1, 2]),
+        )
+        task = RolloutTask(
+            event_type=chance.choice([EventType.REBOOT, EventType.FREEZE, EventType.REDEPLOY]),
+            without_notice=chance.random() < 0.7,
+        )
+        try:
+            rollout, _ = preparing.prepared(
+                memory,
+                RolloutTargets(**{kind: named[kind]}),
+                task,
+                policy,
+                drained=self._drained() if chance.random() < 0.5 else (),
+                by="ann",
+                now=self._town.now,
+            )
+        except Refused as refusal:
+            self._town.counts[f"rollout: {refusal.code}"] += 1
+            return
+        self._town.ask("rollout", self._town.plane.start_rollout, rollout)
+
+    def _drained(self) -> list[str]:
+        hosts = self._town.drains.survey().hosts
+        return [host for host, facts in hosts.items() if facts.can_reboot]
+
+    def going(self) -> list[Rollout]:
+        return [one for one in self._town.memory.all_rollouts.values() if one.goes_on]
+
+    def drive(self) -> None:
+        """Let the service take some steps of each rollout; it may be killed at any of them."""
+        for rollout in self.going():
+            survey = None
+            for _ in range(MOST_STEPS):
+                stepping = self._town.plane.step_rollout
+                step = self._town.ask("step", stepping, rollout.number, survey)
+                if step is not None and step.survey:
+                    survey = self._town.drains.survey()
+                elif step is None or not step.changed:
+                    break
+            else:
+                raise Wrong(f"rollout {rollout.number} does not come to rest")
+
+    def order(self) -> None:
+        """An operator steers a rollout, sensibly or not."""
+        rollouts = self._town.memory.all_rollouts
+        if not rollouts:
+            return
+        rollout = rollouts[self._chance.choice(list(rollouts))]
+        kinds = [*RolloutOrderKind, RolloutOrderKind.RESUME, RolloutOrderKind.RESUME]
+        kind = self._chance.choice(kinds)
+        unit = ""
+        if kind in {RolloutOrderKind.SKIP, RolloutOrderKind.RETRY}:
+            unit = self._chance.choice(rollout.units).name
+        self._order(rollout, kind, unit)
+
+    def _order(self, rollout: Rollout, kind: RolloutOrderKind, unit: str = "") -> None:
+        self._town.ask(
+            f"order {kind}", self._town.plane.order_rollout, rollout.number, kind, unit, "bob"
+        )
+
+    def finish(self) -> None:
+        """Let each rollout go on whatever it waits for; leave out what the rules refuse."""
+        self.drive()
+        for rollout in self.going():
+            if rollout.state in {RolloutState.PAUSED, RolloutState.HALTED} or rollout.unconfirmed:
+                self._order(rollout, RolloutOrderKind.RESUME)
+            for unit in rollout.units:
+                if unit.state is UnitState.WAITING and unit.retry_at is not None:
+                    self._order(rollout, RolloutOrderKind.SKIP, unit.name)
+        self.drive()
