@@ -52,6 +52,9 @@ IDLE = 70
 """Steps of three hours in which nothing ends, though a rollout goes on: the windows of a week are
 over by then, and it waits for what nobody knows."""
 
+ROUNDS = 400
+"""Steps of three hours at the end, 50 days: a rollout may go on one unit a weekend."""
+
 REMEMBERED = 200
 """How many reports and events of the past are repeated from."""
 
@@ -436,7 +439,7 @@ class Town:
         """Give time and good outcomes until nothing more ends."""
         memory = self.memory
         idle = 0
-        for _ in range(60 + 4 * len(memory.all_machines)):
+        for _ in range(ROUNDS + 4 * len(memory.all_machines)):
             before = self.judge.ends, self.judge.drained.total()
             self.clocks.pass_by(timedelta(hours=3))
             self.beat()

@@ -318,10 +318,10 @@ def step(
         names = listed([unit.name for unit in failed])
         reason = f"{names} failed: {failed[0].reason}"[:MAX_REASON]
         return _halted(rollout, reason, now), Stop(reason=reason)
-    if not census.running and not census.waiting:
-        return replace(rollout, state=RolloutState.DONE, reason="", changed_at=now), Done()
     if rollout.state is not RolloutState.RUNNING:
         return rollout, Wait(obstacle=Obstacle.OPERATOR, why=rollout.reason)
+    if not census.running and not census.waiting:
+        return replace(rollout, state=RolloutState.DONE, reason="", changed_at=now), Done()
     rollout, step = _step(rollout, census, footprints, occupied, now=now)
     if isinstance(step, Wait) and step.why != rollout.reason:
         rollout = replace(rollout, reason=step.why)
@@ -486,10 +486,11 @@ def _ask(
             until.append(unit.retry_at)
             continue
         takes = footprints(unit)
-        if not takes.machines and not unit.drain:
-            units[index] = replace(
-                unit, state=UnitState.SKIPPED, reason="it has no machines", changed_at=now
-            )
+        if not _left(unit, takes) and not unit.drain:
+            state, reason = UnitState.SKIPPED, "it has no machines"
+            if unit.done:
+                state, reason = UnitState.DONE, ""
+            units[index] = replace(unit, state=state, reason=reason, changed_at=now)
             continue
         found = taken.in_the_way(takes)
         if found is None and (other := occupied(unit, takes)):
@@ -516,17 +517,16 @@ def _ask(
 def request(
     rollout: Rollout, unit: RolloutUnit, takes: Footprint, window: Span, now: datetime
 ) -> Request:
-    """Return the maintenance that a unit asks for."""
+    """Return the maintenance that a unit asks for: of all of it, or of what is left of it."""
     task = rollout.task
-    left = tuple(name for name in takes.machines if key(name) not in unit.done)
-    whole = unit.kind is TargetKind.HOST or (unit.kind is TargetKind.SCOPE and not unit.done)
+    whole = not unit.done and unit.kind is not TargetKind.MACHINES
     earliest = now + notice_of(rollout) + timedelta(seconds=1)
     longer = rollout.policy.notice_seconds > 0 and earliest > window.opens
     return Request(
         event_type=task.event_type,
-        machines=() if whole else left,
+        machines=() if whole else _left(unit, takes),
         scope=unit.name if whole and unit.kind is TargetKind.SCOPE else "",
-        host=unit.name if unit.kind is TargetKind.HOST else "",
+        host=unit.name if whole and unit.kind is TargetKind.HOST else "",
         source=task.source,
         not_before=notice.whole_seconds(earliest) if longer else None,
         opens_at=window.opens if window.opens > now else None,
@@ -536,6 +536,11 @@ def request(
         without_notice=task.without_notice,
         requested_by=rollout.requested_by,
     )
+
+
+def _left(unit: RolloutUnit, takes: Footprint) -> tuple[str, ...]:
+    """Return the machines that earlier maintenances of a unit did not complete."""
+    return tuple(name for name in takes.machines if key(name) not in unit.done)
 
 
 def asked(rollout: Rollout, index: int, number: int, now: datetime) -> Rollout:

@@ -238,6 +238,17 @@ def test_the_first_failure_halts_it_and_recalls_what_has_not_started() -> None:
     assert world.waits() is Obstacle.OPERATOR
 
 
+def test_a_failure_of_the_last_unit_halts_it_until_an_operator_decides() -> None:
+    world = World(rollout("h0"))
+    world.asked()
+    world.end("h0", FAILED)
+    assert isinstance(world.step(), Stop)
+    assert world.waits() is Obstacle.OPERATOR
+    world.order(RolloutOrderKind.RESUME)
+    assert isinstance(world.step(), Done)
+    assert world.unit("h0").state is FAILED
+
+
 def test_so_many_failures_halt_it_as_the_policy_says() -> None:
     world = World(rollout(stop_after=2))
     for name in ("h0", "h1"):
@@ -411,6 +422,22 @@ def test_a_scope_whose_machines_are_partly_done_asks_for_the_others() -> None:
     assert (asked.scope, asked.machines) == ("", ("Web-1",))
     fresh = RolloutUnit(name="Web", kind=TargetKind.SCOPE)
     assert deciding.request(rollout(), fresh, takes, ALWAYS, NOW).scope == "Web"
+
+
+def test_a_host_whose_machines_are_partly_done_asks_for_the_others() -> None:
+    unit = RolloutUnit(name="h0", kind=TargetKind.HOST, done=("web-0",))
+    takes = Footprint(machines=("web-0", "web-1"), domains={})
+    asked = deciding.request(rollout(), unit, takes, ALWAYS, NOW)
+    assert (asked.host, asked.machines) == ("", ("web-1",))
+
+
+def test_a_unit_of_which_nothing_is_left_is_done() -> None:
+    world = World(rollout("h0"))
+    units = tuple(msgspec.structs.replace(unit, done=("on-h0",)) for unit in world.rollout.units)
+    world.rollout = msgspec.structs.replace(world.rollout, units=units)
+    assert isinstance(world.step(), Wait)
+    assert world.unit("h0").state is UnitState.DONE
+    assert isinstance(world.step(), Done)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""A service that is killed again and again during a rollout: each unit has its turn once.
+
+Failures name the seed, which SEED in the environment sets. `make test` makes a few kills and
+`make soak` more. The judge is the history.
+"""
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from end_to_end.running import Running
+from seeds import SEED
+
+FEW, MANY = 3, 12
+
+LIFE_SECONDS = 1.0
+"""The longest life: a whole rollout takes a few seconds."""
+
+END_SECONDS = 90
+"""From the last start to the end."""
+
+MACHINES = tuple(f"web-{n}" for n in range(8))
+FLEET = {
+    "availability_set": [
+        {
+            "name": "web",
+            "update_domains": 4,
+            "machines": [
+                {"name": name, "host": f"h{n}", "update_domain": n % 4}
+                for n, name in enumerate(MACHINES)
+            ],
+        }
+    ],
+}
+
+
+def approve(service: Running) -> None:
+    waiting = [
+        event["id"]
+        for event in service.operator.get("/v1/events")["events"]
+        if event["status"] == "Scheduled"
+    ]
+    if waiting:
+        service.operator.ask("POST", "/v1/approvals", {"references": waiting})
+
+
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
+def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
+    tmp_path: Path, kills: int
+) -> None:
+    chance = random.Random(SEED)
+    service = Running(tmp_path)
+    service.start()
+    assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
+    body = {
+        "event_type": "Freeze",
+        "machines": MACHINES,
+        "policy": {"at_once": "2", "waves": ["1", "rest"]},
+    }
+    started = service.operator.ask("POST", "/v1/rollouts", body)
+    assert started.status == 201, started.body
+    for _ in range(kills):
+        end = time.monotonic() + chance.uniform(0, LIFE_SECONDS)
+        while time.monotonic() < end:
+            approve(service)
+        service.kill()
+        service.start()
+    end = time.monotonic() + END_SECONDS
+    while (rollout := service.operator.get("/v1/rollouts/1"))["rollout"]["state"] != "done":
+        assert time.monotonic() < end, (SEED, rollout)
+        assert rollout["rollout"]["state"] == "running", (SEED, rollout)
+        approve(service)
+        time.sleep(0.02)
+
+    operations = service.operator.get("/v1/history?limit=1000")["operations"]
+    done = Counter(name for o in operations for event in o["events"] for name in event["machines"])
+    assert {o["status"] for o in operations} == {"Completed"}, f"SEED={SEED}"
+    assert done == dict.fromkeys(MACHINES, 1), f"SEED={SEED}"
+    assert {unit["state"] for unit in rollout["units"]} == {"done"}
+    assert service.stop() == 0
