@@ -331,6 +331,29 @@ def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
             assert asked(emulator)[0].status == 200
 
 
+def test_the_preset_has_azures_limits() -> None:
+    with Emulator(rules={"preset": "azure", "enablement": "always"}) as emulator:
+        names = [emulator.machine(f"web-{number}").name for number in range(11)]
+        for name in names[:10]:
+            emulator.schedule("Reboot", name, source="User")
+        with pytest.raises(Refused) as refused:
+            emulator.schedule("Reboot", names[10], source="User")
+    assert refused.value.code is ErrorCode.LIMIT
+
+
+def test_a_machine_that_is_preempted_is_gone(emulator: Emulator) -> None:
+    spot = emulator.machine("spot", priority="low")
+    event = emulator.schedule("Preempt", "spot")
+    assert event.not_before == NOON + timedelta(seconds=30)
+    with forewarn.Client(spot.endpoint, pace=QUICK) as client:
+        assert [each.event_type for each in client.events()] == ["Preempt"]
+        emulator.advance("30s")
+        emulator.finish()
+        assert (event.status, event.machines) == ("Completed", ("spot",))
+        with pytest.raises(forewarn.Refused):
+            client.document()
+
+
 def test_a_stopped_emulator_says_so(web: EmulatedMachine) -> None:
     del web
     with Emulator() as emulator:

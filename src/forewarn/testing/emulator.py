@@ -30,7 +30,7 @@ import msgspec
 from forewarn import clock
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
-from forewarn.server.settings import RulesSettings
+from forewarn.server import settings
 from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.wire import Exchange
@@ -152,7 +152,7 @@ class Emulator:
     """Scheduled Events for tests; a context manager.
 
     Args:
-        rules: Settings of `[rules]`, such as `{"enablement": "first-request"}`.
+        rules: Settings of `[rules]`, such as `{"preset": "azure"}`.
         port: The port on 127.0.0.1; 0 is any free one.
         beginning: What a clock that stands shows at first; None for the time of day.
         scale: None for a clock that stands until it is told. Otherwise the clock runs this many
@@ -175,7 +175,9 @@ class Emulator:
             message = "a clock with a scale begins with the time of day: leave beginning out"
             raise ValueError(message)
         self._scale = scale or 0.0
-        self._rules = msgspec.convert(dict(rules or {}), RulesSettings)
+        given = dict(rules or {})
+        preset = settings.AZURE if given.get("preset") == "azure" else {}
+        self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
         self._port = port
         self._beginning = beginning
         self._news = threading.Condition()
