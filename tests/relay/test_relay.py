@@ -6,6 +6,7 @@ from pathlib import Path
 
 from forewarn.maintenance.model import Changes
 from forewarn.relay import state_file
+from forewarn.server import relay_feed
 from forewarn.server.relay_feed import GuestRules
 from guest import room
 from guest.room import get, post
@@ -262,17 +263,16 @@ def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
     play(story())
 
 
-def test_a_machine_that_moved_here_unannounced_is_never_refused(tmp_path: Path) -> None:
+def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         service = filled()
         await opened(service)
         own = settings(tmp_path, service, listener=running.GUESTS)
         async with relaying(own) as relay:
             service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
-            statuses = [await relay.status()]
-            while statuses[-1] != 200:
-                statuses.append(await relay.status())
-            assert set(statuses) == {0, 200}
+            assert await relay.status() == 200
             assert service.claims == ["127.0.0.1"]
         await service.stop()
 
@@ -285,12 +285,54 @@ def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(tmp_path
         await opened(service)
         own = settings(tmp_path, service, listener=running.GUESTS)
         async with relaying(own) as relay:
-            statuses = [await relay.status()]
-            while statuses[-1] != 403:
-                statuses.append(await relay.status())
-            assert set(statuses) == {0, 403}
-            assert [await relay.status() for _ in range(3)] == [403] * 3
+            assert [await relay.status() for _ in range(4)] == [403] * 4
+            assert [await relay.status(post()) for _ in range(2)] == [403] * 2
             assert service.claims == ["127.0.0.1"]
+        await service.stop()
+
+    play(story())
+
+
+def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        service = filled()
+        await opened(service)
+        own = settings(tmp_path, service, listener=running.GUESTS)
+        async with relaying(own) as relay:
+            service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            head, _, body = post().partition(b"\r\n\r\n")
+            writer.write(head + b"\r\n\r\n" + body[:5])
+            await until(lambda: "web-1" in relay.relay._held.machines and service.claims)
+            writer.write(body[5:] + get())
+            for expected in (b"200", b"200"):
+                line = await reader.readuntil(b"\r\n\r\n")
+                assert line.split()[1] == expected
+            assert service.approvals[0].machine == "web-1"
+            writer.close()
+        await service.stop()
+
+    play(story())
+
+
+def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_seconds_at_most(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        service = filled()
+        await opened(service)
+
+        async def never(request: Request) -> Answer | None:
+            if request.path == relay_feed.UNKNOWN_PATH:
+                await asyncio.Event().wait()
+            return None
+
+        service.other = never
+        own = settings(tmp_path, service, listener=running.GUESTS)
+        async with relaying(own) as relay:
+            assert await relay.status() == 403
         await service.stop()
 
     play(story())

@@ -6,7 +6,7 @@ event loop. What a guest approves is approved only by the service, durably: none
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,11 +16,12 @@ import structlog
 
 from forewarn.control.sightings import SharedSightings
 from forewarn.maintenance import model
-from forewarn.maintenance.model import Refused
+from forewarn.maintenance.model import Machine, Refused
 from forewarn.protocol.message import Reply
 from forewarn.relay import upstream
 from forewarn.relay.upstream import Upstream, UpstreamFailed
 from forewarn.server import relay_feed
+from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.machines import Source
 from forewarn.server.relay_feed import GuestApproval, MachineSeen, ScopeRequests, UnknownCaller
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
@@ -57,12 +58,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Claim:
-    """An address that the service was asked for; times are the loop's."""
+    """An address that the service was asked for."""
 
     until: float
-    """When it may be asked for again."""
-    arrives_until: float
-    """How long a machine may be known in a moment: until the service says that there is none."""
+    """When it may be asked for again, by the loop's time."""
+    known: DelayedAnswer
+    """Done once the machine is known, or is not."""
+
+    def settle(self) -> None:
+        """Answer those who wait."""
+        if not self.known.done():
+            self.known.set_result(None)
 
 
 class UpstreamBackend:
@@ -158,11 +164,11 @@ class UpstreamBackend:
 
     # Machines that nobody told the relay of.
 
-    def may_arrive(self, source: Source) -> bool:
-        """Tell whether an address may be that of a machine that has just moved to this host.
+    def arrival(self, source: Source) -> DelayedAnswer | None:
+        """Return what is done once it is known whether a machine has just moved to this address.
 
-        The service is asked, once for an address in CLAIM_SECONDS; what it knows of such a machine
-        comes as news.
+        None where it is known. The service is asked, once for an address in CLAIM_SECONDS; what it
+        knows of such a machine comes as news.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -172,13 +178,14 @@ class UpstreamBackend:
         claim = self._claims.get(key)
         if claim is None:
             if now < self._claim_at or len(self._claims) >= MAX_CLAIMS:
-                return False
+                return None
             self._claim_at = now + 1 / CLAIMS_PER_SECOND
-            claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, now + REPLICA_SECONDS)
+            claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
+            loop.call_later(REPLICA_SECONDS, claim.settle)
             task = loop.create_task(self._claim(source, claim))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return now < claim.arrives_until
+        return None if claim.known.done() else claim.known
 
     async def _claim(self, source: Source, claim: "_Claim") -> None:
         asked = UnknownCaller(listener=source.listener, address=source.address)
@@ -191,9 +198,17 @@ class UpstreamBackend:
             )
         except UpstreamFailed as error:
             _log.debug("could not ask for an unknown machine", why=str(error))
+            claim.settle()
             return
         if reply.status != 200:
-            claim.arrives_until = 0.0
+            claim.settle()
+
+    def arrived(self, machines: Iterable[Machine]) -> None:
+        """Answer those who asked from the addresses of these machines, which are known now."""
+        for machine in machines:
+            claim = self._claims.pop((machine.listener, machine.address), None)
+            if claim is not None:
+                claim.settle()
 
     # What the relay saw of machines.
 

@@ -26,6 +26,7 @@ from forewarn.relay.state_file import StateFile, StateUnusable
 from forewarn.relay.status import RelayCounts, RelayStatus
 from forewarn.relay.upstream import Credentials, Upstream
 from forewarn.server import relay_feed
+from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.machines import Source
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.process import Crashed
@@ -141,7 +142,7 @@ class HostRelay:
         assert held_ is not None
         guests = self._guests = self._plane(held_.rules)
         guests.tell_news(self._seen.hear)
-        guests.tell_strangers(self._may_arrive)
+        guests.tell_strangers(self._arrival)
         guests.replace(tuple(held_.documents.values()), machines=tuple(held_.machines.values()))
         opened = await guests.open()
         self._is_open = True
@@ -251,13 +252,14 @@ class HostRelay:
             removed_machines=change.removed_machines,
         )
         guests.end_waits(news.awaited)
+        self._backend.arrived(change.machines)
         self._seen.learn(Changes(removed_machines=change.removed_machines))
 
     def _sighting(self, machine: str) -> Sighting | None:
         return None if self._guests is None else self._guests.seen(machine)
 
-    def _may_arrive(self, source: Source) -> bool:
-        return self._freshness.is_true and self._backend.may_arrive(source)
+    def _arrival(self, source: Source) -> DelayedAnswer | None:
+        return self._backend.arrival(source) if self._freshness.is_true else None
 
     # What is due.
 

@@ -307,9 +307,9 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         head = self._reader.head
         admitted = shared.endpoint.admit(head.request, self.source)
-        if admitted is None:
-            self._stage = Stage.LOST  # what else has come of it is not read
-            self.abort()
+        if isinstance(admitted, DelayedAnswer):
+            self._pending = admitted
+            admitted.add_done_callback(self._arrival_is_known)
             return False
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
@@ -519,6 +519,16 @@ class Connection(asyncio.Protocol):
         if self._pending is delayed:
             self._pending = None
             self._give(delayed.result(timeout=0))
+            self._carry_on()
+
+    def _arrival_is_known(self, delayed: "Future[Any]") -> None:
+        self._shared.loop.call_soon(self._admit_again, delayed)
+
+    def _admit_again(self, delayed: "Future[Any]") -> None:
+        if self._pending is delayed:
+            self._pending = None
+            if self._admit() and self._reader.body is not None:
+                self._answer(None)
             self._carry_on()
 
     def _carry_on(self) -> None:

@@ -91,28 +91,28 @@ class GuestEndpoint:
     counters: Counters
     enabler: Enabler | None = None
     """None where all scopes are always on."""
-    may_arrive: Callable[[Source], bool] | None = None
-    """Tells whether an address that no machine has may be a machine's in a moment: one that has
-    just moved here. None where machines are known before they ask."""
+    arrival: Callable[[Source], DelayedAnswer | None] | None = None
+    """Returns what is done once it is known whether an address has a machine that has just moved
+    here, None where that is known. None where all machines are known before they ask."""
 
     def is_stranger(self, source: Source) -> bool:
         """Return whether an address is that of no registered machine."""
         return self.registry.at(source) is None
 
-    def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted | None:
+    def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted | DelayedAnswer:
         """Judge a request by its head: path to version, caller, rate.
 
-        None: the connection is closed without an answer, for who asks may be known in a moment. Any
-        error would tell one client that there are no events.
+        It is to be judged again when a DelayedAnswer is done: who asks may be known by then.
         """
         wanted = exchange.judge(head, source, self.rules)
         if isinstance(wanted, Reply):
             return wanted
         machine = self.registry.find(source, wanted.machine)
         if isinstance(machine, Reason):
-            unknown = machine is Reason.UNKNOWN_ADDRESS
-            if unknown and self.may_arrive is not None and self.may_arrive(source):
-                return None
+            if machine is Reason.UNKNOWN_ADDRESS and self.arrival is not None:
+                delayed = self.arrival(source)
+                if delayed is not None:
+                    return delayed
             self._count_stranger(wanted, source, machine)
             return exchange.unknown_caller(source.address, wanted.machine)
         if exchange.is_rated(wanted):

@@ -20,7 +20,7 @@ from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.counters import Counters, Figures
 from forewarn.server.guest.documents import Documents
-from forewarn.server.guest.enablement import Enabler
+from forewarn.server.guest.enablement import DelayedAnswer, Enabler
 from forewarn.server.guest.endpoint import GuestEndpoint
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
@@ -205,12 +205,12 @@ class GuestPlane:
         """Call `hear` with the key of a machine that asks first, or whose agent says news."""
         self._registry.on_news = hear
 
-    def tell_strangers(self, may_arrive: Callable[[Source], bool]) -> None:
-        """Ask `may_arrive` whether an address that no machine has may be a machine's in a moment.
+    def tell_strangers(self, arrival: Callable[[Source], DelayedAnswer | None]) -> None:
+        """Ask `arrival` about an address that no machine has: one may have just moved here.
 
-        Who asks from there is not answered then, and asks again.
+        Who asks from there is answered once what it returns is done, at once where that is None.
         """
-        self._endpoint.may_arrive = may_arrive
+        self._endpoint.arrival = arrival
 
     def ask_again(self, operation: model.Operation) -> None:
         """End the waiting requests of the machines that an operation awaits."""
