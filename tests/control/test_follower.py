@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
 from forewarn.control import follower, lost_changes
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.follower import Follower, FollowerThread, Known
+from forewarn.control.follower import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.model import (
@@ -28,6 +28,7 @@ from forewarn.maintenance.model import (
     Scope,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import RelayToken
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
     ChangeRecord,
@@ -487,3 +488,16 @@ def test_a_row_decodes_to_what_was_encoded() -> None:
     form, body = follower.encoded(saved)
     row = ChangeRecord(sequence=1, token="t", replica="a", at=NOW, format=form, body=body)
     assert msgspec.json.decode(row.body, type=list[Changes]) == saved
+
+
+def test_what_was_read_again_tells_which_tokens_of_relays_are_valid() -> None:
+    def token(digest: str, used_at: datetime | None = None) -> RelayToken:
+        return RelayToken(
+            digest=digest, host="h1", created_by="ann", created_at=NOW, used_at=used_at
+        )
+
+    before = Known(relay_tokens={"a": token("a"), "b": token("b"), "c": token("c")})
+    after = Known(relay_tokens={"b": token("b", NOW), "c": token("c"), "d": token("d")})
+    changes = difference(before, after, {})
+    assert changes.relay_tokens == (token("b", NOW), token("d"))
+    assert changes.void_relay_tokens == ("a",)

@@ -104,3 +104,36 @@ def test_a_machine_that_left_the_fleet_is_forgotten() -> None:
     two.beat()
     two.sightings.learn(Changes(removed_machines=("web-0",)))
     assert two.sightings("web-0") is None
+
+
+def test_what_a_machine_told_the_relay_of_its_host_counts_here_and_at_the_other_replica() -> None:
+    one, two = pair()
+    one.sightings.relay("web-0", seen(1, AgentStatus.PREPARING))
+    assert one.sightings("web-0") == seen(1, AgentStatus.PREPARING)
+    assert one.beat() == 1
+    two.beat()
+    assert two.sightings("web-0") == seen(1, AgentStatus.PREPARING)
+    one.sightings.relay("web-0", seen(2))  # it asks again, and its agent says nothing new
+    assert one.beat() <= 1
+    one.sightings.relay("web-0", seen(3, AgentStatus.READY))
+    one.beat()
+    two.beat()
+    assert two.sightings("web-0") == seen(3, AgentStatus.READY)
+
+
+def test_a_machine_that_moves_from_the_service_to_a_relay_keeps_what_it_said_last() -> None:
+    one, _ = pair()
+    one.sees("web-0", 5, AgentStatus.HELD)
+    one.sightings.relay("web-0", seen(3, AgentStatus.PREPARING))
+    assert one.sightings("web-0") == seen(5, AgentStatus.HELD)
+    one.sightings.relay("web-0", seen(6))
+    found = one.sightings("web-0")
+    assert found is not None
+    assert found.asked_at == NOW + 6 * SECOND
+    one.sightings.learn(Changes(removed_machines=("web-0",)))
+    one.seen.clear()
+    assert one.sightings("web-0") is None
+
+
+def seen(seconds: float, agent: AgentStatus | None = None) -> Sighting:
+    return Sighting(asked_at=NOW + seconds * SECOND, version="2020-07-01", agent=agent)

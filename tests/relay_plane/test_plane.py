@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from forewarn.cli import store
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import (
     GuestApproval,
@@ -233,3 +234,19 @@ def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> No
         news = waiting.result(30)
         assert not news.snapshot
         assert news.position.partition(".")[0] == before.position.partition(".")[0]
+
+
+def test_a_restored_database_counts_as_another_one(tmp_path: Path) -> None:
+    wanted = with_relays(tmp_path)
+    path = Path(wanted.store.path)
+    with Served(wanted, sqlite.open_store(path)) as running:
+        running.client().ask("PUT", "/v1/fleet", fleet())
+        relay = running.relay("h0")
+        relay.news()
+        eventually(lambda: running.token_states("h0"), [True])
+        relay.position = ""
+        relay.news()
+    store.restore_check(str(path))
+    with Served(wanted, sqlite.open_store(path)) as running:
+        relay.address = running.relays
+        assert relay.news().snapshot
