@@ -29,12 +29,21 @@ from forewarn.store.port import Store
 from forewarn.vocabulary import EventType
 
 T = TypeVar("T")
+RULES = GuestRules()
 
 
 class HubReplica:
     """A replica's memory as the service wires it, without sockets."""
 
-    def __init__(self, store: Store, clock: ManualClock, name: str = "a", most: int = 1000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: ManualClock,
+        name: str = "a",
+        *,
+        most: int = 1000,
+        rules: GuestRules = RULES,
+    ) -> None:
         self.clock = clock
         self.store = store
         self.lost = ""
@@ -46,7 +55,7 @@ class HubReplica:
         self.hub = RelayHub(
             self.machines,
             self.documents.whole,
-            GuestRules(),
+            rules,
             epoch=lambda: f"e{self.lost}",
             alone=not store.shared,
             most=most,
@@ -304,6 +313,17 @@ def test_after_a_restart_who_knows_everything_waits_and_others_get_a_snapshot(
     assert news is not None
     assert news.snapshot
     late.check(again)
+
+
+def test_after_a_restart_with_other_settings_everybody_is_told_of_them(
+    replica: HubReplica,
+) -> None:
+    relay, rules = ToldRelay("h0"), GuestRules(rate_burst=7)
+    relay.ask(replica.hub)
+    again = HubReplica(replica.store, replica.clock, rules=rules)
+    news = relay.ask(again.hub)
+    assert news is not None
+    assert news.rules == rules
 
 
 def test_after_changes_were_lost_everybody_gets_a_snapshot(replica: HubReplica) -> None:

@@ -13,6 +13,7 @@ scope is encoded once for all of them. Used on the event loop alone.
 """
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
@@ -81,7 +82,9 @@ class RelayHub:
         self._machines = machines
         self._whole = whole
         self._rules = rules
-        self._read_epoch = epoch
+        # Other settings after a restart are news to every relay, too.
+        self._settings = hashlib.sha256(relay_feed.encode(rules)).hexdigest()[:8]
+        self._store_epoch = epoch
         self._alone = alone
         self._most = most
         self._epoch = ""
@@ -115,7 +118,7 @@ class RelayHub:
 
     def fill(self, operations: Iterable[Operation], sequence: int) -> None:
         """Take over what the other listeners were filled with, as of this number."""
-        self._epoch = self._read_epoch()
+        self._epoch = self._current_epoch()
         self._sequence = self._start = self._kept_after = sequence
         for machine in self._machines.values():
             self._place(machine.key)
@@ -140,7 +143,7 @@ class RelayHub:
 
     def reach(self, sequence: int) -> None:
         """Note that all changes up to this number are known, and answer whom they concern."""
-        if (epoch := self._read_epoch()) != self._epoch:
+        if (epoch := self._current_epoch()) != self._epoch:
             self._begin_epoch(epoch, sequence)
             return
         self._sequence = max(sequence, self._sequence)
@@ -154,6 +157,9 @@ class RelayHub:
         self._forget()
         for known in concerned.values():
             _wake(known)
+
+    def _current_epoch(self) -> str:
+        return f"{self._store_epoch()}-{self._settings}"
 
     def _begin_epoch(self, epoch: str, sequence: int) -> None:
         """Start to count again: the store has lost changes, and every relay gets a snapshot."""
