@@ -455,3 +455,12 @@ def test_a_mistyped_name_is_answered_with_a_similar_one(service: Running) -> Non
 def test_event_types_are_taken_in_any_case(service: Running) -> None:
     assert service.call("schedule", "FREEZE", "bastion", "--dry-run").returncode == 0
     assert service.call("schedule", "Freeze", "bastion", "--dry-run").returncode == 0
+
+
+def test_an_exported_fleet_changes_nothing_when_it_is_applied(service: Running) -> None:
+    exported = service.call("fleet", "export")
+    assert exported.returncode == 0, exported.stderr
+    assert exported.stdout.startswith("[[availability_set]]")
+    for text in (exported.stdout, service.call("fleet", "export", "--json").stdout):
+        again = service.call("fleet", "apply", "-", "--prune", stdin=text)
+        assert again.stdout == "3 unchanged\nnothing changed\n"

@@ -410,6 +410,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         f"{method.upper()} {path}" for path, item in described["paths"].items() for method in item
     }
     assert routes == {
+        "GET /v1/fleet",
         "GET /v1/tokens",
         "POST /v1/tokens",
         "DELETE /v1/tokens",

@@ -99,3 +99,4 @@ class Judge:
     _maxItems = _maxLength = _bound(lambda size, most: size <= most, len)  # noqa: N815
     _minimum = _bound(lambda number, least: number >= least)
     _maximum = _bound(lambda number, most: number <= most)
+    _exclusiveMaximum = _bound(lambda number, most: number < most)  # noqa: N815

@@ -102,6 +102,22 @@ def show(
 
 @app.command()
 @asks
+def export(*, service: OperatorClient) -> None:
+    """Print the fleet as a fleet file, in TOML.
+
+    To apply it changes nothing; with --json it is JSON.
+    """
+    from forewarn.maintenance.fleet import Fleet
+
+    answer = service.get("/v1/fleet")
+    if service.as_json:
+        output.document(answer.tree())
+    else:
+        output.say(fleet_file.written(answer.read(Fleet)).rstrip("\n"))
+
+
+@app.command()
+@asks
 def remove(
     names: Annotated[list[str], argument("NAME", "Names of machines.")],
     *,

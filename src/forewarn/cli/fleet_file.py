@@ -124,6 +124,8 @@ def _given(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - an entry of any tabl
 
 def _toml(value: object) -> str:
     """Return a value as TOML has it; its strings are JSON's."""
+    if hasattr(value, "__struct_fields__"):
+        value = _given(value)
     if isinstance(value, dict):
         pairs = (f"{_key(name)} = {_toml(each)}" for name, each in value.items())
         return "{ " + ", ".join(pairs) + " }"

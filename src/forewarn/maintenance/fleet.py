@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -46,7 +46,9 @@ T = TypeVar("T", bound=Hashable)
 replace = msgspec.structs.replace
 
 
-class MachineEntry(model.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineEntry(
+    model.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The fields that every machine of the file may have."""
 
     host: model.Text = ""
@@ -81,7 +83,9 @@ class IndexedMachine(MachineEntry, frozen=True, kw_only=True, forbid_unknown_fie
     index: Annotated[int, msgspec.Meta(ge=0, le=999_999)]
 
 
-class ScopeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScopeEntry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The fields that every group of machines may have."""
 
     name: str
@@ -106,11 +110,18 @@ class ScaleSet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True
     machines: tuple[IndexedMachine, ...] = ()
 
 
+class RoleInstance(MachineEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine of a role: `{role}_IN_{index}`."""
+
+    index: Annotated[int, msgspec.Meta(ge=0, le=999_999)] | None = None
+    """None for its place in the role, from 0."""
+
+
 class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A role of a cloud service; its machines are `{role}_IN_0`, `{role}_IN_1`, ..."""
 
     name: str
-    instances: tuple[MachineEntry, ...] = ()
+    instances: tuple[RoleInstance, ...] = ()
 
 
 class CloudService(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,7 +130,9 @@ class CloudService(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=
     roles: tuple[Role, ...] = ()
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Fleet(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A whole fleet file."""
 
     availability_set: tuple[AvailabilitySet, ...] = ()
@@ -250,7 +263,8 @@ def _members(entry: Entry, where: str) -> Iterator[tuple[str, str, MachineEntry,
             for r, role in enumerate(entry.roles):
                 for i, instance in enumerate(role.instances):
                     place = f"{where}.roles[{r}].instances[{i}]"
-                    yield f"{role.name}_IN_{i}", role.name, instance, place
+                    number = i if instance.index is None else instance.index
+                    yield f"{role.name}_IN_{number}", role.name, instance, place
 
 
 def _check_group(group: Group) -> None:
@@ -407,6 +421,88 @@ def apply(
         placed=tuple(after.values()),
         held=_left_held(snapshot.holds, changes),
     )
+
+
+SHARED: Final = tuple(name for name in ScopeEntry.__struct_fields__ if name != "listener")
+"""What a group of the file has of its scope; its listener is its machines'."""
+
+
+def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine]) -> Fleet:
+    """Return the fleet file of a fleet: to apply it changes nothing.
+
+    Every machine has its domains and its id, as dealt. A standalone machine that was terminated
+    has left a scope without machines, which the file does not have.
+    """
+    members = by_scope(machines)
+    tables: dict[str, list[Any]] = {table: [] for table in Fleet.__struct_fields__}
+    for scope in sorted(scopes, key=lambda scope: scope.key):
+        found = members.get(scope.key, [])
+        common = {name: getattr(scope, name) for name in SHARED}
+        match scope.kind:
+            case ScopeKind.AVAILABILITY_SET:
+                named = [NamedMachine(**_written(one), name=one.name) for one in _in_order(found)]
+                entry: Entry = AvailabilitySet(**common, machines=tuple(named))
+            case ScopeKind.SCALE_SET:
+                entry = ScaleSet(
+                    **common,
+                    priority=scope.priority,
+                    terminate_notice_minutes=scope.terminate_notice_minutes,
+                    machines=tuple(
+                        IndexedMachine(**_written(one), index=_index(one))
+                        for one in sorted(found, key=_index)
+                    ),
+                )
+            case ScopeKind.CLOUD_SERVICE:
+                entry = CloudService(**common, roles=tuple(_roles(found)))
+            case _:
+                if not found:
+                    continue
+                entry = StandaloneMachine(
+                    **_written(found[0]),
+                    name=found[0].name,
+                    priority=scope.priority,
+                    automatically_approve=scope.automatically_approve,
+                )
+        tables[scope.kind].append(entry)
+    return Fleet(**{table: tuple(entries) for table, entries in tables.items()})
+
+
+def _written(machine: model.Machine) -> dict[str, Any]:
+    """Return the fields of a machine that every entry of the file may have."""
+    return {
+        **msgspec.structs.asdict(machine.profile),
+        "host": machine.host,
+        "address": machine.address,
+        "listener": machine.listener or None,
+        "vm_id": machine.vm_id,
+        "update_domain": machine.update_domain,
+        "fault_domain": machine.fault_domain,
+        "tags": dict(machine.tags),
+    }
+
+
+def _in_order(machines: Collection[model.Machine]) -> list[model.Machine]:
+    return sorted(machines, key=lambda machine: machine.key)
+
+
+def _index(machine: model.Machine) -> int:
+    """Return the number at the end of the name of a scale set's or a role's machine."""
+    return int(machine.name.rpartition("_")[2])
+
+
+def _roles(machines: Collection[model.Machine]) -> Iterator[Role]:
+    """Yield the roles of a cloud service; an instance has its index where others are missing."""
+    roles: dict[str, list[model.Machine]] = {}
+    for machine in _in_order(machines):
+        roles.setdefault(machine.role, []).append(machine)
+    for name, members in roles.items():
+        yield Role(
+            name=name,
+            instances=tuple(
+                RoleInstance(**_written(one), index=None if _index(one) == place else _index(one))
+                for place, one in enumerate(sorted(members, key=_index))
+            ),
+        )
 
 
 def remove(snapshot: model.Snapshot, names: Collection[str]) -> Applied:

@@ -101,6 +101,14 @@ async def apply_fleet(
     return await asyncio.to_thread(_changed, backend, applied, caller, dry_run=dry_run)
 
 
+@routing.get("/v1/fleet", routing.FLEET)
+async def export_fleet(backend: TheBackend) -> fleet.Fleet:
+    """Return the fleet as its file; to apply it changes nothing."""
+    inventory = backend.inventory
+    scopes, machines = tuple(inventory.scopes.values()), tuple(inventory.machines.values())
+    return await asyncio.to_thread(fleet.exported, scopes, machines)
+
+
 @routing.delete("/v1/fleet/machines", routing.FLEET)
 async def remove_machines(
     backend: TheBackend,

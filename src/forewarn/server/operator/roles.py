@@ -20,6 +20,7 @@ NEEDED: Final[Mapping[str, AccessRole | None]] = MappingProxyType(
         "GET /readyz": None,
         "GET /metrics": AccessRole.METRICS,
         "GET /v1/schema": AccessRole.VIEWER,
+        "GET /v1/fleet": AccessRole.VIEWER,
         "GET /v1/fleet/machines": AccessRole.VIEWER,
         "GET /v1/fleet/machines/{name}": AccessRole.VIEWER,
         "GET /v1/fleet/scopes": AccessRole.VIEWER,
