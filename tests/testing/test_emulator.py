@@ -376,6 +376,7 @@ def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
             emulator.advance(length)
 
 
+@pytest.mark.timeout(600)  # a loaded machine takes a minute for them
 def test_a_thousand_leave_nothing_behind() -> None:
     def left() -> tuple[int, int]:
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
