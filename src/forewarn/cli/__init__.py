@@ -16,6 +16,8 @@
     accounts     `forewarn token` and `audit`
     watch        `forewarn watch`
     agent        `forewarn agent`
+    installation  what installing as a systemd service changes; decides, and does nothing
+    installer    carries that out: `forewarn serve --install`, `forewarn agent install`
     simulate     `forewarn simulate`
     emulator     `forewarn emulator`
     record       `forewarn record`

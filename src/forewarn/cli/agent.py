@@ -9,7 +9,15 @@ import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
-from forewarn.cli.options import JsonOption, flag, option
+from forewarn.cli.options import (
+    InstallDryRunOption,
+    JsonOption,
+    PurgeOption,
+    RootOption,
+    UninstallOption,
+    flag,
+    option,
+)
 from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
 
 if TYPE_CHECKING:
@@ -170,6 +178,23 @@ def run(
     from forewarn.agent import __main__ as program
 
     raise typer.Exit(program.main(options))
+
+
+@app.command()
+def install(
+    *,
+    uninstall: UninstallOption = False,
+    purge: PurgeOption = False,
+    dry_run: InstallDryRunOption = False,
+    root: RootOption = None,
+) -> None:
+    """Install the agent as a systemd service, as root.
+
+    It writes the unit, and sample settings where there are none. It starts nothing.
+    """
+    from forewarn.cli import installation, installer
+
+    installer.run(installation.AGENT, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
 
 
 @app.command()

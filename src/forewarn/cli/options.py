@@ -1,5 +1,6 @@
 """How commands declare their options and arguments, and those that several commands have."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,4 +43,17 @@ EndpointOption = Annotated[
     option(
         "--endpoint", "URL", "Ask a metadata endpoint, as a guest, instead of the operator plane."
     ),
+]
+UninstallOption = Annotated[
+    bool, flag("--uninstall", "Stop it and remove its units; keep settings and state.")
+]
+PurgeOption = Annotated[
+    bool, flag("--purge", "With --uninstall: remove settings, state and user, too.")
+]
+InstallDryRunOption = Annotated[
+    bool, flag("--dry-run", "Show the steps of the installation; change nothing.")
+]
+RootOption = Annotated[
+    Path | None,
+    option("--root", "DIR", "Install below this folder: a machine that does not run."),
 ]

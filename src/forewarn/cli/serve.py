@@ -6,8 +6,15 @@ from typing import Annotated
 
 import typer
 
-from forewarn.cli.exits import server_is_installed, settings_are_usable
-from forewarn.cli.options import option
+from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
+from forewarn.cli.options import (
+    InstallDryRunOption,
+    PurgeOption,
+    RootOption,
+    UninstallOption,
+    flag,
+    option,
+)
 
 
 def serve(
@@ -21,8 +28,27 @@ def serve(
             "or /etc/forewarn/forewarn.toml.",
         ),
     ] = None,
+    install: Annotated[
+        bool, flag("--install", "Write systemd units, user and sample settings, as root.")
+    ] = False,
+    uninstall: UninstallOption = False,
+    purge: PurgeOption = False,
+    dry_run: InstallDryRunOption = False,
+    root: RootOption = None,
 ) -> None:
-    """Run the service until SIGTERM or Ctrl-C."""
+    """Run the service until SIGTERM or Ctrl-C.
+
+    With --install or --uninstall it runs nothing.
+    """
+    if install or uninstall:
+        if (install and uninstall) or config is not None:
+            message = "--install, --uninstall and --config cannot be given together"
+            raise Failed(ExitStatus.USAGE, message)
+        _install(uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
+        return
+    if purge or dry_run or root is not None:
+        message = "--purge, --dry-run and --root go with --install or --uninstall"
+        raise Failed(ExitStatus.USAGE, message)
     from forewarn.server import settings
 
     with settings_are_usable():
@@ -35,3 +61,14 @@ def serve(
     status = run.serve(loaded)
     if status:
         raise typer.Exit(status)
+
+
+def _install(*, uninstall: bool, purge: bool, dry_run: bool, root: Path | None) -> None:
+    from forewarn.cli import installation, installer
+
+    if not uninstall:
+        with server_is_installed("forewarn serve"):
+            from forewarn.server import run  # noqa: F401 - what the unit will run
+    installer.run(
+        installation.SERVICE, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
+    )

@@ -1,0 +1,244 @@
+"""Which steps install a component as a systemd service, and which remove it."""
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+
+from forewarn.cli import installation, installer
+from forewarn.cli.installation import (
+    AGENT,
+    SERVICE,
+    AddUser,
+    Component,
+    Environment,
+    Keep,
+    MakeFolder,
+    RemoveEmpty,
+    RemovePath,
+    RemoveUser,
+    Step,
+    Surroundings,
+    Systemctl,
+    WriteFile,
+)
+
+COMPONENTS = [SERVICE, AGENT]
+OPT = Environment("/opt/forewarn/bin/forewarn", ("/opt/forewarn", "/usr"))
+ETC = PurePosixPath("/etc/forewarn")
+UNITS = PurePosixPath("/etc/systemd/system")
+MINE = "[Service]\nExecStart=/bin/mine\n"
+
+
+def shipped(component: Component) -> dict[str, str]:
+    names = (*component.units, component.settings)
+    return {name: installer.packaged(name) for name in names}
+
+
+def install(
+    component: Component, around: Surroundings, environment: Environment = OPT
+) -> list[Step]:
+    return installation.install(component, shipped(component), environment, around)
+
+
+def uninstall(component: Component, around: Surroundings, *, purge: bool = False) -> list[Step]:
+    return installation.uninstall(component, shipped(component), around, purge=purge)
+
+
+def written(steps: list[Step]) -> dict[str, str]:
+    return {str(step.path): step.text for step in steps if isinstance(step, WriteFile)}
+
+
+def after(component: Component, steps: list[Step]) -> Surroundings:
+    """Return what there is once the steps of an installation were carried out on nothing."""
+    files = written(steps)
+    folders = {step.path for step in steps if isinstance(step, MakeFolder)}
+    return Surroundings(
+        units={name: files[str(UNITS / name)] for name in component.units},
+        paths=frozenset({*map(PurePosixPath, files), *folders}),
+        users={step.name: installation.USER_COMMENT for step in steps if isinstance(step, AddUser)},
+    )
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_unit_and_the_sample_settings_are_written_where_there_is_nothing(
+    component: Component,
+) -> None:
+    files = written(install(component, Surroundings()))
+    assert set(files) == {
+        *(str(UNITS / name) for name in component.units),
+        str(ETC / component.settings),
+    }
+    assert files[str(ETC / component.settings)] == shipped(component)[component.settings]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_unit_runs_the_program_of_the_environment_and_differs_in_nothing_else(
+    component: Component,
+) -> None:
+    name = component.units[0]
+    text = written(install(component, Surroundings()))[str(UNITS / name)]
+    (command,) = re.findall(r"(?m)^ExecStart=(.*)$", text)
+    (packaged,) = re.findall(r"(?m)^ExecStart=(.*)$", shipped(component)[name])
+    assert command.split()[0] == OPT.program
+    assert command.split()[1:] == packaged.split()[1:]
+    assert text.replace(command, packaged).endswith(shipped(component)[name])
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("/opt/f 1/forewarn", '"/opt/f 1/forewarn"'),
+        ("/opt/100%/forewarn", "/opt/100%%/forewarn"),
+        ('/opt/a"b\\c/forewarn', r'"/opt/a\"b\\c/forewarn"'),
+    ],
+)
+def test_a_path_with_what_systemd_would_read_is_written_so_that_it_reads_the_path(
+    program: str, told: str
+) -> None:
+    text = written(install(AGENT, Surroundings(), OPT._replace(program=program)))
+    assert f"ExecStart={told} agent run\n" in text[str(UNITS / AGENT.units[0])]
+
+
+def test_the_user_is_the_units_and_the_agent_which_runs_as_root_has_none() -> None:
+    assert AddUser("forewarn") in install(SERVICE, Surroundings())
+    assert not [s for s in install(AGENT, Surroundings()) if isinstance(s, AddUser)]
+    there = Surroundings(users={"forewarn": "an operator made it"})
+    assert not [s for s in install(SERVICE, there) if isinstance(s, AddUser)]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_settings_that_are_there_are_never_written(component: Component) -> None:
+    around = Surroundings(paths=frozenset({ETC / component.settings}))
+    steps = install(component, around)
+    assert str(ETC / component.settings) not in written(steps)
+    assert Keep(ETC / component.settings) in steps
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_same_installation_a_second_time_changes_nothing(component: Component) -> None:
+    around = after(component, install(component, Surroundings()))._replace(booted=True)
+    assert {type(step) for step in install(component, around)} == {Keep}
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_an_installation_from_another_environment_writes_only_the_service(
+    component: Component,
+) -> None:
+    around = after(component, install(component, Surroundings()))._replace(booted=True)
+    steps = install(component, around, OPT._replace(program="/opt/newer/bin/forewarn"))
+    assert set(written(steps)) == {str(UNITS / component.units[0])}
+    assert steps[-1] == Systemctl(("daemon-reload",))
+
+
+def test_systemd_is_told_last_and_only_where_it_runs() -> None:
+    assert install(SERVICE, Surroundings(booted=True))[-1] == Systemctl(("daemon-reload",))
+    assert not [s for s in install(SERVICE, Surroundings()) if isinstance(s, Systemctl)]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_unit_that_somebody_else_wrote_is_neither_replaced_nor_removed(
+    component: Component,
+) -> None:
+    for name in component.units:
+        around = Surroundings(units={name: MINE})
+        for act in (install, uninstall):
+            with pytest.raises(installation.Refused, match=re.escape(str(UNITS / name))):
+                act(component, around)
+
+
+@pytest.mark.parametrize(
+    ("component", "folder", "taken"),
+    [
+        (SERVICE, "/home/ann/.local/share/pipx/venvs/forewarn", False),
+        (SERVICE, "/root/.local/share/uv/python/cpython-3.13", False),
+        (SERVICE, "/tmp/venv", False),
+        (SERVICE, "/homes/forewarn", True),
+        (AGENT, "/root/.local/share/uv/tools/forewarn", True),
+        (AGENT, "/var/tmp/venv", False),
+    ],
+)
+def test_an_environment_that_the_unit_cannot_read_is_refused(
+    component: Component, folder: str, *, taken: bool
+) -> None:
+    for environment in (
+        OPT._replace(program=f"{folder}/bin/forewarn"),
+        OPT._replace(folders=(*OPT.folders, folder)),
+    ):
+        if taken:
+            assert written(install(component, Surroundings(), environment))
+        else:
+            with pytest.raises(installation.Refused, match=re.escape(folder)):
+                install(component, Surroundings(), environment)
+
+
+def test_a_folder_that_only_root_may_enter_is_refused_for_the_units_user_and_not_for_root() -> None:
+    environment = OPT._replace(closed=("/opt/secret",))
+    with pytest.raises(installation.Refused, match="/opt/secret"):
+        install(SERVICE, Surroundings(), environment)
+    assert written(install(AGENT, Surroundings(), environment))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_an_uninstallation_removes_the_units_and_keeps_what_people_and_the_service_wrote(
+    component: Component,
+) -> None:
+    around = after(component, install(component, Surroundings()))
+    steps = uninstall(component, around)
+    removed = {step.path for step in steps if isinstance(step, RemovePath)}
+    assert removed == {UNITS / name for name in component.units}
+    assert Keep(ETC / component.settings) in steps
+    assert not [s for s in steps if isinstance(s, RemoveUser | RemoveEmpty)]
+
+
+def test_an_uninstallation_stops_the_socket_before_the_service_and_tells_systemd_at_the_end() -> (
+    None
+):
+    around = after(SERVICE, install(SERVICE, Surroundings()))
+    steps = uninstall(SERVICE, around._replace(booted=True))
+    stop = ("disable", "--now", "forewarn.socket", "forewarn.service")
+    assert (steps[0], steps[-1]) == (Systemctl(stop), Systemctl(("daemon-reload",)))
+    (only,) = [s for s in uninstall(SERVICE, around) if isinstance(s, Systemctl)]
+    assert only == Systemctl(("disable", "forewarn.socket", "forewarn.service"))
+
+
+def test_a_purge_removes_settings_drop_ins_state_and_the_user_that_was_added() -> None:
+    own = {
+        ETC / "forewarn.toml",
+        UNITS / "forewarn.service.d",
+        PurePosixPath("/var/lib/forewarn"),
+        PurePosixPath("/var/lib/private/forewarn"),
+    }
+    others = {ETC / "agent.toml", ETC}
+    around = Surroundings(
+        paths=frozenset(own | others), users={"forewarn": installation.USER_COMMENT}
+    )
+    steps = uninstall(SERVICE, around, purge=True)
+    assert {step.path for step in steps if isinstance(step, RemovePath)} == own
+    assert RemoveEmpty(ETC) in steps
+    assert steps[-1] == RemoveUser("forewarn")
+    made_by_hand = around._replace(users={"forewarn": "an operator made it"})
+    assert RemoveUser("forewarn") not in uninstall(SERVICE, made_by_hand, purge=True)
+
+
+def test_the_paths_to_look_at_are_those_that_a_purge_may_remove() -> None:
+    for component in COMPONENTS:
+        looked_at = frozenset(installation.paths_of(component, shipped(component)))
+        steps = uninstall(component, Surroundings(paths=looked_at), purge=True)
+        removed = {step.path for step in steps if isinstance(step, RemovePath)}
+        assert removed == looked_at - {ETC, UNITS}
+
+
+def test_where_nothing_is_installed_there_is_nothing_to_remove() -> None:
+    for component in COMPONENTS:
+        assert uninstall(component, Surroundings(booted=True), purge=True) == []
+
+
+def test_each_step_is_shown_by_what_it_touches() -> None:
+    path = PurePosixPath("/etc/x")
+    for step in (MakeFolder(path), WriteFile(path, ""), Keep(path), RemovePath(path)):
+        assert "/etc/x" in installation.shown(step)
+    assert "/etc/x" in installation.shown(RemoveEmpty(path))
+    assert "ann" in installation.shown(AddUser("ann"))
+    assert "ann" in installation.shown(RemoveUser("ann"))
+    assert installation.shown(Systemctl(("a", "b"))).endswith("systemctl a b")

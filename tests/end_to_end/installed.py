@@ -1,0 +1,95 @@
+"""The wheel, and a machine's root folder with an environment that it was installed into."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import forewarn
+from house.tree import ROOT
+
+HIDDEN = ("/root", "/home", "/tmp", "/run")
+"""Where the service's unit can run no Python."""
+
+DEPENDENCIES = sysconfig.get_path("purelib")
+"""Those of this environment serve the installed one: no index is asked."""
+
+
+def built(folder: Path) -> Path:
+    """Build the wheel."""
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("forewarn-*.whl")
+    return wheel
+
+
+def system_python() -> str | None:
+    """Return a Python of this version that a unit can run; None if there is none here."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for found in (f"/usr/bin/{name}", f"/usr/local/bin/{name}", sys._base_executable):
+        if os.access(found, os.X_OK) and not str(Path(found).resolve()).startswith(HIDDEN):
+            return found
+    return None
+
+
+class Machine:
+    """A folder that is the root of a machine, with Forewarn in its /opt/forewarn."""
+
+    def __init__(self, root: Path, wheel: Path, python: str) -> None:
+        self.root = root
+        self.environment = root / "opt" / "forewarn"
+        argv = [python, "-m", "venv", "--without-pip", str(self.environment)]
+        subprocess.run(argv, check=True)
+        (packages,) = self.environment.glob("lib/python*/site-packages")
+        shutil.unpack_archive(wheel, packages, "zip")
+        (packages / "dependencies.pth").write_text(DEPENDENCIES)
+        program = self.environment / "bin" / "forewarn"
+        program.write_text(
+            f"#!{self.environment}/bin/python\nfrom forewarn.cli.main import run\nrun()\n"
+        )
+        program.chmod(0o755)
+        assert Path(forewarn.__file__).parent != packages / "forewarn"
+
+    def clear(self) -> None:
+        """Leave nothing but the environment, and no users."""
+        for folder in ("etc", "var"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
+        (self.root / "etc").mkdir()
+        for name in ("passwd", "group"):
+            (self.root / "etc" / name).touch()
+
+    def run(self, *arguments: str, status: int = 0) -> list[str]:
+        """Run its `forewarn`, which installs below its root; return what it printed, by lines."""
+        argv = [str(self.environment / "bin" / "forewarn"), *arguments, "--root", str(self.root)]
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
+        assert ran.returncode == status, ran.stderr
+        return ran.stdout.splitlines()
+
+    def files(self) -> dict[str, str]:
+        """Return the text of each file outside the environment, by its path."""
+        return {
+            f"/{path.relative_to(self.root)}": path.read_text()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and self.environment not in path.parents and path.suffix != ".lock"
+        }
+
+    def path(self, path: str) -> Path:
+        """Return a path of the machine as this one has it."""
+        return self.root / path.lstrip("/")
+
+    def inside(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a shell's script where its /opt and its units are those of this machine."""
+        mounts = "".join(
+            f'mount --rbind "{self.path(place)}" {place}\n'
+            for place in ("/opt", "/etc/systemd/system")
+        )
+        argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", mounts + script]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
+
+
+def namespaces() -> bool:
+    """Tell whether a namespace with mounts of its own can be made here."""
+    argv = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    return bool(shutil.which(argv[0])) and not subprocess.run(argv, check=False).returncode
