@@ -8,6 +8,7 @@ import pytest
 from forewarn.cli import installation, installer
 from forewarn.cli.installation import (
     AGENT,
+    RELAY,
     SERVICE,
     AddUser,
     Component,
@@ -23,7 +24,7 @@ from forewarn.cli.installation import (
     WriteFile,
 )
 
-COMPONENTS = [SERVICE, AGENT]
+COMPONENTS = [SERVICE, AGENT, RELAY]
 OPT = Environment("/opt/forewarn/bin/forewarn", ("/opt/forewarn", "/usr"))
 ETC = PurePosixPath("/etc/forewarn")
 UNITS = PurePosixPath("/etc/systemd/system")

@@ -71,7 +71,9 @@ def test_both_are_installed_for_the_environment_that_was_asked(machine: Machine)
 def test_systemd_takes_the_units_and_finds_their_programs(machine: Machine) -> None:
     machine.run("serve", "--install")
     machine.run("agent", "install")
+    machine.run("relay", "install")
     units = "forewarn.service forewarn.socket forewarn-agent.service"
+    units += " forewarn-relay.service forewarn-relay.socket"
     checked = machine.inside(f"systemd-analyze verify --man=no {units}")
     told = [line for line in checked.stderr.splitlines() if "forewarn" in line]
     assert (checked.returncode, told) == (0, [])

@@ -17,7 +17,7 @@
     watch        `forewarn watch`
     agent        `forewarn agent`
     installation  what installing as a systemd service changes; decides, and does nothing
-    installer    carries that out: `forewarn serve --install`, `forewarn agent install`
+    installer    carries that out: `serve --install`, `agent install`, `relay install`
     simulate     `forewarn simulate`
     emulator     `forewarn emulator`
     record       `forewarn record`

@@ -42,6 +42,9 @@ SERVICE: Final = Component(
     "serve --install", ("forewarn.service", "forewarn.socket"), "forewarn.toml"
 )
 AGENT: Final = Component("agent install", ("forewarn-agent.service",), "agent.toml")
+RELAY: Final = Component(
+    "relay install", ("forewarn-relay.service", "forewarn-relay.socket"), "relay.toml"
+)
 
 
 class Environment(NamedTuple):

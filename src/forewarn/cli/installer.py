@@ -165,7 +165,8 @@ def _program(*argv: str) -> None:
     path = shutil.which(argv[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is None:
         raise Failed(ExitStatus.USAGE, f"{argv[0]} is not installed")
-    ran = subprocess.run([path, *argv[1:]], capture_output=True, text=True, check=False)  # noqa: S603 - our own arguments
+    argv = (path, *argv[1:])
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if ran.returncode:
         said = " ".join(ran.stderr.split()) or f"it ended with {ran.returncode}"
         raise Failed(ExitStatus.USAGE, f"{' '.join(argv)}: {said}")
