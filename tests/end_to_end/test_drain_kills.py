@@ -9,12 +9,14 @@ import json
 import random
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from end_to_end.running import Running
+from forewarn.testing.trace import Trace
 from seeds import SEED
 
 FEW, MANY = 3, 12
@@ -40,8 +42,24 @@ FLEET = {
 }
 
 
-def state(service: Running) -> str:
-    return str(service.operator.get("/v1/hosts/h1")["host"]["state"])
+DRAINED = ("h1", "h2")
+SEVERAL = {
+    "availability_set": [
+        {
+            "name": "web",
+            "update_domains": 3,
+            "machines": [
+                {"name": f"web-{n}", "host": f"h{1 + n % 3}", "update_domain": n % 3}
+                for n in range(6)
+            ],
+        }
+    ],
+    "machine": [{"name": f"db-{n}", "host": f"h{1 + n}"} for n in range(3)],
+}
+
+
+def state(service: Running, host: str = "h1") -> str:
+    return str(service.operator.get(f"/v1/hosts/{host}")["host"]["state"])
 
 
 def approve(service: Running) -> None:
@@ -62,23 +80,49 @@ def live(service: Running, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def settle(service: Running) -> int:
-    """Let the drain end; return how often an operator had to say that it goes on."""
+def settle(service: Running, host: str = "h1") -> int:
+    """Let a drain end; return how often an operator had to say that it goes on."""
     words = 0
     end = time.monotonic() + END_SECONDS
-    while (now := state(service)) != "up":
-        assert time.monotonic() < end, (SEED, service.operator.get("/v1/hosts/h1"))
+    while (now := state(service, host)) != "up":
+        assert time.monotonic() < end, (SEED, service.operator.get(f"/v1/hosts/{host}"))
         if now == "stuck":
-            detail = service.operator.get("/v1/hosts/h1")["host"]
+            detail = service.operator.get(f"/v1/hosts/{host}")["host"]
             assert detail["stuck_in"] == "rebooting", detail
-            service.operator.ask("POST", "/v1/hosts/h1/orders", {"order": "retry"})
+            service.operator.ask("POST", f"/v1/hosts/{host}/orders", {"order": "retry"})
             words += 1
         live(service, 0.1)
     return words
 
 
-def reboots(folder: Path) -> Any:
-    return json.loads((folder / "simulated-hosts.json").read_text())["h1"]["reboots"]
+def reboots(folder: Path, host: str = "h1") -> Any:
+    return json.loads((folder / "simulated-hosts.json").read_text())[host]["reboots"]
+
+
+def load(service: Running, chance: random.Random, seconds: float) -> None:
+    """Ask for other maintenance besides, and see that no machine is on a host that is empty."""
+    names = [machine["name"] for machine in service.operator.get("/v1/fleet/machines")["machines"]]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        body = {"event_type": "Freeze", "machines": [chance.choice(names)], "by": "load"}
+        asked = service.operator.ask("POST", "/v1/maintenance", body)
+        assert asked.status in {201, 409}, asked.body
+        host = chance.choice(DRAINED)
+        before = state(service, host)
+        there = service.operator.get(f"/v1/fleet/machines?host={host}")["machines"]
+        if before == state(service, host) in {"empty", "rebooting"}:
+            assert there == [], f"SEED={SEED}: {host} is {before}"
+        live(service, 0.1)
+
+
+def judged(operations: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with operations that are over, by the judge of all such tests."""
+    trace = Trace()
+    for each in operations:
+        times = [datetime.fromisoformat(each[name]) for name in ("started_at", "ended_at")]
+        for event in each["events"]:
+            trace.down(each["id"], event["scope"], event["update_domain"], times[0], times[1])
+    return trace.complaints
 
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
@@ -106,4 +150,36 @@ def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(
     assert tuple(machine["name"] for machine in machines) == MACHINES
     assert reboots(tmp_path) == 1, f"SEED={SEED}"
     assert words <= 1, f"SEED={SEED}"
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
+def test_drains_under_load_that_are_killed_hurt_nobody_and_end(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(SEED)
+    service = Running(tmp_path, connector=CONNECTOR)
+    service.settings.write_text(service.settings.read_text() + RULES)
+    service.start()
+    assert service.operator.ask("PUT", "/v1/fleet", SEVERAL).status == 200
+    wanted = {"hosts": [*DRAINED], "reboot": True}
+    asked = service.operator.ask("POST", "/v1/hosts/drain", wanted)
+    assert asked.status == 200, asked.body
+    for _ in range(kills):
+        load(service, chance, chance.uniform(0, LIFE_SECONDS))
+        service.kill()
+        service.start()
+    words = {host: settle(service, host) for host in DRAINED}
+    end = time.monotonic() + END_SECONDS
+    while service.operator.get("/v1/events")["events"]:
+        assert time.monotonic() < end, f"SEED={SEED}"
+        live(service, 0.1)
+
+    operations = service.operator.get("/v1/history?limit=1000")["operations"]
+    assert {each["status"] for each in operations} == {"Completed"}, f"SEED={SEED}"
+    assert judged(operations) == [], f"SEED={SEED}"
+    machines = service.operator.get("/v1/fleet/machines")["machines"]
+    homes = {m["name"]: m["host"] for m in machines}
+    listed = [*SEVERAL["availability_set"][0]["machines"], *SEVERAL["machine"]]
+    assert homes == {m["name"]: m["host"] for m in listed}, f"SEED={SEED}"
+    assert [reboots(tmp_path, host) for host in DRAINED] == [1, 1], f"SEED={SEED}"
+    assert max(words.values()) <= 1, f"SEED={SEED}"
     assert service.stop() == 0

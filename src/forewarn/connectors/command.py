@@ -321,8 +321,9 @@ def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
 
 def _order(task: Task, subject: str) -> dict[str, Any]:
     order: dict[str, Any] = msgspec.to_builtins(task)
-    for name in ("repeat_after", "claimed_elsewhere"):
-        del order[name]  # about earlier runs, which are no program's business
+    # No program's business: earlier runs, and the window for a start that has happened.
+    for name in ("repeat_after", "claimed_elsewhere", "opens_at", "closes_at"):
+        del order[name]
     if subject != WHOLE:
         order["machine"] = subject
         place = task.machines.index(subject)
