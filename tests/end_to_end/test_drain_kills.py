@@ -104,7 +104,7 @@ def load(service: Running, chance: random.Random, seconds: float) -> None:
     names = [machine["name"] for machine in service.operator.get("/v1/fleet/machines")["machines"]]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        body = {"event_type": "Freeze", "machines": [chance.choice(names)], "by": "load"}
+        body = {"event_type": "Freeze", "machines": [chance.choice(names)]}
         asked = service.operator.ask("POST", "/v1/maintenance", body)
         assert asked.status in {201, 409}, asked.body
         host = chance.choice(DRAINED)
