@@ -1,5 +1,7 @@
 """A table on a terminal: no word is broken or lost, and a column that is left out is named."""
 
+from datetime import datetime
+
 import pytest
 
 from forewarn.cli import output
@@ -115,3 +117,10 @@ def test_what_a_table_or_a_list_shows_holds_no_orders_to_a_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert all(line.isprintable() and "eastus" in line for line in (lines[0], lines[1], lines[3]))
+
+
+def test_a_cell_has_the_whole_time_unless_it_is_told_what_day_it_is() -> None:
+    at = datetime.fromisoformat("2026-11-22T14:05:59Z")
+    columns = {"AT": lambda moment: moment}
+    assert output.cells([at], columns) == [("2026-11-22 14:05:59Z",)]
+    assert output.cells([at], columns, at) == [("14:05",)]

@@ -120,3 +120,18 @@ def test_times_are_shown_in_utc_whatever_their_zone() -> None:
 )
 def test_spans_are_shown_in_the_units_that_they_have(seconds: float | None, shown: str) -> None:
     assert times.shown_span(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("2026-11-22T14:05:59Z", "14:05"),
+        ("2026-11-22T23:30:00+01:00", "22:30"),
+        ("2026-11-23T00:30:00+01:00", "23:30"),
+        ("2026-11-21T23:59:59Z", "11-21 23:59"),
+        ("2025-11-22T14:05:00Z", "2025-11-22 14:05"),
+    ],
+)
+def test_a_narrow_table_has_the_day_of_another_day_only(at: str, expected: str) -> None:
+    now = datetime.fromisoformat("2026-11-22T12:00:00Z")
+    assert times.brief(datetime.fromisoformat(at), now) == expected

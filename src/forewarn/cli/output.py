@@ -44,21 +44,30 @@ def table(
 
     If there is no row, print `empty` on stderr.
     """
-    filled = cells(rows, columns)
+    on_terminal = sys.stdout.isatty()
+    filled = cells(rows, columns, _now() if on_terminal else None)
     if not filled:
         if empty:
             note(empty)
-    elif sys.stdout.isatty():
+    elif on_terminal:
         _draw(tuple(columns), filled)
     else:
         say(aligned([tuple(columns), *filled]))
 
 
+def _now() -> datetime:
+    from forewarn.clock import SystemClock
+
+    return SystemClock().now()
+
+
 def cells(
-    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]
+    rows: Iterable[Row],
+    columns: Mapping[str, Callable[[Row], object]],
+    now: datetime | None = None,
 ) -> list[tuple[str, ...]]:
-    """Return the cells of each row."""
-    return [tuple(shown(value(row)) for value in columns.values()) for row in rows]
+    """Return the cells of each row, with short times where it is told what day it is."""
+    return [tuple(shown(value(row), now) for value in columns.values()) for row in rows]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
@@ -66,13 +75,15 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
     say(aligned([(f"{name}:", shown(value)) for name, value in rows]))
 
 
-def shown(value: object) -> str:
+def shown(value: object, now: datetime | None = None) -> str:
     """Return a value as a cell has it; `-` for None and `""`."""
     if value is None or value == "":
         return "-"
     if isinstance(value, timedelta):
         return times.shown_span(value.total_seconds())
-    return times.shown(value) if isinstance(value, datetime) else printable(str(value))
+    if isinstance(value, datetime):
+        return times.shown(value) if now is None else times.brief(value, now)
+    return printable(str(value))
 
 
 def printable(text: str) -> str:

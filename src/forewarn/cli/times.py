@@ -68,6 +68,14 @@ def shown(at: datetime | None) -> str:
     return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def brief(at: datetime, now: datetime) -> str:
+    """Return a time in UTC for a narrow table: `14:05` today, else `11-21 14:05` with the day."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    if at.date() == now.date():
+        return at.strftime("%H:%M")
+    return at.strftime("%m-%d %H:%M" if at.year == now.year else "%Y-%m-%d %H:%M")
+
+
 def precise(at: datetime) -> str:
     """Return a time as programs read it, such as `2026-03-01T12:00:00Z`, with its milliseconds."""
     whole = at.astimezone(UTC)
