@@ -32,6 +32,9 @@ from forewarn.maintenance.rollout_model import Rollout, RolloutUnit, UnitState
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventSource, TargetKind
 
+FIRST_AHEAD = 8
+"""How many units of a rollout are read at first."""
+
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
@@ -198,6 +201,41 @@ def machines_of_unit(unit: Reading | UnitOfWork, one: RolloutUnit) -> list[Machi
     else:
         found = unit.machines([one.key])
     return sorted(found.values(), key=natural)
+
+
+class UnitReader:
+    """Reads what the units of a rollout take, ever more of them at a time.
+
+    Most steps look at a few units; where all of them are blocked, a query for each is too slow.
+    """
+
+    def __init__(self, unit: UnitOfWork, rollout: Rollout) -> None:
+        self._unit = unit
+        self._units = rollout.units
+        self._places = {one.key: place for place, one in enumerate(rollout.units)}
+        self._known: set[str] = set()
+        self._ahead = FIRST_AHEAD
+
+    def machines(self, one: RolloutUnit) -> list[Machine]:
+        """Return the machines of a unit, in the order of their names."""
+        if one.key not in self._known:
+            place = self._places[one.key]
+            self._read(self._units[place : place + self._ahead])
+            self._ahead *= 2
+        return machines_of_unit(self._unit, one)
+
+    def _read(self, units: Iterable[RolloutUnit]) -> None:
+        names: dict[TargetKind, set[str]] = {kind: set() for kind in TargetKind}
+        for one in units:
+            if not one.state.over:
+                names[one.kind].add(one.key)
+                self._known.add(one.key)
+        found = (
+            self._unit.machines_on(names[TargetKind.HOST])
+            | self._unit.machines_of(names[TargetKind.SCOPE])
+            | self._unit.machines(names[TargetKind.MACHINES])
+        )
+        self._unit.live_operations({machine.scope for machine in found.values()})
 
 
 def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:

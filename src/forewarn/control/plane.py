@@ -579,10 +579,10 @@ class Plane:
             return Work(SteppedRollout())
         news = loading.rollout_news(unit, before)
         following = rollout.follow(before, news, unit.now)
+        reader = loading.UnitReader(unit, before)
 
         def footprint(one: RolloutUnit) -> Footprint:
-            machines = loading.machines_of_unit(unit, one)
-            return rollout.footprint(machines, before.policy.spread)
+            return rollout.footprint(reader.machines(one), before.policy.spread)
 
         def occupied(one: RolloutUnit, takes: Footprint) -> str:
             return rollout.in_the_way(one, takes, unit.live_operations(takes.domains).values())

@@ -38,7 +38,12 @@ AFTER_TROUBLE = timedelta(seconds=1)
 """How long to wait after the store was away."""
 
 GAP_SECONDS = 0.1
-"""The time between two rounds: in a storm of changes, one round serves many."""
+"""The least time between two rounds: in a storm of changes, one round serves many."""
+
+LONGEST_GAP_SECONDS = 10.0
+
+SHARE = 0.1
+"""The part of the time that rounds take at most: the writer has guests to serve, too."""
 
 MAX_STEPS = 20_000
 """The most steps of a rollout without a pause, a few for each unit: more is a defect."""
@@ -106,6 +111,7 @@ class Rollouts:
         """Drive all rollouts until `stop`."""
         while not self._stop.is_set():
             self._wake.clear()
+            began = self._clock.monotonic()
             try:
                 nap = await self._drive_all()
             except StoreError as error:
@@ -114,7 +120,8 @@ class Rollouts:
             except Exception:  # noqa: BLE001 - a rollout goes on whatever failed
                 _log.exception("a step of a rollout failed")
                 nap = LONGEST_NAP
-            await self._clock.wait(GAP_SECONDS, self._stop)
+            gap = (self._clock.monotonic() - began) / SHARE
+            await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
             if not self._stop.is_set():
                 await self._clock.wait(nap.total_seconds(), self._wake)
 
