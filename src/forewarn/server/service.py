@@ -43,7 +43,7 @@ from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, Machine, Operation
+from forewarn.maintenance.model import Changes, HostState, Machine, Operation
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -457,7 +457,9 @@ class Service:
         yield from self._sync.alerts()
         yield from self._of_lost_changes()
         if self._relays is not None:
-            yield from self._relays.alerts()
+            drains = self._hosts.drains.values()
+            rebooting = {drain.host for drain in drains if drain.state is HostState.REBOOTING}
+            yield from self._relays.alerts(rebooting)
 
     def _of_lost_changes(self) -> Iterator[Alert]:
         lost = self._follower.lost

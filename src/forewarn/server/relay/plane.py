@@ -1,7 +1,7 @@
 """The relay plane put together, as the service fills, opens, feeds and stops it."""
 
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,10 +151,10 @@ class RelayPlane:
         if self._server is not None:
             self._server.should_exit = True
 
-    def alerts(self) -> Iterator[Alert]:
-        """Yield what an operator should look at: relays that are away."""
+    def alerts(self, rebooting: Collection[str] = ()) -> Iterator[Alert]:
+        """Yield the relays that are away, but for those of hosts that reboot."""
         for relay in self.watch.relays.values():
-            if self.watch.is_away(relay):
+            if relay.host not in rebooting and self.watch.is_away(relay):
                 message = (
                     f"the relay of host {relay.host} did not ask for news: its guests cannot "
                     "approve, and nothing of the host starts while it is held"
