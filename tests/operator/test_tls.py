@@ -1,7 +1,9 @@
 """The operators' TCP socket with TLS, as the service sets it up."""
 
+import asyncio
 import http.client
 import shutil
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from forewarn.client import transport
 from forewarn.server import secret_files
+from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store import memory
 from server.running import WAIT_SECONDS, Running, settings_in
@@ -93,3 +96,43 @@ def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> N
 def test_files_that_cannot_be_used_are_named(certificate: str, key: str) -> None:
     with pytest.raises(SecretUnusable, match=certificate):
         secret_files.tls_context(CERTIFICATES / certificate, CERTIFICATES / key if key else None)
+
+
+def test_whoever_sends_the_first_bytes_at_once_is_answered(service: Running) -> None:
+    assert {ask(service, "first") for _ in range(40)} == {200}
+
+
+def test_what_a_client_sends_before_it_is_accepted_is_read() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
+    trusting = ssl.create_default_context(cafile=CERTIFICATES / "first.pem")
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        trusting.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
+    hello = outgoing.read()
+
+    async def greet() -> list[bytes]:
+        listening = socket.create_server(("127.0.0.1", 0))
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(20)]
+        for client in clients:
+            client.sendall(hello)
+            client.setblocking(False)
+        server = connections.Server(nobody, connections.ReachedLimits(), tls=lambda: context)
+        serving = asyncio.ensure_future(server.serve([listening]))
+        loop = asyncio.get_running_loop()
+        try:
+            return [await loop.sock_recv(client, 3) for client in clients]
+        finally:
+            for client in clients:
+                client.close()
+            server.should_exit = True
+            await serving
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answers = runner.run(greet())
+    assert set(answers) == {b"\x16\x03\x03"}  # each is a handshake's
+
+
+async def nobody(scope: object, receive: object, send: object) -> None:
+    raise AssertionError((scope, receive, send))  # nobody has asked yet

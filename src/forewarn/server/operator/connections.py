@@ -10,8 +10,9 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
@@ -183,6 +184,30 @@ class OperatorConnection(H11Protocol):
         self.transport.abort()
 
 
+class _Begun:
+    """A coroutine that has run up to its first wait, for a task to go on with."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, asyncio.Transport | None]) -> None:
+        self._coroutine = coroutine
+        self._waits_for = coroutine.send(None)
+
+    def __await__(self) -> Generator[Any, Any, asyncio.Transport | None]:
+        """Go on until it returns."""
+        waits_for = self._waits_for
+        while True:
+            try:
+                yield waits_for
+            except BaseException as error:  # noqa: BLE001 - a cancellation is one
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, None)
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                found: asyncio.Transport | None = end.value
+                return found
+
+
 class TlsHandshake(asyncio.Protocol):
     """A connection until its TLS handshake is done; then an `OperatorConnection` has it."""
 
@@ -198,7 +223,15 @@ class TlsHandshake(asyncio.Protocol):
         if not _make_room(self._config, self):
             self.cut_off(OperatorLimit.CONNECTIONS)
             return
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands(self._transport))
+        assert self._config.tls is not None
+        loop = asyncio.get_running_loop()
+        # Begun here, before anything is read: a client's first bytes, which come at once, would
+        # reach this protocol in place of TLS's, and be lost.
+        handshake = loop.start_tls(
+            self._transport, self._inner, self._config.tls(), server_side=True
+        )
+        begun = _Begun(handshake)
+        self._task = loop.create_task(self._shake_hands(self._transport, begun))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the peer."""
@@ -222,14 +255,10 @@ class TlsHandshake(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _shake_hands(self, transport: asyncio.Transport) -> None:
-        assert self._config.tls is not None
-        loop = asyncio.get_running_loop()
+    async def _shake_hands(self, transport: asyncio.Transport, begun: "_Begun") -> None:
         try:
             async with asyncio.timeout(self._config.head_seconds):
-                secured = await loop.start_tls(
-                    transport, self._inner, self._config.tls(), server_side=True
-                )
+                secured = await begun
         except TimeoutError:
             self.cut_off(OperatorLimit.SLOW_REQUEST)
         except OSError:  # of which TLS's own errors are some
