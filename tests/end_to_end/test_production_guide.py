@@ -17,10 +17,12 @@ import pytest
 from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example, examples
 from end_to_end.running import Running
 from forewarn.maintenance import fleet
+from forewarn.relay import settings as relay_settings
 from forewarn.server import settings
 
-SETTINGS = examples("toml", "[[guest.listener]]")
-FLEETS = [text for text in examples("toml") if text not in SETTINGS]
+SETTINGS = examples("toml", "# /etc/forewarn/forewarn.toml")
+RELAYS = examples("toml", "# /etc/forewarn/relay.toml")
+FLEETS = [text for text in examples("toml") if text not in {*SETTINGS, *RELAYS}]
 SOURCES = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
 
 
@@ -40,7 +42,20 @@ def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
     path = tmp_path / "forewarn.toml"
     path.write_text(text)
     loaded = settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
-    assert loaded.guest.listener != settings.GuestSettings().listener
+    listener = loaded.guest.listener != settings.GuestSettings().listener
+    assert (listener, bool(loaded.relay.listen)) == (
+        "[[guest.listener]]" in text,
+        "[relay]" in text,
+    )
+
+
+@pytest.mark.parametrize("text", RELAYS, ids=range(len(RELAYS)))
+def test_settings_of_relays_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "relay.toml"
+    path.write_text(text)
+    loaded = relay_settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
+    assert loaded.upstream.urls
+    assert loaded.upstream.token_file in (ROOT / "packaging" / "relay.toml").read_text()
 
 
 @pytest.mark.parametrize("text", FLEETS, ids=range(len(FLEETS)))

@@ -1,6 +1,5 @@
 """With root: guests behind their hosts' NAT, each host with a relay, as guided."""
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from hosts import nat
 from hosts.guest import Guest
 from hosts.lab import Lab
 from hosts.system_host import SystemHost
+from relays import process
 from relays.process import Relay
 
 PLANE = 8173
@@ -40,7 +40,7 @@ def lab(as_root: None) -> Iterator[Lab]:
         made = Lab(Path(folder), SystemHost)
         try:
             nat.run(f"ip address add {nat.SERVICE}/24 dev switch")
-            certify(made.folder)
+            process.certify(made.folder, nat.SERVICE)
             for name in nat.HOSTS:
                 made.host(name)
             own = SETTINGS.format(service=nat.SERVICE, plane=PLANE, folder=made.folder)
@@ -75,20 +75,6 @@ def relay(lab: Lab, name: str) -> Relay:
     made = Relay(folder, name, text, ["ip", "netns", "exec", name])
     made.start()
     return made
-
-
-def certify(folder: Path) -> None:
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"),
-            *("-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=forewarn"),
-            *("-addext", f"subjectAltName=IP:{nat.SERVICE}"),
-            *("-keyout", str(folder / "relay.key"), "-out", str(folder / "relay.crt")),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    (folder / "relay.key").chmod(0o600)
 
 
 @pytest.fixture(scope="module")

@@ -30,21 +30,6 @@ DARK: Final = (
 )
 
 
-NEAR: Final = (
-    "table ip near {{ chain out {{ type nat hook output priority -100; "
-    "ip daddr 127.0.0.1 tcp dport {first}-{last} dnat to {service}; }}; "
-    "chain post {{ type nat hook postrouting priority 100; "
-    "ip saddr 127.0.0.1 ip daddr {service} snat to {own}; }}; }}"
-)
-"""Lets a host reach the service's relay planes as if they were its own: without TLS they are told
-by a loopback address alone, and packets are still those of a wire that can go dark."""
-
-FIRST_PORT: Final = 8173
-"""Of the first replica's relay plane; the others follow."""
-
-LAST_PORT: Final = FIRST_PORT + 2
-
-
 def missing() -> str:
     """Say why these namespaces cannot be made here; empty if they can."""
     if os.geteuid() != 0:
@@ -102,10 +87,6 @@ class Host(Namespace):
         self.ip(f"address add {ENDPOINT}/32 dev lo")
         self.ip(f"address add {self.address}/24 dev wire")
         self.ip("link set wire up")
-        rules = NEAR.format(first=FIRST_PORT, last=LAST_PORT, service=SERVICE, own=self.address)
-        local = "sysctl -qw net.ipv4.conf.all.route_localnet=1"
-        subprocess.run([*self.within(), *local.split()], check=True)
-        subprocess.run([*self.within(), "nft", "-f", "-"], input=rules, text=True, check=True)
 
     def plug(self, guest: "Guest") -> None:
         """Take a machine's cable, wherever it was."""

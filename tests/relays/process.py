@@ -27,6 +27,23 @@ def until(
     return found
 
 
+def certify(folder: Path, address: str) -> tuple[Path, Path]:
+    """Make a certificate for an address, which signs itself, and its key; return both files."""
+    certificate, key = folder / "relay.crt", folder / "relay.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"),
+            *("-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=forewarn"),
+            *("-addext", f"subjectAltName=IP:{address}"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    key.chmod(0o600)
+    return certificate, key
+
+
 class Relay:
     """`forewarn relay`, killed and started as a test likes.
 

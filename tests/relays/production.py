@@ -13,10 +13,13 @@ from typing import Any, Final
 
 from end_to_end.running import Running
 from postgres import Postgres
-from relays import guests, network
+from relays import guests, network, process
 from relays.process import Relay, until
 
 NAMES: Final = ("r1", "r2", "r3")
+FIRST_PORT: Final = 8173
+"""Of the first replica's relay plane; the others follow."""
+
 SETTINGS: Final = """
 [store]
 url = "{url}"
@@ -24,6 +27,8 @@ url = "{url}"
 name = "{name}"
 [relay]
 listen = "{address}:{port}"
+tls_certificate = "{certificate}"
+tls_key = "{key}"
 [connector.simulated]
 freeze_seconds = 3
 redeploy_seconds = 3
@@ -37,6 +42,7 @@ RELAY: Final = """
 [upstream]
 urls = [{upstream}]
 token_file = "{token}"
+ca_file = "{certificate}"
 [state]
 folder = "{folder}"
 [[guest.listener]]
@@ -58,6 +64,7 @@ class Production:
         self.machines: dict[str, guests.Machine] = {}
         self.relays: dict[str, Relay] = {}
         self._running = running
+        self.certificate, self._key = process.certify(folder, network.SERVICE)
         self.replicas = {
             name: self._replica(number, name, url) for number, name in enumerate(NAMES)
         }
@@ -74,7 +81,9 @@ class Production:
                 url=url,
                 name=name,
                 address=network.SERVICE,
-                port=network.FIRST_PORT + number,
+                port=FIRST_PORT + number,
+                certificate=self.certificate,
+                key=self._key,
             )
             + f'[operator]\nsocket = "{made.socket}"\n'
             f"[[guest.listener]]\nport = {made.guest_port}\n"
@@ -114,12 +123,13 @@ class Production:
     def relay(self, host: str, token: Path | None = None, *, waits: bool = True) -> Relay:
         """Start the relay of a host, with a token of its own unless another is given."""
         upstream = ", ".join(
-            f'"http://127.0.0.1:{network.FIRST_PORT + number}"' for number in range(len(NAMES))
+            f'"https://{network.SERVICE}:{FIRST_PORT + number}"' for number in range(len(NAMES))
         )
         folder = self.folder / f"relay-{host}-{len(self.relays)}"
         settings = RELAY.format(
             upstream=upstream,
             token=token or self.token(host),
+            certificate=self.certificate,
             folder=folder,
         )
         made = self.relays[host] = Relay(folder, host, settings, self.site.hosts[host].within())

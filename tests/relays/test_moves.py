@@ -40,3 +40,21 @@ def test_a_host_is_drained_and_filled_again_and_no_machine_misses_a_poll(site: P
     assert len(operations(site)) == 4
     assert [machine.failed() for machine in machines] == [[]] * 3
     assert site.judge() == []
+
+
+def test_a_machine_whose_target_the_connector_chose_is_found_where_it_goes_on(
+    site: Production,
+) -> None:
+    site.apply({"mover": "g1", "stayer": "g2"})
+    for host in ("g1", "g2"):
+        site.relay(host)
+    (machine,) = site.poll("mover")
+    event_type = {"event_type": "Freeze", "live_migration": True, "machines": ["mover"]}
+    site.ask("POST", "/v1/maintenance", event_type)
+    assert machine.approve(site.event("mover")["EventId"]) == 200
+    move(site, "mover", "g2")
+    until(lambda: not machine.events())
+    assert site.ask("GET", "/v1/fleet/machines/web-0")["host"] == "g2"
+    let_pass(1.0)  # a few polls by the host that it is on now
+    assert machine.failed() == []
+    assert site.judge() == []

@@ -1,8 +1,9 @@
 """What a token is good for: the machines of its own host, and no longer than it is valid."""
 
 import json
+import ssl
 import time
-from http.client import HTTPConnection
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from forewarn.server import relay_feed
 from kills.processes import let_pass
 from relays import network
 from relays.process import until
-from relays.production import Production
+from relays.production import FIRST_PORT, Production
 
 
-def ask(token: Path | None, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+def ask(
+    site: Production, token: Path | None, method: str, path: str, body: Any = None
+) -> tuple[int, dict[str, Any]]:
     """Ask the relays' plane as somebody who has stolen a token; return status and document."""
-    connection = HTTPConnection(network.SERVICE, network.FIRST_PORT, timeout=30)
+    context = ssl.create_default_context(cafile=str(site.certificate))
+    connection = HTTPSConnection(network.SERVICE, FIRST_PORT, timeout=30, context=context)
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token.read_text().strip()}"
@@ -33,20 +37,20 @@ def test_a_token_reads_and_approves_for_the_machines_of_its_host_alone(site: Pro
     site.apply({"web": "h1", "db": "h2"})
     site.relay("h2")
     first = site.token("h1")
-    status, news = ask(first, "GET", relay_feed.NEWS_PATH)
+    status, news = ask(site, first, "GET", relay_feed.NEWS_PATH)
     assert status == 200
     assert [machine["name"] for machine in news["machines"]] == ["web"]
     assert "db" not in json.dumps(news)
     (event,) = site.request("db")["events"]
     body = {"machine": "db", "address": site.site.guests["db"].address, "event_ids": [event["id"]]}
-    assert ask(first, "POST", relay_feed.APPROVALS_PATH, body)[0] == 403
+    assert ask(site, first, "POST", relay_feed.APPROVALS_PATH, body)[0] == 403
     own = {**body, "machine": "web"}
-    status, refusal = ask(first, "POST", relay_feed.APPROVALS_PATH, own)
+    status, refusal = ask(site, first, "POST", relay_feed.APPROVALS_PATH, own)
     assert (status, refusal.get("event_id")) == (400, event["id"])  # it is of another scope
     wrong = site.folder / "wrong.token"
     wrong.write_text("w" * 43)
     for other in (None, wrong):
-        assert ask(other, "GET", relay_feed.NEWS_PATH)[0] == 401
+        assert ask(site, other, "GET", relay_feed.NEWS_PATH)[0] == 401
     (live,) = site.ask("GET", "/v1/events")["events"]
     assert (live["id"], live["status"]) == (event["id"], "Scheduled")
 
@@ -70,7 +74,7 @@ def test_a_token_that_is_revoked_reads_nothing_more_and_its_relay_hears_no_more(
     (machine,) = site.poll("read")
     called = site.replicas["r2"].call("relay", "revoke", "h5")
     assert called.returncode == 0, called.stderr
-    until(lambda: ask(token, "GET", relay_feed.NEWS_PATH)[0] == 401)
+    until(lambda: ask(site, token, "GET", relay_feed.NEWS_PATH)[0] == 401)
     began = time.time()
     site.request("read")
     until(lambda: any(poll.status == 0 for poll in machine.polls[-3:]))
@@ -82,6 +86,6 @@ def test_a_token_is_rotated_without_a_gap(site: Production) -> None:
     site.apply({"rotated": "h6"})
     old = site.token("h6")
     new = site.token("h6")
-    assert ask(old, "GET", relay_feed.NEWS_PATH)[0] == 200
-    assert ask(new, "GET", relay_feed.NEWS_PATH)[0] == 200
-    until(lambda: ask(old, "GET", relay_feed.NEWS_PATH)[0] == 401)
+    assert ask(site, old, "GET", relay_feed.NEWS_PATH)[0] == 200
+    assert ask(site, new, "GET", relay_feed.NEWS_PATH)[0] == 200
+    until(lambda: ask(site, old, "GET", relay_feed.NEWS_PATH)[0] == 401)
