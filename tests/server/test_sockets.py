@@ -1,6 +1,7 @@
 """The operators' sockets: opened for this user alone, and never over somebody else's."""
 
 import contextlib
+import grp
 import os
 import socket
 import stat
@@ -195,3 +196,14 @@ def test_a_socket_of_every_address_takes_ipv6_alone_as_ours_do(only: bool, is_ta
                 given.close()
         else:
             assert "BindIPv6Only" in unusable(opened)
+
+
+def test_the_socket_of_a_group_is_open_to_its_members_alone(tmp_path: Path) -> None:
+    group = grp.getgrgid(os.getegid()).gr_name
+    path = tmp_path / "operator.sock"
+    with sockets.open_unix(path, group):
+        found = path.stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getegid())
+    sockets.remove(path)
+    with pytest.raises(sockets.SocketUnusable, match="no-such-group"):
+        sockets.open_unix(path, "no-such-group")
