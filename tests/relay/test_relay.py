@@ -274,6 +274,7 @@ def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_know
             service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
             assert await relay.status() == 200
             assert service.claims == ["127.0.0.1"]
+            assert relay.relay._backend._claims == {}  # news of it answered, and no timer
         await service.stop()
 
     play(story())

@@ -296,3 +296,55 @@ def test_a_token_that_cannot_be_used_is_named_and_read_again(
         await service.stop()
 
     play(story())
+
+
+@pytest.mark.parametrize(("epoch", "asks"), [("f", ["e.1", ""]), ("e", ["e.1", "e.1"])])
+def test_news_without_a_base_makes_the_relay_ask_for_all_of_it(
+    tmp_path: Path, epoch: str, asks: list[str]
+) -> None:
+    async def story() -> None:
+        service = filled()
+        await service.start()
+        async with relaying(settings(tmp_path, service)) as relay:
+            told: list[str] = []
+
+            async def answer(request: Request) -> Answer | None:
+                if request.path != relay_feed.NEWS_PATH or len(told) == 2:
+                    return None
+                told.append(request.query.get(relay_feed.AFTER, ""))
+                fields = {"position": f"{epoch}.0", "snapshot": False}
+                return 200, relay_feed.encode(msgspec.structs.replace(EMPTY, **fields))
+
+            service.other = answer
+            service.tell()
+            for writer in list(service.connections):
+                writer.transport.abort()
+            await until(lambda: len(told) == 2 and relay.heard)
+            assert told == asks
+        await service.stop()
+
+    play(story())
+
+
+def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        one, two = filled(), filled()
+        for each, code in ((one, "unknown-outcome"), (two, "unavailable")):
+            await each.start()
+            body = relay_feed.encode(relay_feed.RelayRefusal(code=code))
+
+            async def refuse(request: Request, body: bytes = body) -> Answer | None:
+                return (503, body) if request.method == "POST" else None
+
+            each.other = refuse
+        async with relaying(settings(tmp_path, one, two)) as relay:
+            answer = await relay.ask(post())
+            assert answer is not None
+            assert answer.status == 503
+            assert b"Nothing was approved" not in answer.body
+        await one.stop()
+        await two.stop()
+
+    play(story())
