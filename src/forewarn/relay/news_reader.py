@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TokenRefused(UpstreamFailed):
-    """The replica does not take this host's token, or its certificate."""
+    """The replica does not take this host's token."""
 
 
 class NewsReader:

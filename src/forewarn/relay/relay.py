@@ -324,7 +324,7 @@ class HostRelay:
         if self._held is None:
             return
         _log.error(
-            "guests are not answered: every replica refuses this host's token or certificate",
+            "guests are not answered: every replica refuses this host's token",
             host=self._held.host,
         )
         guests = self._guests

@@ -6,12 +6,12 @@ Its exit statuses:
     1    a part of it crashed, or stopping took too long; the log says which
     2    the settings cannot be used
     4    with --check: no replica can be reached, or none answers as it should
-    5    with --check: the service refuses this host's token or certificate
+    5    with --check: the service refuses this host's token
     10   a socket or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once
 
-SIGHUP has the proxies' secrets read again. The host's token and certificates are read again by
-themselves whenever their files change.
+SIGHUP has the proxies' secrets read again. The host's token and `upstream.ca_file` are read
+again by themselves whenever they change.
 """
 
 import asyncio

@@ -41,13 +41,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     cross a network in clear."""
     token_file: str = ""
     """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
-    0640 at most, and read again whenever it changes. `""` where a client certificate says who this
-    host is."""
-    certificate: str = ""
-    """The file with this host's client certificate and what it was signed by, PEM. `""` for none:
-    the token is enough."""
-    key: str = ""
-    """The file with the key of `certificate`, PEM. `""`: it is in the same file."""
+    0640 at most, and read again whenever it changes. Required."""
     ca_file: str = ""
     """The file with the certificates that signed those of the replicas, PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
@@ -64,11 +58,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 replica(url)
             except ValueError as error:
                 raise FieldError("urls", str(error)) from None
-        if bool(self.token_file) == bool(self.certificate):
-            message = "expected either token_file or certificate: by it the service knows this host"
-            raise FieldError("token_file", message)
-        if self.key and not self.certificate:
-            raise FieldError("key", "needs certificate")
+        if not self.token_file:
+            raise FieldError("token_file", "required: by it the service knows this host")
         if 0 < self.max_stale_seconds < MIN_STALE_SECONDS:
             raise FieldError("max_stale_seconds", f"must be 0, or at least {MIN_STALE_SECONDS:g}")
 
@@ -202,8 +193,6 @@ def _placed(
         upstream=replace(
             upstream,
             token_file=place(upstream.token_file),
-            certificate=place(upstream.certificate),
-            key=place(upstream.key),
             ca_file=place(upstream.ca_file),
         ),
         guest=replace(loaded.guest, listener=listeners),

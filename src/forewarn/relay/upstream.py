@@ -2,7 +2,7 @@
 
 A replica that answered last is asked first the next time. Each address of a replica's name is tried
 by itself, so that one that is dead holds nothing up for longer than CONNECT_SECONDS. What the host
-is known by, its token or its certificate, is read again whenever its file changes.
+is known by, its token, is read again whenever its file changes.
 
 A request for news waits at the replica, for a minute or so. Whether the path to it still works is
 the system's to notice: it probes an idle connection, and ends one whose probes nobody answers.
@@ -75,16 +75,7 @@ class Credentials:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
-        self._files = [
-            Path(name)
-            for name in (
-                settings.token_file,
-                settings.certificate,
-                settings.key,
-                settings.ca_file,
-            )
-            if name
-        ]
+        self._files = [Path(name) for name in (settings.token_file, settings.ca_file) if name]
         self._read_at: tuple[tuple[int, int, int], ...] = ()
         self._context: ssl.SSLContext | None = None
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -101,7 +92,7 @@ class Credentials:
         except SecretUnusable as error:
             raise UpstreamFailed(str(error)) from error
         except OSError as error:  # an SSLError is one too
-            where = error.filename or "upstream.certificate, upstream.key or upstream.ca_file"
+            where = error.filename or "upstream.ca_file"
             message = f"{where} cannot be used: {error.strerror or error}"
             raise UpstreamFailed(message) from error
 
@@ -109,12 +100,8 @@ class Credentials:
         settings = self._settings
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if settings.certificate:
-            context.load_cert_chain(settings.certificate, settings.key or None)
-        headers: tuple[tuple[bytes, bytes], ...] = ()
-        if settings.token_file:
-            token = secret_files.host_token(Path(settings.token_file))
-            headers = ((b"Authorization", b"Bearer " + token.encode()),)
+        token = secret_files.host_token(Path(settings.token_file))
+        headers = ((b"Authorization", b"Bearer " + token.encode()),)
         self._context, self.headers = context, headers
 
     def context(self, replica: ReplicaAddress) -> ssl.SSLContext | None:
