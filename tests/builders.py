@@ -22,7 +22,7 @@ from forewarn.maintenance.model import (
     Snapshot,
     key,
 )
-from forewarn.maintenance.working_set import Decision
+from forewarn.maintenance.transitions import Decision
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ RETIRED = re.compile(
     "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
     "dealing|desk|draft|errands|hands|ledger|looking|opening|pace|parting|prefer|rate|reading|"
     "retired|roster|runs|sentences|snapshots|statements|steering|steps|strangers|tally|"
-    "telling|terms|turns|view|vitals|waiting|watched|words|world|writing"
+    "telling|terms|turns|view|vitals|waiting|watched|words|working_set|world|writing"
 )
 """What modules were once called, before the names of docs/architecture.md."""
 

@@ -63,7 +63,7 @@ def forget_fencing() -> None:
     import msgspec
 
     from forewarn.connectors import task_process
-    from forewarn.maintenance import decide, model, working_set
+    from forewarn.maintenance import decide, model, transitions
     from forewarn.store import queries
 
     def claimable(
@@ -73,12 +73,12 @@ def forget_fencing() -> None:
         statement = queries._select_operations().where(queries._to_carry_out).limit(limit)
         return self._operations(statement)
 
-    def claim(on: working_set.WorkingSet, operations: Iterable[str], *more: Any) -> Iterable[str]:
+    def claim(on: transitions.Transitions, operations: Iterable[str], *more: Any) -> Iterable[str]:
         for name in operations:
             on.put(msgspec.structs.replace(on.named(name), lease_until=None))
         return whole_claim(on, operations, *more)
 
-    def claimed(self: working_set.WorkingSet, operation_id: str, attempt: int) -> model.Operation:
+    def claimed(self: transitions.Transitions, operation_id: str, attempt: int) -> model.Operation:
         assert attempt
         return self.named(operation_id)
 
@@ -92,7 +92,7 @@ def forget_fencing() -> None:
     runs: Any = task_process.TaskRuns
     whole_make, runs._make = runs._make, make
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
-    working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
+    transitions.Transitions.claimed = claimed  # type: ignore[method-assign]
 
 
 def forget_holds() -> None:
@@ -151,57 +151,57 @@ def forget(verb: str, only: str = "") -> None:
 
 def forget_walks() -> None:
     """Walk on after a step that did not end well, without an operator's word."""
-    from forewarn.maintenance import working_set
+    from forewarn.maintenance import transitions
 
-    def pause(_: working_set.WorkingSet, __: object, ___: str) -> None:
+    def pause(_: transitions.Transitions, __: object, ___: str) -> None:
         pass
 
-    working_set.WorkingSet.pause_rolling_update = pause  # type: ignore[assignment]  # the break
+    transitions.Transitions.pause_rolling_update = pause  # type: ignore[assignment]  # the break
 
 
 def forget_domains() -> None:
     """Let all update domains of a scope be announced, and be down, at once."""
-    from forewarn.maintenance import invariants, working_set
+    from forewarn.maintenance import invariants, transitions
 
-    def elsewhere(_: working_set.WorkingSet, __: object, ___: object) -> None:
+    def elsewhere(_: transitions.Transitions, __: object, ___: object) -> None:
         return None
 
     def unchecked(_: object) -> None:
         pass
 
-    working_set.WorkingSet._first_elsewhere = elsewhere  # type: ignore[assignment]  # the break
+    transitions.Transitions._first_elsewhere = elsewhere  # type: ignore[assignment]  # the break
     invariants._check_domains = unchecked
 
 
 def forget_queue() -> None:
     """Announce what takes an update domain while another is announced."""
-    from forewarn.maintenance import working_set
+    from forewarn.maintenance import transitions
 
-    def ahead(_: working_set.WorkingSet, __: object) -> None:
+    def ahead(_: transitions.Transitions, __: object) -> None:
         return None
 
-    working_set.WorkingSet._ahead = ahead  # type: ignore[assignment]  # the break
+    transitions.Transitions._ahead = ahead  # type: ignore[assignment]  # the break
 
 
 def forget_failures() -> None:
     """Let a failure leave nothing down."""
-    from forewarn.maintenance import working_set
+    from forewarn.maintenance import transitions
 
-    def await_(self: working_set.WorkingSet, operation: Any, awaited: tuple[str, ...]) -> None:
+    def await_(self: transitions.Transitions, operation: Any, awaited: tuple[str, ...]) -> None:
         whole(self, operation, () if operation.status == "Failed" else awaited)
 
-    whole = working_set.WorkingSet._await
-    working_set.WorkingSet._await = await_  # type: ignore[method-assign]  # the break
+    whole = transitions.Transitions._await
+    transitions.Transitions._await = await_  # type: ignore[method-assign]  # the break
 
 
 def forget_returns() -> None:
     """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import decide, model, working_set
+    from forewarn.maintenance import decide, model, transitions
 
-    def asked_again(self: working_set.WorkingSet, _: object, __: str) -> model.Sighting:
+    def asked_again(self: transitions.Transitions, _: object, __: str) -> model.Sighting:
         return model.Sighting(asked_at=self.now, version="2020-07-01")
 
-    working_set.WorkingSet._asked_again = asked_again  # type: ignore[assignment]  # the break
+    transitions.Transitions._asked_again = asked_again  # type: ignore[assignment]  # the break
     decide.has_returned = lambda operation, _: bool(operation.awaited)
 
 

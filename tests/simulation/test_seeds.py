@@ -28,7 +28,7 @@ from forewarn.maintenance import (
     notice,
     rollout,
     time_windows,
-    working_set,
+    transitions,
 )
 from forewarn.maintenance.model import Changes, HostState, Operation, Refused, Sighting
 from forewarn.store import sqlite
@@ -163,18 +163,18 @@ def broken(place: Any, name: str, other: Any) -> Iterator[None]:
         setattr(place, name, sound)
 
 
-def never_in_the_way(self: working_set.WorkingSet, operation: Any) -> None:
+def never_in_the_way(self: transitions.Transitions, operation: Any) -> None:
     return None
 
 
-def nobody_after_failures(self: working_set.WorkingSet, operation: Any, awaited: Any) -> None:
+def nobody_after_failures(self: transitions.Transitions, operation: Any, awaited: Any) -> None:
     await_(self, operation, () if operation.status is EventStatus.FAILED else awaited)
 
 
-await_ = working_set.WorkingSet._await
+await_ = transitions.Transitions._await
 
 
-def unasked(self: working_set.WorkingSet, operation: Any, name: str) -> Sighting:
+def unasked(self: transitions.Transitions, operation: Any, name: str) -> Sighting:
     return Sighting(asked_at=self.now, version="2020-07-01")
 
 
@@ -182,7 +182,7 @@ def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
     return notice.whole_seconds(asked)
 
 
-def forgetful(self: working_set.WorkingSet) -> None:
+def forgetful(self: transitions.Transitions) -> None:
     return None
 
 
@@ -205,7 +205,7 @@ def at_any_time(self: ServiceClock) -> bool:
     return True
 
 
-def not_given_back(bench: working_set.WorkingSet, cause: Any) -> list[str]:
+def not_given_back(bench: transitions.Transitions, cause: Any) -> list[str]:
     return []
 
 
@@ -219,7 +219,7 @@ def unlisted(*_: Any) -> Any:
     return None
 
 
-def as_of_now(working: working_set.WorkingSet, scopes: Any) -> list[str]:
+def as_of_now(working: transitions.Transitions, scopes: Any) -> list[str]:
     for name in scopes:
         working.scopes[name] = msgspec.structs.replace(working.scopes[name], asked_at=working.now)
     return []
@@ -295,12 +295,12 @@ def play_all() -> None:
 @pytest.mark.parametrize(
     ("place", "name", "other", "told"),
     [
-        (working_set.WorkingSet, "_obstacle", never_in_the_way, "are down"),
-        (working_set.WorkingSet, "_ahead", never_in_the_way, "is announced although"),
-        (working_set.WorkingSet, "_await", nobody_after_failures, "nobody has acknowledged"),
-        (working_set.WorkingSet, "_asked_again", unasked, "has not asked again"),
+        (transitions.Transitions, "_obstacle", never_in_the_way, "are down"),
+        (transitions.Transitions, "_ahead", never_in_the_way, "is announced although"),
+        (transitions.Transitions, "_await", nobody_after_failures, "nobody has acknowledged"),
+        (transitions.Transitions, "_asked_again", unasked, "has not asked again"),
         (
-            working_set.WorkingSet,
+            transitions.Transitions,
             "continue_rolling_updates",
             forgetful,
             "not on the attention list",

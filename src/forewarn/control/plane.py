@@ -54,7 +54,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.rollout import Ask, Footprint, RolloutOrderKind, Stop, UnitNews, Wait
 from forewarn.maintenance.rollout_model import Rollout, RolloutUnit
-from forewarn.maintenance.working_set import Decision, WorkingSet
+from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 
@@ -716,7 +716,7 @@ class Plane:
 
     def _end(
         self,
-        command: Callable[Concatenate[WorkingSet, str, P], Iterable[str]],
+        command: Callable[Concatenate[Transitions, str, P], Iterable[str]],
         operation: str,
         *args: P.args,
         **kwargs: P.kwargs,
@@ -737,7 +737,7 @@ class Plane:
         self,
         unit: UnitOfWork,
         snapshot: Snapshot,
-        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Work[Operations]:
@@ -748,7 +748,7 @@ class Plane:
         self,
         unit: UnitOfWork,
         snapshot: Snapshot,
-        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:

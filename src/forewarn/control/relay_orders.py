@@ -15,7 +15,7 @@ from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.maintenance import decide, notice, relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Snapshot
 from forewarn.maintenance.relays import Relay, RelayToken
-from forewarn.maintenance.working_set import Decision, WorkingSet
+from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.vocabulary import ErrorCode
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ class Decide(Protocol):
         self,
         unit: UnitOfWork,
         snapshot: Snapshot,
-        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:
@@ -129,7 +129,7 @@ def record_stall(host: str, length: timedelta) -> RelayOrder[int]:
             return Work(0)  # nothing starts, and NotBefore moves on already
         new = _new_hold(host, unit.now - length, unit.now)
 
-        def pause(working: WorkingSet) -> list[str]:
+        def pause(working: Transitions) -> list[str]:
             held = decide.place_hold(working, new)
             decide.release_hold(working, new)
             return held

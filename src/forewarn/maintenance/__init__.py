@@ -8,7 +8,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     lifecycle    the transitions of an operation, as one table
     notice       the least notice of each type, and when NotBefore may be
     decide       the commands, decide(snapshot, command, now, mint), and wakeup_at(operation)
-    working_set  what one decision reads and replaces; whether an operation may start
+    transitions  whether an operation is announced, starts, waits or ends, by that table
     planner      what a request becomes
     host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts

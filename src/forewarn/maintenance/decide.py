@@ -1,7 +1,7 @@
 """What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
 
 Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
-a refused command changes nothing. A command is a function from a working set to the ids of the
+a refused command changes nothing. A command is a function from the transitions to the ids of the
 operations that it was about: a call of one of the functions below `decide`, whose names are verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
@@ -37,7 +37,7 @@ from forewarn.maintenance.model import (
     listed,
     unseen,
 )
-from forewarn.maintenance.working_set import MAX_OUTCOME, Decision, WorkingSet, start_order
+from forewarn.maintenance.transitions import MAX_OUTCOME, Decision, Transitions, start_order
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
@@ -55,8 +55,8 @@ NO_REASON = "nobody knows whether it was carried out"
 
 NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 
-Command = Callable[[WorkingSet], Iterable[str]]
-"""Something asked or reported: decides it in a working set, and returns the ids of the operations
+Command = Callable[[Transitions], Iterable[str]]
+"""Something asked or reported: decides it by the transitions, and returns the ids of the operations
 that it was about."""
 
 replace = msgspec.structs.replace
@@ -121,14 +121,14 @@ def decide(
     It looks at nothing but the snapshot, which stays as it is; `mint` returns a new GUID at each
     call, for events that are announced.
     """
-    working = WorkingSet(snapshot, now, mint, policy, sighting)
+    working = Transitions(snapshot, now, mint, policy, sighting)
     return working.decision(command(working))
 
 
 # The commands.
 
 
-def request_maintenance(working: WorkingSet, request: planner.Request, number: int) -> list[str]:
+def request_maintenance(working: Transitions, request: planner.Request, number: int) -> list[str]:
     """An operator asks for maintenance; the number is unused so far."""
     maintenance, steps = planner.plan(working.snapshot, request, number=number, now=working.now)
     for ordinal, step in enumerate(steps, 1):
@@ -142,7 +142,7 @@ def request_maintenance(working: WorkingSet, request: planner.Request, number: i
 
 
 def _check_policy(
-    working: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
+    working: Transitions, steps: list[planner.PlannedOperation], request: planner.Request
 ) -> None:
     off = {scope for step in steps for scope in working.off(step)}
     if off and not (request.without_notice or request.no_notice):
@@ -163,7 +163,7 @@ def _check_policy(
 
 
 def _make_way(
-    working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
+    working: Transitions, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> None:
     """Cancel what has not started for the same machines, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
@@ -181,7 +181,7 @@ def _make_way(
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def resume_rolling(working: WorkingSet, number: int, by: str = "") -> list[str]:
+def resume_rolling(working: Transitions, number: int, by: str = "") -> list[str]:
     """An operator resumes the paused rolling updates of a maintenance."""
     maintenance = working.maintenances.get(number)
     updates = maintenance.rolling_updates if maintenance else ()
@@ -202,7 +202,7 @@ def resume_rolling(working: WorkingSet, number: int, by: str = "") -> list[str]:
 
 
 def approve_events(
-    working: WorkingSet, event_ids: Collection[str], approval: Approval, scope: str | None
+    working: Transitions, event_ids: Collection[str], approval: Approval, scope: str | None
 ) -> list[str]:
     """A guest or an operator approves events: all of them or, if one is unknown, none.
 
@@ -238,7 +238,7 @@ def approve_events(
 
 
 def cancel_operations(
-    working: WorkingSet, operations: Collection[str], reason: str, number: int | None = None
+    working: Transitions, operations: Collection[str], reason: str, number: int | None = None
 ) -> Collection[str]:
     """An operator cancels operations that have not started.
 
@@ -263,7 +263,7 @@ def cancel_operations(
 
 
 def recall_maintenances(
-    working: WorkingSet, numbers: Iterable[int], reason: str
+    working: Transitions, numbers: Iterable[int], reason: str
 ) -> Collection[str]:
     """A rollout takes back what has not started of its maintenances; the rest goes on."""
     concerned: list[str] = []
@@ -276,7 +276,7 @@ def recall_maintenances(
     return concerned
 
 
-def advance_time(working: WorkingSet, ids: Iterable[str] | None = None) -> list[str]:
+def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list[str]:
     """Time has passed: start whatever is due of these operations; None for all of the snapshot."""
     ids = working.operations if ids is None else ids
     due = [
@@ -299,7 +299,7 @@ def advance_time(working: WorkingSet, ids: Iterable[str] | None = None) -> list[
     return [operation.id for operation in due]
 
 
-def _give_up(working: WorkingSet, operation: Operation) -> None:
+def _give_up(working: Transitions, operation: Operation) -> None:
     """Fail an operation whose machines did not come back in time; look a last time before."""
     working.look_for_returns(operation)
     operation = working.operations[operation.id]
@@ -311,7 +311,7 @@ def _give_up(working: WorkingSet, operation: Operation) -> None:
         working.end(operation, Trigger.FAIL, f"{operation.outcome}\n{outcome}".strip())
 
 
-def record_returns(working: WorkingSet, operations: Collection[str]) -> Collection[str]:
+def record_returns(working: Transitions, operations: Collection[str]) -> Collection[str]:
     """Awaited machines of these operations may be back: they asked, or left the fleet."""
     for operation_id in operations:
         operation = working.named(operation_id)
@@ -320,7 +320,7 @@ def record_returns(working: WorkingSet, operations: Collection[str]) -> Collecti
     return operations
 
 
-def place_hold(working: WorkingSet, hold: Hold) -> list[str]:
+def place_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator places a hold."""
     for other in working.holds:
         if (other.kind, other.name) == (hold.kind, hold.name):
@@ -338,7 +338,7 @@ def place_hold(working: WorkingSet, hold: Hold) -> list[str]:
     return [operation.id for operation in covered]
 
 
-def release_hold(working: WorkingSet, hold: Hold) -> list[str]:
+def release_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator releases a hold, by its kind and name; its `by` is who releases it."""
     found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
@@ -351,7 +351,7 @@ def release_hold(working: WorkingSet, hold: Hold) -> list[str]:
 
 
 def postpone_operations(
-    working: WorkingSet, operations: Collection[str], asked: datetime, by: str = ""
+    working: Transitions, operations: Collection[str], asked: datetime, by: str = ""
 ) -> Collection[str]:
     """An operator moves operations later, all or none."""
     for operation_id in operations:
@@ -383,7 +383,7 @@ def postpone_operations(
 
 
 def acknowledge_failures(
-    working: WorkingSet, operations: Collection[str], by: str
+    working: Transitions, operations: Collection[str], by: str
 ) -> Collection[str]:
     """An operator acknowledges failed operations, all or none."""
     for operation_id in operations:
@@ -401,7 +401,7 @@ def acknowledge_failures(
     return operations
 
 
-def extend_notices(working: WorkingSet, length: timedelta) -> list[str]:
+def extend_notices(working: Transitions, length: timedelta) -> list[str]:
     """Guests could not read their documents for so long: what is Scheduled moves later by it."""
     about = [o for o in working.operations.values() if o.pending and not o.silent]
     for operation in about:
@@ -418,7 +418,7 @@ def extend_notices(working: WorkingSet, length: timedelta) -> list[str]:
     return [operation.id for operation in about]
 
 
-def record_requests(working: WorkingSet, scopes: Iterable[str]) -> list[str]:
+def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
     """Machines of these scopes (keys) asked; a clock that was set back makes it no earlier."""
     for name in scopes:
         scope = working.scopes[name]
@@ -428,7 +428,7 @@ def record_requests(working: WorkingSet, scopes: Iterable[str]) -> list[str]:
 
 
 def claim_tasks(
-    working: WorkingSet, operations: Collection[str], executor: str, lease: timedelta
+    working: Transitions, operations: Collection[str], executor: str, lease: timedelta
 ) -> Collection[str]:
     """An executor claims Started operations for the length of a lease."""
     for operation_id in operations:
@@ -456,7 +456,7 @@ def claim_tasks(
 
 
 def renew_lease(
-    working: WorkingSet, operation_id: str, attempt: int, lease: timedelta
+    working: Transitions, operation_id: str, attempt: int, lease: timedelta
 ) -> list[str]:
     """An executor is still at work on the attempt that it claimed, and extends its lease."""
     operation = working.claimed(operation_id, attempt)
@@ -465,7 +465,7 @@ def renew_lease(
 
 
 def release_leases(
-    working: WorkingSet, operations: Collection[str], heir: str = ""
+    working: Transitions, operations: Collection[str], heir: str = ""
 ) -> Collection[str]:
     """The executors of these operations are known to be gone: anyone may claim them at once.
 
@@ -480,7 +480,7 @@ def release_leases(
 
 
 def finish_task(
-    working: WorkingSet,
+    working: Transitions,
     operation_id: str,
     attempt: int,
     *,
@@ -504,7 +504,7 @@ def finish_task(
 
 
 def report_unknown_outcome(
-    working: WorkingSet, operation_id: str, attempt: int, message: str
+    working: Transitions, operation_id: str, attempt: int, message: str
 ) -> list[str]:
     """An executor reports that nobody knows whether an operation was carried out."""
     operation = working.claimed(operation_id, attempt)
@@ -519,7 +519,9 @@ def may_be_known_to(operation: Operation, executor: str) -> bool:
     return bool(operation.outcome_unknown) and claimed
 
 
-def resolve_outcome(working: WorkingSet, operation_id: str, verdict: Verdict, by: str) -> list[str]:
+def resolve_outcome(
+    working: Transitions, operation_id: str, verdict: Verdict, by: str
+) -> list[str]:
     """An operator records the result of an operation whose outcome is unknown."""
     operation = working.named(operation_id)
     if not operation.outcome_unknown:
@@ -542,7 +544,7 @@ def resolve_outcome(working: WorkingSet, operation_id: str, verdict: Verdict, by
 
 
 def _record_end(
-    working: WorkingSet,
+    working: Transitions,
     operation: Operation,
     trigger: Trigger,
     outcome: str,

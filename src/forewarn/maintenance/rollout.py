@@ -39,7 +39,7 @@ from forewarn.maintenance.rollout_model import (
     UnitState,
 )
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.working_set import start_order
+from forewarn.maintenance.transitions import start_order
 from forewarn.vocabulary import ErrorCode, EventStatus, TargetKind
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)

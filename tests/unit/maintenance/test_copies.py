@@ -1,6 +1,6 @@
 """A copy knows what became other than it was, and nothing else."""
 
-from forewarn.maintenance.working_set import TrackedDict
+from forewarn.maintenance.transitions import TrackedDict
 
 
 def test_what_was_written_anew_or_otherwise_is_told_in_the_order_of_writing() -> None:

@@ -8,7 +8,7 @@ import pytest
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import decide, invariants
 from forewarn.maintenance.model import AuditAction, Intervention, Queueing, Refused, Verdict
-from forewarn.maintenance.working_set import MAX_OUTCOME
+from forewarn.maintenance.transitions import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT

@@ -1,8 +1,9 @@
-"""The working set of one decision: the snapshot's values, and what became of them.
+"""The transitions of one decision: whether an operation is announced, may start, and how it ends.
 
-`decide` says what follows from a command; the working set does the steps that several commands
-share, each by the table of transitions: announce, start or wait, hold, end, and continue a rolling
-update. It changes nothing but itself, and `decision` returns what is new.
+`decide` says what follows from a command; `Transitions` has the values that one decision reads and
+replaces, and does the steps that several commands share, each by the table of `lifecycle`:
+announce or queue, start or wait, hold, end, and continue a rolling update. It changes nothing but
+itself, and `decision` returns what is new.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +59,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(eq=False, repr=False)
-class WorkingSet:
+class Transitions:
     """One decision in progress; the first five fields are the arguments of `decide.decide`."""
 
     snapshot: model.Snapshot
