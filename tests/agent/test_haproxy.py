@@ -58,11 +58,12 @@ class Balancer:
 
 
 class Counting(HaproxyAction):
-    """Tells when it has counted sessions."""
+    """Tells when it has counted sessions, and when it begins to wait for the server's checks."""
 
     def __init__(self, usual: Action[HaproxySettings]) -> None:
         super().__init__(usual.run, usual.settings)
         self.counted = threading.Event()
+        self.waits = threading.Event()
         self.first: Callable[[], None] = lambda: None
         """What happens just before it counts."""
 
@@ -71,6 +72,10 @@ class Counting(HaproxyAction):
         left = super()._sessions()
         self.counted.set()
         return left
+
+    def _wait_until_up(self) -> None:
+        self.waits.set()
+        super()._wait_until_up()
 
 
 @pytest.fixture
@@ -138,9 +143,10 @@ def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balance
     done = balancer.done("checked")
     done.prepare()
     balancer.action("checked")._ask("set server web/checked health down")
-    begun = done.begin(undo=True)
-    while balancer.state("checked") != "ready":
-        begun.run.wait(0.01)
+    done.turn()
+    action = done.action = Counting(done.action)
+    begun = done.begin()
+    assert action.waits.wait(30)
     assert begun.stop() == "cut HAProxy's checks still find web/checked down"
 
 
@@ -168,7 +174,7 @@ def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> 
     site.hold.clear()
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(10)
+        assert site.arrived.wait(30)
         begun = balancer.done().begin()
         while balancer.state() != "drain":
             begun.run.wait(0.01)
@@ -184,11 +190,11 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
     site.hold.clear()
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(10)
+        assert site.arrived.wait(30)
         done = balancer.done()
         action = done.action = Counting(done.action)
         begun = done.begin()
-        assert action.counted.wait(10)
+        assert action.counted.wait(30)
         assert begun.stop() == "cut sessions left: 1"
         site.hold.set()
         asking.communicate()

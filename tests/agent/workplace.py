@@ -93,15 +93,15 @@ class Done:
         return self.action.act()
 
     def recover(self) -> str:
-        self._turn()
+        self.turn()
         return self.action.act()
 
     def begin(self, *, undo: bool = False) -> "Begun":
         if undo:
-            self._turn()
+            self.turn()
         return Begun(self.run, self.action.act)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Go on with a run that undoes it, with what was noted."""
         self.run = self._run_of(undo=True)
         self.action = action.load(self.run)
