@@ -69,7 +69,11 @@ class Production:
             name: self._replica(number, name, url) for number, name in enumerate(NAMES)
         }
         for replica in self.replicas.values():
-            replica.start()
+            os.environ["STATE_DIRECTORY"] = str(replica.folder)  # simulated hosts are kept there
+            try:
+                replica.start()
+            finally:
+                del os.environ["STATE_DIRECTORY"]
             running.callback(_end, replica)
 
     def _replica(self, number: int, name: str, url: str) -> Running:
