@@ -52,6 +52,13 @@ class Machine:
         program.chmod(0o755)
         assert Path(forewarn.__file__).parent != packages / "forewarn"
 
+    def bring_dependencies(self) -> None:
+        """Copy what the package needs into the environment, which then stands on its own."""
+        (pointer,) = self.environment.glob("lib/python*/site-packages/dependencies.pth")
+        pointer.unlink()
+        away = shutil.ignore_patterns("forewarn*", "_*forewarn*", "__pycache__")
+        shutil.copytree(DEPENDENCIES, pointer.parent, ignore=away, dirs_exist_ok=True)
+
     def clear(self) -> None:
         """Leave nothing but the environment, and no users."""
         for folder in ("etc", "var"):
