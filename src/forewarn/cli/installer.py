@@ -82,15 +82,19 @@ def _surroundings(component: Component, shipped: dict[str, str], root: Path) -> 
 
 
 def _users(root: Path) -> dict[str, str]:
-    """Return the comment of each user."""
+    """Return the comment of each user.
+
+    The file comes last: while a unit runs, systemd tells of its user, but not the comment.
+    """
+    users: dict[str, str] = {}
     if root == Path("/"):
         import pwd  # POSIX only
 
-        return {user.pw_name: user.pw_gecos for user in pwd.getpwall()}
+        users = {user.pw_name: user.pw_gecos for user in pwd.getpwall()}
     file = root / "etc" / "passwd"
     lines = file.read_text().splitlines() if file.is_file() else []
     rows = (line.split(":") for line in lines if line.count(":") == 6)
-    return {row[0]: row[4] for row in rows}
+    return users | {row[0]: row[4] for row in rows}
 
 
 def _environment(root: Path) -> Environment:
