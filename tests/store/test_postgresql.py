@@ -574,8 +574,11 @@ def test_a_database_that_is_not_ours_or_not_safe_is_refused(
     url: str, tmp_path: Path, statement: str, fault: str
 ) -> None:
     server().sql(statement, "troubled")
-    with pytest.raises(StoreUnusable) as refused:
-        save(postgresql.open_store(url), Changes(scopes=(WEB,)))
+    with (
+        pytest.raises(StoreUnusable) as refused,
+        contextlib.closing(postgresql.open_store(url)) as opened,
+    ):
+        save(opened, Changes(scopes=(WEB,)))
     assert fault in str(refused.value)
     assert "\n" not in str(refused.value)
 
