@@ -17,7 +17,7 @@ PRELOADED = ("forewarn.client.sync", "forewarn.maintenance.fleet", "forewarn.ser
 """What most commands import when they run."""
 
 _forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload(["__main__", __name__, *PRELOADED, "typer._adapters"])
+_forking.set_forkserver_preload(["__main__", __name__, *PRELOADED])
 
 
 def call(
