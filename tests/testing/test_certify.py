@@ -23,8 +23,8 @@ SCENARIOS = {scenario.name: scenario for scenario in certify.SCENARIOS}
 NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
-SHORT = 5.0
-"""Patience with handlers that do nothing: they poll three times a second."""
+SHORT = 12.0
+"""Patience with a handler that does nothing: it polls three times a second once it has started."""
 
 
 def judged(fault: str, *names: str, patience: float = certify.PATIENCE_SECONDS) -> list[Result]:

@@ -410,9 +410,11 @@ class Service:
             try:
                 read()
             except SecretUnusable as error:
-                _log.error(f"{what} stays as it was", why=str(error))
+                _log.error(
+                    f"could not read {what} again: the old value stays in use", why=str(error)
+                )
             else:
-                _log.info(f"{what} was read again")
+                _log.info(f"read {what} again")
 
     def _read_token(self) -> None:
         if self._settings.operator.listen:
