@@ -24,18 +24,15 @@ MARKED = {
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 
-def ways() -> list[object]:
-    """Return each block that installs, by the heading that it stands below."""
-    found: list[object] = []
-    for section in re.split(r"(?m)^##+ ", TEXT):
-        way = section.partition("\n")[0]
-        blocks = [text for text in pages.blocks(PAGE, "sh") if text in section]
-        found += [
-            pytest.param(way, text, marks=MARKED.get(way, ()), id=f"{way.split()[-1]}-{number}")
-            for number, text in enumerate(block for block in blocks if " install " in block)
-            if "'forewarn[server]'" in text
-        ]
-    return found
+def ways() -> list[tuple[str, str]]:
+    """Return each block that installs, with the heading that it stands below."""
+    sections = re.split(r"(?m)^### ", TEXT.partition("\n## Under systemd")[0])[1:]
+    return [
+        (section.partition("\n")[0], text)
+        for section in sections
+        for text in pages.blocks(PAGE, "sh")
+        if text in section
+    ]
 
 
 def dependencies() -> set[str]:
@@ -54,12 +51,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_way_is_run() -> None:
-    assert len(ways()) == TEXT.count(" install 'forewarn[server]'\n") + TEXT.count(
-        " --python /usr/bin/python3 'forewarn[server]'\n"
-    )
+    assert [way for way, _ in ways()] == ["A virtual environment", "pipx", "pipx", "uv", "uv"]
 
 
-@pytest.mark.parametrize(("way", "text"), ways())
+@pytest.mark.parametrize(
+    ("way", "text"), [pytest.param(*each, marks=MARKED.get(each[0], ())) for each in ways()]
+)
 def test_a_way_leads_to_a_program_that_runs(
     way: str, text: str, wheel: Path, tmp_path: Path
 ) -> None:
