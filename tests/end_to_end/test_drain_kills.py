@@ -24,6 +24,8 @@ FEW, MANY = 3, 12
 LIFE_SECONDS = 1.5
 """The longest life: a whole drain takes a few seconds, mostly its looks at the host."""
 
+pytestmark = pytest.mark.timeout(300)  # starts and ends beside whatever else runs
+
 END_SECONDS = 90
 """From the last start to the end: with an operator's word, if the reboot was in doubt."""
 
