@@ -253,11 +253,14 @@ def test_a_machine_that_moves_where_nobody_knows_is_given_to_the_relay_that_hear
     replica.ask("web-0", event_type=EventType.REDEPLOY)
     assert hub.claim("h9", "", "10.0.0.10") is None  # it has not started to move
     attempt = replica.start()
+    position = hub.position
     assert hub.claim("h9", "", "10.0.0.99") is None
     assert hub.claim("h9", "other", "10.0.0.10") is None
-    body = hub.claim("h9", "", "10.0.0.10")
+    assert hub.claim("h9", "", "10.0.0.10") is not None
+    body = hub.news("h9", position)  # at once, though no change has come to the outbox
     assert body is not None
     target.apply(body)
+    assert hub.news("h9", position) is None
     assert list(target.machines) == ["web-0"]
     assert hub.machine("h9", "web-0") is not None
     gone = Outcome(succeeded=True, message="", hosts={"web-0": "h8"})

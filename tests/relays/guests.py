@@ -47,6 +47,8 @@ class Machine:
         """When it sent approvals of each event."""
         self._guest = guest
         self._ends = threading.Event()
+        self.polling = threading.Lock()
+        """Held while a poll is under way."""
         self._thread = network.on_thread_in(guest, self._run)
 
     def last(self) -> Poll | None:
@@ -81,10 +83,11 @@ class Machine:
 
     def _run(self) -> None:
         while not self._ends.wait(POLL_SECONDS):
-            began = time.time()
-            status, body, age, error = _ask("GET", None, ANSWER_SECONDS)
-            document = json.loads(body) if status == 200 else {}
-            self.polls.append(Poll(began, time.time(), status, document, age, error))
+            with self.polling:
+                began = time.time()
+                status, body, age, error = _ask("GET", None, ANSWER_SECONDS)
+                document = json.loads(body) if status == 200 else {}
+                self.polls.append(Poll(began, time.time(), status, document, age, error))
 
 
 def _ask(method: str, body: str | None, seconds: float) -> tuple[int, bytes, int, str]:

@@ -55,6 +55,8 @@ class _Host(msgspec.Struct):
     waiting: "dict[asyncio.Future[bool], None]" = {}
     awaited: tuple[str, ...] = ()
     """Machines whose waiting requests the relay is to answer at once."""
+    found: tuple[_Change, ...] = ()
+    """Machines that its relay has found there, with their scopes: no row of the outbox tells it."""
 
 
 class RelayHub:
@@ -302,12 +304,14 @@ class RelayHub:
         if sequence > self._sequence and self._alone:
             return self._snapshot(host)  # an older copy of the database was restored
         known = self._hosts.get(host)
-        if known is None or (known.latest <= sequence and not known.awaited):
+        if known is None or not (known.latest > sequence or known.awaited or known.found):
             return None
-        changed = [change for change, number in known.changed.items() if number > sequence]
-        if not changed and not known.awaited:
-            return None
+        found, known.found = known.found, ()
         awaited, known.awaited = known.awaited, ()
+        changed = [change for change, number in known.changed.items() if number > sequence]
+        changed += (change for change in found if change not in changed)
+        if not changed and not awaited:
+            return None
         return self._news(host, known, changed, snapshot=False, awaited=awaited)
 
     def is_behind(self, position: str) -> bool:
@@ -355,6 +359,8 @@ class RelayHub:
                 self._place(machine.key)
                 known = self._hosts[host]
                 changed: list[_Change] = [("machine", machine.key), ("scope", machine.scope)]
+                known.found = (*known.found, *changed)
+                _wake(known)
                 return self._news(host, known, changed, snapshot=False)
         return None
 
