@@ -7,8 +7,8 @@ from pathlib import Path
 
 from house import tree
 
-MAX_MODULES = 237
-MAX_LINES = 57_205
+MAX_MODULES = 229
+MAX_LINES = 52_970
 """The aim is 150 modules of 28,000 lines: lower these as the package shrinks."""
 
 RETIRED = re.compile(
