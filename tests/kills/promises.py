@@ -112,7 +112,8 @@ def _seen_waiting(journals: Journals, final: Final) -> dict[str, list[tuple[floa
         for entry in entries:
             for event in entry["document"]["Events"] if entry["what"] == "read" else ():
                 if event["EventStatus"] == "Scheduled":
-                    events[event["EventId"]].append((entry["began"], entry["at"]))
+                    true_from = entry["began"] - final.stale_seconds
+                    events[event["EventId"]].append((true_from, entry["at"]))
     for one in asked(journals, "request"):
         for operation in loads(one.entry["said"])["operations"] if one.status == 201 else ():
             if operation["status"] == "Scheduled":

@@ -41,7 +41,7 @@ _WINDOW = re.compile(
 
 
 class Span(msgspec.Struct, frozen=True, order=True, gc=False):
-    """From when until when; aware."""
+    """A time with a beginning and an end; both aware."""
 
     opens: datetime
     closes: datetime

@@ -63,7 +63,7 @@ class StateFile:
         head, _, body = data.partition(b"\n")
         words = head.decode("ascii", "replace").split(" ")
         if words[0] != MAGIC or len(words) < 2 or len(data) > MAX_BYTES:
-            raise StateUnusable(f"{self._path} is no file of a relay's")
+            raise StateUnusable(f"{self._path} was not written by a relay")
         if words[1] != str(FORMAT):
             message = f"{self._path} is of another release: its format is {words[1][:20]}"
             raise StateUnusable(f"{message}, and this release reads {FORMAT}")

@@ -188,7 +188,7 @@ def _give_to(group: str, path: Path) -> None:
         os.chown(path, -1, number)
     except PermissionError as error:
         raise SocketUnusable(
-            f"operator.socket_group: the service's user is no member of {group!r}, so it cannot "
+            f"operator.socket_group: the service's user does not belong to {group!r}, so it cannot "
             f"give the socket to it: add it ('usermod -aG {group} USER')"
         ) from error
     path.chmod(0o660)
