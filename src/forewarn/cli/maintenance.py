@@ -32,33 +32,12 @@ ClosesOption = Annotated[
     str | None,
     option("--closes", "TIME", "Cancel what has not started by this time. As --not-before."),
 ]
-DurationOption = Annotated[
-    str,
-    option(
-        "--duration",
-        "SPAN",
-        "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
-    ),
-]
-DescriptionOption = Annotated[
-    str | None,
-    option(
-        "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
-    ),
-]
 IndivisibleOption = Annotated[
     bool,
     flag(
         "--indivisible",
         "With --host: all its machines go down at once. "
         "Refused if they are in two update domains of a scope.",
-    ),
-]
-WithoutNoticeOption = Annotated[
-    bool,
-    flag(
-        "--without-notice",
-        "Go on even if some guests get no notice, because they never asked for events.",
     ),
 ]
 
@@ -73,10 +52,6 @@ ScopeOption = Annotated[
 HostOption = Annotated[
     list[str] | None,
     option("--host", "NAME", "All machines on this host, of any scope. Repeatable."),
-]
-TagOption = Annotated[
-    list[str] | None,
-    option("--tag", "KEY=VALUE", "The machines with this tag; repeated: with all of them."),
 ]
 SourceOption = Annotated[
     EventSource,
@@ -100,15 +75,15 @@ def schedule(
     *,
     scope: ScopeOption = None,
     host: HostOption = None,
-    tag: TagOption = None,
+    tag: rollout.TagOption = None,
     not_before: NotBeforeOption = None,
     opens: OpensOption = None,
     closes: ClosesOption = None,
-    duration: DurationOption = "-1",
-    description: DescriptionOption = None,
+    duration: rollout.DurationOption = "-1",
+    description: rollout.DescriptionOption = None,
     source: SourceOption = EventSource.PLATFORM,
     no_notice: NoNoticeOption = False,
-    without_notice: WithoutNoticeOption = False,
+    without_notice: rollout.WithoutNoticeOption = False,
     indivisible: IndivisibleOption = False,
     live_migration: LiveMigrationOption = False,
     to_host: ToHostOption = "",
