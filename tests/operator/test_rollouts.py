@@ -102,6 +102,17 @@ def test_a_rollout_of_machines_runs_to_its_end(client: Client, clock: ManualCloc
     assert listed["units"]["done"] == 2
 
 
+def test_a_request_that_is_sent_again_starts_no_second_rollout(client: Client) -> None:
+    first = start(client, machines=["web-0"], idempotency_key="k1")
+    again = start(client, machines=["WEB-0"], idempotency_key="k1")
+    assert again["rollout"]["number"] == first["rollout"]["number"]
+    start(client, machines=["web-1"], idempotency_key="k1", status=409)
+    start(client, machines=["web-1"], idempotency_key="k2")
+    start(client, machines=["web-2"])
+    start(client, machines=["web-2"])
+    assert len(client.get("/v1/rollouts")["rollouts"]) == 4
+
+
 def test_all_hosts_are_drained_and_rebooted(client: Client, clock: ManualClock) -> None:
     before = {host["name"]: host["boot_id"] for host in _hosts(client)}
     start(client, all_hosts=True)

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import output, times
+from forewarn import times
+from forewarn.cli import output
 from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, option
 from forewarn.vocabulary import AccessRole

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 
 import typer
 
-from forewarn.cli import events, operations, output, times
+from forewarn import times
+from forewarn.cli import events, operations, output
 from forewarn.cli.exits import ExitStatus, Failed, handled
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.options import JsonOption, flag

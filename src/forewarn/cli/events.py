@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
-from forewarn.cli import guest, operations, output, times
+from forewarn import times
+from forewarn.cli import guest, operations, output
 from forewarn.cli.operator import OperatorClient, asks
 from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
 from forewarn.vocabulary import EventStatus

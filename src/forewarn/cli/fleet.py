@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import fleet_file, output, times
+from forewarn import times
+from forewarn.cli import fleet_file, output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages, segment
 from forewarn.cli.options import argument, flag, option

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from forewarn.cli import output, times
+from forewarn import times
+from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 
 if TYPE_CHECKING:

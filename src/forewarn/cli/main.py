@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
+from forewarn import times
 from forewarn.cli import (
     accounts,
     agent,
@@ -253,6 +254,9 @@ def execute(arguments: Sequence[str]) -> int:
         for line in failed.message.splitlines():
             output.note(f"{NAME}: {line}")
         return failed.status
+    except times.InvalidTime as error:
+        output.note(_usage(typer.BadParameter(str(error))))
+        return ExitStatus.USAGE
     except typer.TyperException as error:
         output.note(_usage(error))
         return ExitStatus.USAGE

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from forewarn.cli import operations, output, rollout, times
+from forewarn import times
+from forewarn.cli import operations, output, rollout
 from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus

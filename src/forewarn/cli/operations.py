@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-from forewarn.cli import output, times
+from forewarn import times
+from forewarn.cli import output
 from forewarn.cli.operator import OperatorClient, asks_for_pages
 from forewarn.cli.options import option
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from forewarn.cli import times
+from forewarn import times
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from forewarn.cli import output, times
+from forewarn import times
+from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option

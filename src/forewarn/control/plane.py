@@ -556,8 +556,13 @@ class Plane:
 
     @_job
     def start_rollout(self, unit: UnitOfWork, wanted: Rollout) -> Work[Rollout]:
-        """Start a rollout; the answer is it, with its number."""
+        """Start a rollout; the answer is it, with its number.
+
+        One that was started already under its idempotency key is answered as it is now.
+        """
         known = unit.store.rollouts()
+        if (asked := rollout.granted(wanted, known.values())) is not None:
+            return Work(asked)
         number = max(known, default=0) + 1
         started = msgspec.structs.replace(
             wanted, number=number, requested_at=unit.now, changed_at=unit.now

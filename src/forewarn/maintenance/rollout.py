@@ -613,6 +613,26 @@ class RolloutOrderKind(StrEnum):
     """Give a unit that failed or was skipped another turn."""
 
 
+def granted(wanted: Rollout, known: Iterable[Rollout]) -> Rollout | None:
+    """Return the rollout that was started with the idempotency key of a request.
+
+    Raises:
+        Refused: It was another request (CONFLICT).
+    """
+    key = wanted.idempotency_key
+    found = next((one for one in known if key and one.idempotency_key == key), None)
+    if found is None:
+        return None
+    same = {unit.key for unit in wanted.units} == {unit.key for unit in found.units}
+    if not same or (wanted.task, wanted.policy) != (found.task, found.policy):
+        message = (
+            f"the idempotency key {key!r} was used for another request, rollout {found.number}: "
+            "choose a new one"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, rollout=found.number)
+    return found
+
+
 def order(rollout: Rollout, kind: RolloutOrderKind, unit: str, by: str, now: datetime) -> Rollout:
     """Return the rollout after an operator's order.
 

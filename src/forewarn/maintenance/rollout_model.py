@@ -160,6 +160,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who ordered something about it last."""
     changed_at: datetime
     """When its state changed last."""
+    idempotency_key: str = ""
+    """What its request was sent with; a request with an equal one means this rollout."""
 
     @property
     def unconfirmed(self) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated
 
+import msgspec
 import structlog
 from litestar.params import FromQuery, JSONBody, PathParameter
 
@@ -55,6 +56,7 @@ async def start_rollout(
     )
     caller.recorded = dry_run
     if not dry_run:
+        rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
         rollout = await backend.done(plane.start_rollout(rollout))
     return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=_view(rollout), forecast=forecast)

@@ -53,6 +53,7 @@ class RolloutRequest(Body, frozen=True, kw_only=True):
     drain: bool = True
     """For a Reboot: whether hosts that the connector can drain and reboot are drained."""
     policy: PolicyBody = PolicyBody()
+    idempotency_key: ShortText = ""
 
 
 class RolloutUnits(Value, frozen=True, kw_only=True):

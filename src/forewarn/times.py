@@ -7,13 +7,16 @@ with the documents of guests, the log of the service and the history.
 import re
 from datetime import UTC, datetime, timedelta
 
-import typer
-
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _MOMENT = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
+
+
+class InvalidTime(ValueError):  # noqa: N818 - a mistake of whoever typed it
+    """A text is not a time or a span; the message says what was expected."""
+
 
 LONGEST = timedelta(days=36_500)
 """A hundred years: no maintenance and no history is further off."""
@@ -24,14 +27,14 @@ def span(text: str) -> timedelta:
     match = _SPAN.fullmatch(f"{text}s" if text.isdecimal() else text or "none")
     if match is None:
         message = f"invalid span {text!r}: expected seconds, or a span such as 30s, 5m or 1h30m"
-        raise typer.BadParameter(message)
+        raise InvalidTime(message)
     try:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         read = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except (OverflowError, ValueError):  # int takes no more than 4,300 digits
         read = timedelta.max
     if read > LONGEST:
-        raise typer.BadParameter(f"invalid span {text[:40]!r}: longer than a hundred years")
+        raise InvalidTime(f"invalid span {text[:40]!r}: longer than a hundred years")
     return read
 
 
@@ -47,15 +50,15 @@ def moment(text: str) -> datetime | timedelta:
         read = None
     if match is None or read is None:
         message = f"invalid time {text!r}: expected RFC 3339, such as 2026-11-22T22:00:00Z, or +20m"
-        raise typer.BadParameter(message)
+        raise InvalidTime(message)
     if match["zone"] is None:
         message = f"invalid time {text!r}: no time zone; add Z for UTC, or an offset such as +02:00"
-        raise typer.BadParameter(message)
+        raise InvalidTime(message)
     try:
         return read.astimezone(UTC)
     except OverflowError as error:
         message = f"invalid time {text!r}: before the year 1 or after 9999 in UTC"
-        raise typer.BadParameter(message) from error
+        raise InvalidTime(message) from error
 
 
 def duration_seconds(text: str) -> int:
