@@ -243,6 +243,24 @@ def test_a_token_is_noted_at_its_first_use_and_the_older_one_is_void(
     assert replica.void == ["h0"]
 
 
+def test_a_new_token_of_a_relay_that_is_away_does_not_excuse_it(replica: RelayReplica) -> None:
+    replica.watch.host_of("d0")
+    replica.clock.advance(SECOND)
+    replica.token("d1")
+    assert [token.digest for token in replica.watch.tokens_of("h0")] == ["d0", "d1"]
+    away(replica)
+    assert [hold.name for hold in replica.holds()] == ["h0"]
+
+
+def test_a_relay_is_not_awaited_before_its_new_token_is_used(replica: RelayReplica) -> None:
+    done(replica.plane.order_relay(relay_orders.revoke_tokens("h0")))
+    assert replica.watch.tokens_of("h0") == []
+    replica.clock.advance(SECOND)
+    replica.token("d1")
+    away(replica)
+    assert replica.holds() == ()
+
+
 def test_a_stall_moves_the_notices_of_its_host_alone(replica: RelayReplica) -> None:
     replica.ask("web-1")
     replica.clock.advance(MINUTE)

@@ -368,7 +368,7 @@ def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) ->
         assert hub.waiting == 2
         replica.ask("web-0")
         found = [await changed, other.done()]
-        hub.wake()
+        hub.wake_all()
         found.append(await other)
         found.append(await hub.wait("h0", 0.0))
         many = [asyncio.ensure_future(hub.wait("h0", 30)) for _ in range(9)]
@@ -398,7 +398,7 @@ def test_the_relays_of_awaited_machines_are_told_and_nobody_else(replica: HubRep
         await asyncio.sleep(0)
         hub.ask_again(awaiting)
         told = [await waits[0], waits[1].done()]
-        hub.wake()
+        hub.wake_all()
         await waits[1]
         return told
 

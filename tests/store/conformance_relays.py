@@ -91,6 +91,12 @@ class Relays:
         with store.read() as reading:
             assert reading.relay_tokens() == {"a": late}
 
+    def test_tokens_are_found_by_their_hosts(self, store: Store) -> None:
+        save(store, Changes(relay_tokens=(token("a"), token("b", "h2"), token("c", "h3"))))
+        with store.read() as reading:
+            assert set(reading.relay_tokens(["h1", "h3", "h9"])) == {"a", "c"}
+            assert reading.relay_tokens([]) == {}
+
     def test_a_token_that_was_used_replaces_itself(self, store: Store) -> None:
         save(store, Changes(relay_tokens=(token("a"),)))
         used = token("a", used_at=NOW + MINUTE)

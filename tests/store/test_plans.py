@@ -75,6 +75,7 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "machines by key": lambda r: r.machines(["m1", "m2"]),
     "machines by scope": lambda r: r.machines_of(["web"]),
     "machines by host": lambda r: r.machines_on(["h1", ""]),
+    "relays' tokens by host": lambda r: r.relay_tokens(["h1", "h2"]),
     "operations by id": lambda r: r.operations(["0.1", "0.2"]),
     "operations by maintenance": lambda r: r.operations_of_maintenance(3),
     "operations by event": lambda r: r.operations_of_events(["E1"]),

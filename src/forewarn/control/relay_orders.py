@@ -44,21 +44,21 @@ def create_token(token: RelayToken) -> RelayOrder[RelayToken]:
 
     def order(unit: UnitOfWork, _: Decide) -> Work[RelayToken]:
         made = msgspec.structs.replace(token, created_at=unit.now)
-        void = relays.issue(unit.store.relay_tokens().values(), made)
+        void = relays.issue(unit.store.relay_tokens([made.host]).values(), made)
         return Work(made, Changes(relay_tokens=(made,), void_relay_tokens=void))
 
     return order
 
 
-def use_token(digest: str) -> RelayOrder[None]:
+def use_token(token: RelayToken) -> RelayOrder[None]:
     """Note that a token was used first: the one that it replaces is void."""
 
     def order(unit: UnitOfWork, _: Decide) -> Work[None]:
-        known = unit.store.relay_tokens()
-        token = known.get(digest)
-        if token is None or token.used_at is not None:
+        known = unit.store.relay_tokens([token.host])
+        stored = known.get(token.digest)
+        if stored is None or stored.used_at is not None:
             return Work(None)
-        used = msgspec.structs.replace(token, used_at=unit.now)
+        used = msgspec.structs.replace(stored, used_at=unit.now)
         void = relays.use(known.values(), used)
         return Work(None, Changes(relay_tokens=(used,), void_relay_tokens=void))
 
@@ -72,8 +72,7 @@ def revoke_tokens(host: str) -> RelayOrder[int]:
     """
 
     def order(unit: UnitOfWork, decided: Decide) -> Work[int]:
-        known = unit.store.relay_tokens().values()
-        void = tuple(token.digest for token in known if token.host == host)
+        void = tuple(unit.store.relay_tokens([host]))
         if not void:
             message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
             raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)

@@ -87,6 +87,8 @@ class RelayWatch:
         """By digest."""
         self.relays: dict[str, Relay] = {}
         """What was heard last of each, here or elsewhere, by host."""
+        self._of_host: dict[str, dict[str, RelayToken]] = {}
+        """The same tokens by host."""
         self._oldest: dict[str, datetime] = {}
         """When the oldest valid token of each host was made."""
         self._using: set[str] = set()
@@ -100,22 +102,28 @@ class RelayWatch:
 
     def fill(self, tokens: Iterable[RelayToken]) -> None:
         """Take over the tokens that the store holds."""
-        self.tokens = {token.digest: token for token in tokens}
-        self._count_tokens()
+        self.tokens, self._of_host, self._oldest = {}, {}, {}
+        for token in tokens:
+            self._put(token)
         self._settle()
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
         for digest in changes.void_relay_tokens:
             if (token := self.tokens.pop(digest, None)) is not None:
+                del self._of_host[token.host][digest]
+                self._date(token.host)
                 self._using.discard(digest)
                 self._on_void(token.host)
         for token in changes.relay_tokens:
-            self.tokens[token.digest] = token
+            self._put(token)
             if token.used_at is not None:
                 self._using.discard(token.digest)
-        if changes.void_relay_tokens or changes.relay_tokens:
-            self._count_tokens()
+
+    def tokens_of(self, host: str) -> list[RelayToken]:
+        """Return the valid tokens of a host's relay, the oldest first."""
+        own = self._of_host.get(host, {}).values()
+        return sorted(own, key=lambda token: token.created_at)
 
     # What the relays' plane tells.
 
@@ -126,7 +134,7 @@ class RelayWatch:
             return None
         if token.used_at is None and digest not in self._using:
             self._using.add(digest)
-            used = self._plane.order_relay(relay_orders.use_token(digest))
+            used = self._plane.order_relay(relay_orders.use_token(token))
             used.add_done_callback(lambda done: self._used(digest, done.exception()))
         return token.host
 
@@ -293,9 +301,17 @@ class RelayWatch:
             tokens=self._oldest,
         )
 
-    def _count_tokens(self) -> None:
-        newest_first = sorted(self.tokens.values(), key=lambda token: token.created_at)[::-1]
-        self._oldest = {token.host: token.created_at for token in newest_first}
+    def _put(self, token: RelayToken) -> None:
+        self.tokens[token.digest] = token
+        self._of_host.setdefault(token.host, {})[token.digest] = token
+        self._date(token.host)
+
+    def _date(self, host: str) -> None:
+        made = [token.created_at for token in self._of_host[host].values()]
+        if made:
+            self._oldest[host] = min(made)
+        else:
+            del self._oldest[host], self._of_host[host]
 
     def _settle(self) -> None:
         self._since = self._clock.now() + SETTLE * self._scale

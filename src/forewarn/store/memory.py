@@ -239,8 +239,9 @@ class MemoryStore:
     def tokens(self) -> dict[str, Token]:
         return dict(sorted(self.all_tokens.items()))
 
-    def relay_tokens(self) -> dict[str, RelayToken]:
-        found = self.all_relay_tokens.values()
+    def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
+        every = self.all_relay_tokens.values()
+        found = [token for token in every if hosts is None or token.host in hosts]
         oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
         return {token.digest: token for token in oldest_first}
 

@@ -247,8 +247,8 @@ class Reading(Protocol):
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators by name, in the order of names."""
 
-    def relay_tokens(self) -> dict[str, RelayToken]:
-        """Return the valid tokens of relays, by digest, the oldest first."""
+    def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
+        """Return the valid tokens of these hosts' relays, or of all, by digest, oldest first."""
 
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None

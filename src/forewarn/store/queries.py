@@ -242,8 +242,8 @@ class SqlReading:
         found = self._values(tables.TOKENS, tables.tokens.c.name, None)
         return dict(sorted((token.name, token) for token in found))
 
-    def relay_tokens(self) -> dict[str, RelayToken]:
-        found = self._values(tables.RELAY_TOKENS, tables.relay_tokens.c.digest, None)
+    def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
+        found = self._values(tables.RELAY_TOKENS, tables.relay_tokens.c.host, hosts)
         oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
         return {token.digest: token for token in oldest_first}
 

@@ -241,6 +241,7 @@ relay_tokens = Table(
     "relay_tokens",
     metadata,
     *columns(RelayToken, digest=Column("digest", Text, primary_key=True)),
+    Index(None, "host"),
 )
 
 relays = Table(

@@ -311,10 +311,9 @@ def host(
 
 def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
     """Return the relay of a host; None where it has no token, or none is known here."""
-    own = [token for token in watch.tokens.values() if token.host == host] if watch else []
+    own = watch.tokens_of(host) if watch is not None else []
     if watch is None or not own:
         return None
-    own.sort(key=lambda token: token.created_at)
     used = [token for token in own if token.used_at is not None]
     heard = watch.relays.get(host)
     state = schemas.RelayPresence.EXPECTED

@@ -337,11 +337,15 @@ class RelayHub:
             timer.cancel()
             known.waiting.pop(waiting, None)
 
-    def wake(self, host: str | None = None) -> None:
-        """End the waits of a host, or of all."""
-        for name, known in self._hosts.items():
-            if host is None or name == host:
-                _wake(known)
+    def wake(self, host: str) -> None:
+        """End the waits of a host."""
+        if (known := self._hosts.get(host)) is not None:
+            _wake(known)
+
+    def wake_all(self) -> None:
+        """End all waits."""
+        for known in self._hosts.values():
+            _wake(known)
 
     def claim(self, host: str, listener: str, address: str) -> bytes | None:
         """Return the News of a machine that moves to a host nobody told; None if none has this.

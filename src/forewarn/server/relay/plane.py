@@ -134,19 +134,19 @@ class RelayPlane:
         if self._application.unavailable not in {reason, STOPPING}:
             self._application.unavailable = reason
             if cut_off:
-                self.hub.wake()
+                self.hub.wake_all()
 
     async def drain(self, seconds: float) -> None:
         """Send relays to another replica, and have them leave their connections."""
         self._application.unavailable = STOPPING
-        self.hub.wake()
+        self.hub.wake_all()
         if self._server is not None:
             await self._server.drain(seconds)
 
     def stop(self) -> None:
         """End what `open` returned, and the watch."""
         self._application.unavailable = STOPPING
-        self.hub.wake()
+        self.hub.wake_all()
         self.watch.stop()
         if self._server is not None:
             self._server.should_exit = True
