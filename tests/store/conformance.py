@@ -1,6 +1,6 @@
 """What every store must keep: `port.py` as tests. A store's own tests come beside, not in here.
 
-The fixtures `store`, `engine` and `lasting_engine` say which store is held to it.
+The fixtures `store`, `new`, `engine` and `lasting_engine` say which store is held to it.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from forewarn.maintenance.model import (
 from forewarn.store.port import HistoryQuery, Store, Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
 from store import values
-from store.engines import Engine
+from store.engines import NewStore
 from store.values import (
     BATCH,
     GOING,
@@ -86,8 +86,7 @@ class Values:
     )
     def test_what_is_saved_is_read_back_exactly(
         self,
-        engine: Engine,
-        tmp_path_factory: pytest.TempPathFactory,
+        new: NewStore,
         scope: Scope,
         one: Machine,
         maintenance: Maintenance,
@@ -97,7 +96,7 @@ class Values:
         one = msgspec.structs.replace(one, scope=scope.key)
         whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
         held, gone, drained = apart
-        store = engine.open(tmp_path_factory.mktemp("values"))
+        store = new()
         save(
             store,
             Changes(
@@ -119,7 +118,6 @@ class Values:
             assert reading.holds() == (held,)
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
-        store.close()
 
     def test_a_new_value_replaces_the_old_one_whole(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB,), machines=(machine("Web-0", tags=(("a", "b"),)),)))

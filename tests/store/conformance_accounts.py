@@ -12,7 +12,7 @@ from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import AuditQuery, Store
 from forewarn.vocabulary import AccessRole, ErrorCode
 from store.conformance import assert_rolled_back, save
-from store.engines import Engine
+from store.engines import NewStore
 from store.values import MINUTE, NOW
 
 TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
@@ -85,19 +85,17 @@ class Accounts:
     @given(TOKENS, RECORDS)
     def test_tokens_and_records_are_read_back_exactly(
         self,
-        engine: Engine,
-        tmp_path_factory: pytest.TempPathFactory,
+        new: NewStore,
         made: Token,
         written: AuditRecord,
     ) -> None:
-        store = engine.open(tmp_path_factory.mktemp("accounts"))
+        store = new()
         with store.write() as transaction:
             transaction.save(Changes(tokens=(made,)))
             transaction.record([written])
         with store.read() as reading:
             assert reading.tokens() == {made.name: made}
             assert reading.audit(AuditQuery()) == [msgspec.structs.replace(written, sequence=1)]
-        store.close()
 
     def test_tokens_are_in_the_order_of_their_names_and_go_when_revoked(self, store: Store) -> None:
         bob, ann = token("bob"), token("ann", expires_at=NOW + MINUTE)

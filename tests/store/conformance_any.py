@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ from forewarn.store.port import HistoryQuery, Reading, Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 from store import values
 from store.conformance_history import all_pages
-from store.engines import Engine
+from store.engines import NewStore
 from store.values import BATCH, GOING, MINUTE, NOW, OVER, STOPPED, WEB
 
 # Few of everything, so that changes meet.
@@ -135,13 +134,12 @@ class Any:
     @given(st.lists(changes() | MOMENTS, max_size=6), st.lists(QUERIES, max_size=4), MOMENTS)
     def test_any_changes_leave_the_answers_that_follow_from_them(
         self,
-        lasting_engine: Engine,
-        tmp_path_factory: pytest.TempPathFactory,
+        new_lasting: NewStore,
         steps: list[Changes | datetime],
         queries: list[HistoryQuery],
         now: datetime,
     ) -> None:
-        store = lasting_engine.open(tmp_path_factory.mktemp("any"))
+        store = new_lasting()
         plain = MemoryStore()
         self._both(store, plain, Changes(scopes=(WEB, BATCH)))
         for step in steps:
@@ -151,7 +149,6 @@ class Any:
                     assert question(reading, now) == question(expected, now)
         for query in queries:
             assert all_pages(store, query) == all_pages(plain, query)
-        store.close()
 
     @staticmethod
     def _both(store: Store, plain: Store, step: Changes | datetime) -> None:

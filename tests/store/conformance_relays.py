@@ -11,7 +11,7 @@ from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.store.port import Store, Transaction
 from store.conformance import assert_rolled_back, save
-from store.engines import Engine
+from store.engines import NewStore
 from store.values import MINUTE, NOW
 
 TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
@@ -69,18 +69,16 @@ class Relays:
     @given(TOKENS, RELAYS)
     def test_tokens_and_relays_are_read_back_exactly(
         self,
-        engine: Engine,
-        tmp_path_factory: pytest.TempPathFactory,
+        new: NewStore,
         made: RelayToken,
         heard: Relay,
     ) -> None:
-        store = engine.open(tmp_path_factory.mktemp("relays"))
+        store = new()
         save(store, Changes(relay_tokens=(made,)))
         store.hear([heard])
         with store.read() as reading:
             assert reading.relay_tokens() == {made.digest: made}
             assert reading.relays() == {heard.host: heard}
-        store.close()
 
     def test_tokens_are_listed_the_oldest_first_and_go_when_void(self, store: Store) -> None:
         late, early = token("a", created_at=NOW + MINUTE), token("b")

@@ -1,7 +1,6 @@
 """What every store must keep of rollouts."""
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,7 @@ from forewarn.maintenance.time_windows import Span
 from forewarn.store.port import Store
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 from store.conformance import assert_rolled_back, save
-from store.engines import Engine
+from store.engines import NewStore
 from store.values import MINUTE, NOW
 
 TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=20)
@@ -87,14 +86,11 @@ class Rollouts:
 
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
     @given(one=ROLLOUTS)
-    def test_a_rollout_is_read_back_exactly(
-        self, engine: Engine, one: Rollout, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        store = engine.open(tmp_path_factory.mktemp("rollouts"))
+    def test_a_rollout_is_read_back_exactly(self, new: NewStore, one: Rollout) -> None:
+        store = new()
         save(store, Changes(rollouts=(one,)))
         with store.read() as reading:
             assert reading.rollouts() == {one.number: one}
-        store.close()
 
     def test_the_latest_of_a_number_replaces_the_one_before(self, store: Store) -> None:
         save(store, Changes(rollouts=(rollout(2), rollout(1))))

@@ -1,17 +1,23 @@
 """The engines that every promise is held against. A second one is added here, and only here."""
 
 import atexit
+import contextlib
 import functools
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+import psycopg
 import pytest
 
 import postgres
-from forewarn.store import memory, postgresql, sqlite
+from forewarn.store import memory, postgresql, sqlite, tables
 from forewarn.store.port import Store
+
+NewStore: TypeAlias = Callable[[], Store]
+"""Makes an empty store."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,8 @@ class Engine:
     """Opens the one store that lives in a folder, as an empty one the first time."""
     persists: bool
     """Whether it is still there when it is opened again."""
+    emptied: Callable[[Path, Store], Store]
+    """Returns a folder's open store without its content: faster than a new one."""
 
     def __str__(self) -> str:
         return self.name
@@ -59,16 +67,43 @@ def open_postgresql(folder: Path) -> Store:
     return postgresql.open_store(place.read_text(), patience=SHORT)
 
 
-POSTGRESQL = Engine("postgresql", open_postgresql, persists=True)
-ENGINES = [
-    Engine("sqlite-file", lambda folder: sqlite.open_store(folder / "store.db"), persists=True),
-    POSTGRESQL,
-    Engine("memory", lambda _: memory.MemoryStore(), persists=False),
-]
-SHARED_ENGINES = [
-    POSTGRESQL,
-    Engine("memory-shared", lambda _: memory.MemoryStore(shared=True), persists=False),
-]
+_EMPTY: Final = "".join(
+    f"DELETE FROM {table.name};" for table in reversed(tables.metadata.sorted_tables)
+)
+
+
+def empty_sqlite(folder: Path, store: Store) -> Store:
+    """Delete every row of the folder's file."""
+    with contextlib.closing(sqlite3.connect(folder / "store.db")) as beside:
+        beside.executescript(f"BEGIN;{_EMPTY}COMMIT")
+    return store
+
+
+def empty_postgresql(folder: Path, store: Store) -> Store:
+    """Delete every row of the folder's database."""
+    with psycopg.connect((folder / "postgresql.url").read_text()) as beside:
+        beside.execute(_EMPTY)
+    return store
+
+
+SQLITE = Engine(
+    "sqlite-file",
+    lambda folder: sqlite.open_store(folder / "store.db"),
+    persists=True,
+    emptied=empty_sqlite,
+)
+POSTGRESQL = Engine("postgresql", open_postgresql, persists=True, emptied=empty_postgresql)
+MEMORY, MEMORY_SHARED = (
+    Engine(
+        name,
+        lambda _, shared=shared: memory.MemoryStore(shared=shared),
+        persists=False,
+        emptied=lambda *_, shared=shared: memory.MemoryStore(shared=shared),
+    )
+    for name, shared in (("memory", False), ("memory-shared", True))
+)
+ENGINES = [SQLITE, POSTGRESQL, MEMORY]
+SHARED_ENGINES = [POSTGRESQL, MEMORY_SHARED]
 """Stores that several processes, here threads, may have open."""
 
 
