@@ -160,7 +160,7 @@ def changes(rounds: int) -> list[Row]:
                 answer = service.ask("POST", "/v1/maintenance", plan)
                 number = answer["maintenance"]["number"]
             else:
-                service.ask("POST", "/v1/cancellations", {"reference": str(number)})
+                service.ask("POST", "/v1/cancellations", {"references": [str(number)]})
             answered = time.monotonic()
             for program in programs:
                 at = program.told()

@@ -154,7 +154,7 @@ class Bench:
             decide.cancel_operations,
             operations=operations,
             reason="not now",
-            number=maintenance,
+            maintenances=() if maintenance is None else (maintenance,),
         )
 
     def hold(self, kind: HoldKind, name: str = "") -> Decision:

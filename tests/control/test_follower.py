@@ -415,7 +415,7 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemorySt
 
     def write(replica: ReplicaProcess, machine: str) -> None:
         for _ in range(40):
-            replica.plane.cancel(replica.ask(machine), reason="").result(10)
+            replica.plane.cancel([replica.ask(machine)], reason="").result(10)
 
     machines = ("web-0", "web-1", "web-2")
     writing = [

@@ -20,6 +20,7 @@ from forewarn.maintenance.model import (
     Intervention,
     Policy,
     Refused,
+    Verdict,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import HistoryQuery
@@ -101,7 +102,7 @@ def test_a_guest_approves_nothing_of_another_scope(house: House) -> None:
 
 def test_an_event_that_is_over_is_still_approved_with_success(house: House) -> None:
     event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
-    done(house.plane.cancel("1", reason="changed our minds"))
+    done(house.plane.cancel(["1"], reason="changed our minds"))
     assert done(house.plane.approve("web", [event_id], by="web-0", address=""))
 
 
@@ -134,7 +135,7 @@ def test_an_operators_approval_is_all_or_nothing(house: House) -> None:
 def test_cancelling_by_event_operation_or_maintenance(house: House, reference: str) -> None:
     plan = house.ask(REBOOT, "web-0")
     named = plan.operations[0].events[0].id.lower() if reference == "event" else reference
-    (cancelled,) = done(house.plane.cancel(named, reason="not tonight"))
+    (cancelled,) = done(house.plane.cancel([named], reason="not tonight"))
     assert cancelled.status is EventStatus.CANCELED
     assert house.operation("1.1").outcome == "not tonight"
     assert house.incarnation("web") == 2
@@ -143,7 +144,7 @@ def test_cancelling_by_event_operation_or_maintenance(house: House, reference: s
 def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> None:
     house.ask(REBOOT, scope="web")
     done(house.plane.approve_for_guests(["1.1"], by="ann"))
-    done(house.plane.cancel("1", reason="enough"))
+    done(house.plane.cancel(["1"], reason="enough"))
     assert house.operation("1.1").status is EventStatus.STARTED
     (act,) = done(house.plane.claim("here", MINUTE, 10))
     done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True)))
@@ -152,8 +153,62 @@ def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> N
         assert reading.open_maintenances() == {}
     for late in ("1", "1.1"):
         with pytest.raises(Refused) as refusal:
-            done(house.plane.cancel(late, reason="enough"))
+            done(house.plane.cancel([late], reason="enough"))
         assert refusal.value.code is ErrorCode.TOO_LATE
+
+
+def test_several_references_are_cancelled_together_or_not_at_all(house: House) -> None:
+    for machine in ("web-0", "bastion", "batch_0"):
+        house.ask(REBOOT, machine)
+    done(house.plane.approve_for_guests(["3.1"], by="ann"))
+    for late in ("3", "3.1", "7"):
+        with pytest.raises(Refused):
+            done(house.plane.cancel(["1", "2.1", late], reason="enough"))
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+    cancelled = done(house.plane.cancel(["1", "2.1", "1.1"], reason="enough"))
+    assert {one.id: one.status for one in cancelled} == {
+        "1.1": EventStatus.CANCELED,
+        "2.1": EventStatus.CANCELED,
+    }
+
+
+def test_of_several_maintenances_the_one_with_nothing_left_to_cancel_is_named(
+    house: House,
+) -> None:
+    house.ask(REBOOT, "web-0")
+    house.ask(REBOOT, "bastion")
+    done(house.plane.cancel(["2"], reason="enough"))
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.cancel(["1", "2"], reason="enough"))
+    assert refusal.value.code is ErrorCode.TOO_LATE
+    assert refusal.value.facts == {"maintenance": 2}
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+
+
+def test_several_references_are_postponed_together_or_not_at_all(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    house.ask(REBOOT, "bastion")
+    later = NOW + 60 * MINUTE
+    with pytest.raises(Refused):
+        done(house.plane.postpone(["1", "7"], later, by="ann"))
+    assert house.operation("1.1").not_before < later
+    moved = done(house.plane.postpone(["1", "2.1"], later, by="ann"))
+    assert {one.id: one.not_before for one in moved} == {"1.1": later, "2.1": later}
+
+
+def test_several_unknown_outcomes_are_resolved_together_or_not_at_all(house: House) -> None:
+    for machine in ("web-0", "bastion"):
+        house.ask(REBOOT, machine)
+    house.ask(REBOOT, "batch_0")
+    done(house.plane.approve_for_guests(["1", "2"], by="ann"))
+    for task in done(house.plane.claim("here", MINUTE, 10)):
+        done(house.plane.report_unknown(task.operation, task.attempt, "lost"))
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.resolve(["1", "2", "3"], Verdict.FAILED, "ann"))
+    assert refusal.value.facts == {"operation": "3.1"}
+    assert house.operation("1.1").outcome_unknown
+    resolved = done(house.plane.resolve(["1", "2.1"], Verdict.FAILED, "ann"))
+    assert [one.status for one in resolved] == [EventStatus.FAILED] * 2
 
 
 @pytest.mark.parametrize(
@@ -171,7 +226,7 @@ def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> N
 )
 def test_a_reference_to_nothing_says_so(house: House, reference: str, code: ErrorCode) -> None:
     with pytest.raises(Refused) as refusal:
-        done(house.plane.cancel(reference, reason=""))
+        done(house.plane.cancel([reference], reason=""))
     assert refusal.value.code is code
 
 
@@ -295,7 +350,7 @@ def test_only_what_there_is_can_be_held(house: House, kind: HoldKind) -> None:
 def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
     plan = house.ask(REBOOT, scope="web")
     named = plan.operations[0].events[0].id if reference == "event" else reference
-    (postponed,) = done(house.plane.postpone(named, NOW + 60 * MINUTE, by="ann"))
+    (postponed,) = done(house.plane.postpone([named], NOW + 60 * MINUTE, by="ann"))
     assert house.operation("1.1") == postponed
     assert postponed.not_before == NOW + 60 * MINUTE
     note = "not before 2026-03-02 13:00:00Z"
@@ -407,7 +462,7 @@ def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> 
     with house.store.write() as transaction:
         transaction.save(Changes(maintenances=tuple(later)))
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance == first.maintenance
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     house.clock.advance(2 * MINUTE)
     done(house.plane.purge(MINUTE))
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance.number == 1002
@@ -462,7 +517,7 @@ def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> Non
 
 def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House) -> None:
     event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     house.ask(REBOOT, "web-1")
     keep = timedelta(days=90)
     house.clock.advance(keep)

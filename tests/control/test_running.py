@@ -211,7 +211,7 @@ def test_an_operator_is_asked_where_nobody_knows_and_may_have_it_repeated(house:
         await passes(house, LEASE)
         assert connector.asked == [("check", "1.1", 2)]
         connector.earlier = Found.NOT_DONE
-        done(house.plane.resolve("1.1", Verdict.REPEAT, "ann"))
+        done(house.plane.resolve(["1.1"], Verdict.REPEAT, "ann"))
         await settle()
         assert connector.asked[1:] == [("check", "1.1", 3), ("perform", "1.1", 3)]
         assert house.operation("1.1").repeat_after == 2
@@ -417,7 +417,7 @@ def test_an_outcome_of_a_lost_claim_is_not_recorded(house: House) -> None:
 
 def test_old_history_is_purged_as_time_goes_by(house: House) -> None:
     house.ask(REBOOT, "web-0")
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
 
     async def story(_: Scripted) -> None:
         await passes(house, timedelta(days=91))

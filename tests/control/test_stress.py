@@ -311,7 +311,7 @@ class Stress:
                 await self.clock.wait(10, asyncio.Event())
 
     def _resolved(self, operation: Operation) -> Any:
-        return self.plane.resolve(operation.id, Verdict.SUCCEEDED, "anna")
+        return self.plane.resolve([operation.id], Verdict.SUCCEEDED, "anna")
 
     async def _asked(self, question: Callable[[], Any]) -> None:
         while True:
@@ -376,7 +376,7 @@ class Stress:
     def _cancel(self, chance: Chance, live: tuple[Operation, ...]) -> None:
         if live:
             operation = chance.random.choice(live)
-            self._answer("cancel", self.plane.cancel(operation.id, reason="changed our minds"))
+            self._answer("cancel", self.plane.cancel([operation.id], reason="changed our minds"))
 
     def _hold(self, chance: Chance, _: tuple[Operation, ...]) -> None:
         name = f"set{chance.random.choice('0123')}"
@@ -390,7 +390,7 @@ class Stress:
         for operation in live:
             if operation.outcome_unknown:
                 verdict = chance.random.choice(list(Verdict))
-                self._answer("resolve", self.plane.resolve(operation.id, verdict, "anna"))
+                self._answer("resolve", self.plane.resolve([operation.id], verdict, "anna"))
 
     def _answer(self, what: str, future: Any) -> Any:
         try:

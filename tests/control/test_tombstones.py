@@ -13,7 +13,7 @@ REBOOT = EventType.REBOOT
 
 def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: House) -> None:
     house.ask(REBOOT, "bastion", "web-0")
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     assert house.incarnation("bastion") == 2
     done(house.plane.remove_machines(["bastion"]))
     done(house.plane.apply_fleet(FLEET, dry_run=True))
@@ -34,7 +34,7 @@ def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: H
 def remove_after_an_event(house: House) -> None:
     """Remove web-1, which has met incarnation 2 of web by then."""
     house.ask(REBOOT, "web-0")
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     done(house.plane.remove_machines(["web-1"]))
 
 
@@ -60,7 +60,7 @@ def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
     house: House,
 ) -> None:
     house.ask(REBOOT, "batch_1")
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     house.ask(EventType.PREEMPT, "batch_0")
     house.clock.advance(MINUTE)
     done(house.plane.advance())

@@ -104,7 +104,7 @@ class Operator:
         del self._known[reference]
         if self._chance.random() < 0.3:  # the whole maintenance, with what its walk has to come
             reference = reference.partition(".")[0]
-        body = {"reference": reference, "reason": "changed my mind"}
+        body = {"references": [reference], "reason": "changed my mind"}
         self._say("cancel", "POST /v1/cancellations", body, reference=reference)
 
     def _vouch(self) -> None:
@@ -120,7 +120,7 @@ class Operator:
         reference = list(self._known)[-1]
         later = timedelta(minutes=self._chance.uniform(*POSTPONED_MINUTES))
         at = datetime.fromisoformat(self._known[reference]["not_before"]) + later
-        body = {"reference": reference, "not_before": at.isoformat()}
+        body = {"references": [reference], "not_before": at.isoformat()}
         answer = self._say("postpone", "POST /v1/postponements", body, reference=reference)
         self._learn(answer.get("operations", ()))
 

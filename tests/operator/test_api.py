@@ -272,7 +272,7 @@ def test_what_its_scope_approves_automatically_waits_for_the_not_before_that_was
     at_once = {**redeploy, "machines": ["web-1"]}
     (operation,) = client.ask("POST", "/v1/maintenance", at_once).json["operations"]
     assert (operation["status"], operation["waits_for"]) == ("Queued", "1.1")
-    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     (operation,) = client.get("/v1/history?maintenance=2")["operations"]
     assert operation["status"] == "Started"
 
@@ -343,7 +343,7 @@ def test_an_approval_is_all_or_nothing(client: Client) -> None:
 
 def test_a_cancellation_is_kept_with_who_and_why(client: Client) -> None:
     request_reboot(client)
-    answer = client.ask("POST", "/v1/cancellations", {"reference": "1", "reason": "wrong host"})
+    answer = client.ask("POST", "/v1/cancellations", {"references": ["1"], "reason": "wrong host"})
     (operation,) = answer.json["operations"]
     assert operation["status"] == "Canceled"
     assert operation["outcome"] == f"cancelled by {ME}: wrong host"
@@ -369,7 +369,7 @@ def test_history_tells_who_approved_from_where_and_when(client: Client, service:
 def test_history_is_filtered_and_paged(client: Client) -> None:
     for name in ("web-0", "web-1", "Bastion"):
         request_reboot(client, machines=[name])
-    client.ask("POST", "/v1/cancellations", {"reference": "2"})
+    client.ask("POST", "/v1/cancellations", {"references": ["2"]})
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
 
     def ids(query: str) -> list[str]:
@@ -430,7 +430,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "DELETE /v1/holds",
         "GET /v1/alerts",
         "POST /v1/acknowledgements",
-        "POST /v1/operations/{operation}/resolution",
+        "POST /v1/resolutions",
         "GET /v1/maintenance",
         "GET /v1/maintenance/{number}",
         "GET /v1/events",
@@ -502,11 +502,11 @@ BODIES = {
     "POST /v1/maintenance": {"event_type": "Reboot", "machines": ["web-0"]},
     "POST /v1/maintenance/{number}/resume": {},
     "POST /v1/approvals": {"references": ["1.1", "2"]},
-    "POST /v1/cancellations": {"reference": "1", "reason": "wrong host"},
-    "POST /v1/postponements": {"reference": "1", "not_before": "2026-03-01T13:00:00Z"},
+    "POST /v1/cancellations": {"references": ["1"], "reason": "wrong host"},
+    "POST /v1/postponements": {"references": ["1"], "not_before": "2026-03-01T13:00:00Z"},
     "POST /v1/holds": {"kind": "scope", "name": "web", "reason": "release day"},
     "POST /v1/acknowledgements": {"references": ["1.1"]},
-    "POST /v1/operations/{operation}/resolution": {"verdict": "repeat"},
+    "POST /v1/resolutions": {"references": ["1.1"], "verdict": "repeat"},
     "POST /v1/clock": {"trust": True},
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},

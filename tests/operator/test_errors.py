@@ -114,12 +114,12 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
     "a release without a name": ("DELETE", "/v1/holds?kind=host", None, INVALID, ["host"]),
     "no references": ("POST", "/v1/approvals", {"references": []}, INVALID, ["references"]),
     "a reference to nothing": (
-        "POST", "/v1/cancellations", {"reference": "frog"}, INVALID, ["frog"]
+        "POST", "/v1/cancellations", {"references": ["frog"]}, INVALID, ["frog"]
     ),
-    "an unknown maintenance": ("POST", "/v1/cancellations", {"reference": "99"}, NOT_FOUND, []),
+    "an unknown maintenance": ("POST", "/v1/cancellations", {"references": ["99"]}, NOT_FOUND, []),
     "a distrust of the clock": ("POST", "/v1/clock", {"trust": False}, INVALID, ["trust"]),
     "an unknown verdict": (
-        "POST", "/v1/operations/1.1/resolution", {"verdict": None}, INVALID, ["'repeat'"]
+        "POST", "/v1/resolutions", {"references": ["1.1"], "verdict": None}, INVALID, ["'repeat'"]
     ),
     "an unknown status": (
         "GET", "/v1/history?status=Failed&status=cancelled", None, INVALID,
@@ -217,7 +217,7 @@ def test_a_conflict_names_the_event_in_the_way(client: Client) -> None:
 
 def test_what_has_started_is_too_late_to_cancel(client: Client) -> None:
     request_reboot(client, no_notice=True)
-    answer = client.ask("POST", "/v1/cancellations", {"reference": "1.1"})
+    answer = client.ask("POST", "/v1/cancellations", {"references": ["1.1"]})
     assert (answer.status, answer.error["code"]) == (409, "too-late")
 
 

@@ -67,7 +67,7 @@ def stuck(client: Client, clock: ManualClock, host: str = "h1") -> Any:
         events = client.get("/v1/events?machine=web-1")["events"]
         if events:
             break
-    client.ask("POST", "/v1/cancellations", {"reference": events[0]["operation"]})
+    client.ask("POST", "/v1/cancellations", {"references": [events[0]["operation"]]})
     return until(client, clock, host, "stuck")
 
 

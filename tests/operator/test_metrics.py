@@ -140,7 +140,7 @@ def test_approvals_and_ends_are_counted_once_each(service: Running, client: Clie
         assert client.ask("POST", "/v1/approvals", approval).status == 200
     service.plane.approve("bastion", [event_of(client, "bastion")], by="bastion", address="")
     request_reboot(client, machines=["web-1"])
-    assert client.ask("POST", "/v1/cancellations", {"reference": "3"}).status == 200
+    assert client.ask("POST", "/v1/cancellations", {"references": ["3"]}).status == 200
     told = scraped(client)
     assert told['forewarn_approvals_total{by="operator"}'] == 1
     assert told['forewarn_approvals_total{by="guest"}'] == 1

@@ -104,7 +104,7 @@ def test_a_paused_rolling_update_is_resumed_and_another_is_not(client: Client) -
     assert client.ask("POST", "/v1/maintenance/1/resume", {}).error["code"] == "too-late"
     assert client.ask("POST", "/v1/maintenance/9/resume", {}).status == 404
     assert client.ask("POST", "/v1/maintenance/1/resume", {"sure": True}).status == 400
-    client.ask("POST", "/v1/cancellations", {"reference": "1.1"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1.1"]})
     stopped = rolling_update_of(client)
     assert stopped["state"] == "paused"
     assert "1.1 is Canceled" in stopped["reason"]
@@ -115,7 +115,7 @@ def test_a_paused_rolling_update_is_resumed_and_another_is_not(client: Client) -
     assert (said["action"], said["by"], said["detail"]) == ("resume", ME, stopped["reason"])
     assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
     assert rolling_update_of(client)["state"] == "running"
-    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     assert rolling_update_of(client)["state"] == "finished"
     assert not rolling_update_of(client)["more"]
     assert client.get("/v1/maintenance/1")["further"] == []
@@ -195,7 +195,7 @@ def test_an_ambiguous_hold_is_refused(client: Client, body: Any) -> None:
 
 def test_an_event_moves_later_and_never_earlier(client: Client) -> None:
     request_reboot(client)
-    later = {"reference": "1", "not_before": "2026-03-01T14:00:00+01:00"}
+    later = {"references": ["1"], "not_before": "2026-03-01T14:00:00+01:00"}
     (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
     assert moved["not_before"] == "2026-03-01T13:00:00Z"
     (said,) = moved["interventions"]
@@ -205,12 +205,12 @@ def test_an_event_moves_later_and_never_earlier(client: Client) -> None:
         "at": "2026-03-01T12:00:00Z",
         "detail": "not before 2026-03-01 13:00:00Z",
     }
-    sooner = {"reference": "1.1", "not_before": "2026-03-01T12:30:00Z"}
+    sooner = {"references": ["1.1"], "not_before": "2026-03-01T12:30:00Z"}
     refused = client.ask("POST", "/v1/postponements", sooner)
     assert (refused.status, refused.error["code"]) == (422, "notice-too-short")
-    naked = {"reference": "1.1", "not_before": "2026-03-01T15:30:00"}
+    naked = {"references": ["1.1"], "not_before": "2026-03-01T15:30:00"}
     assert client.ask("POST", "/v1/postponements", naked).status == 400
-    timeless = {"reference": "1.1", "not_before": "9999-12-31T23:59:59-14:00"}
+    timeless = {"references": ["1.1"], "not_before": "9999-12-31T23:59:59-14:00"}
     refused = client.ask("POST", "/v1/postponements", timeless)
     assert (refused.status, refused.error["code"]) == (400, "invalid")
 
@@ -256,9 +256,9 @@ def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
         service.guests.saw(name, "2020-07-01")
     reboot_of_web(client)
     assert kinds(client) == []
-    client.ask("POST", "/v1/cancellations", {"reference": "1.1", "reason": "wrong day"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1.1"], "reason": "wrong day"})
     assert kinds(client) == [("paused", "1")]
-    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})
     clock.advance(timedelta(minutes=13, seconds=30))
@@ -333,17 +333,20 @@ def test_an_operation_whose_outcome_is_unknown_stays_until_an_operator_resolves_
     client: Client, service: Running
 ) -> None:
     request_reboot(client)
-    path = "/v1/operations/1.1/resolution"
-    sure = client.ask("POST", path, {"verdict": "succeeded"})
+    path = "/v1/resolutions"
+    sure = client.ask("POST", path, {"references": ["1.1"], "verdict": "succeeded"})
     assert (sure.status, sure.error["code"]) == (409, "conflict")
     attempt = under_way(client, "1.1")
     service.plane.report_unknown("1.1", attempt, "its result was lost").result(5)
     assert kinds(client) == [("unknown", "1.1")]
     assert client.get("/v1/events")["events"][0]["outcome_unknown"] == "its result was lost"
-    assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400
-    nowhere = client.ask("POST", "/v1/operations/9.9/resolution", {"verdict": "failed"})
+    perhaps = client.ask("POST", path, {"references": ["1.1"], "verdict": "perhaps"})
+    assert perhaps.status == 400
+    nowhere = client.ask("POST", path, {"references": ["9.9", "1.1"], "verdict": "failed"})
     assert nowhere.status == 404
-    (resolved,) = client.ask("POST", path, {"verdict": "failed"}).json["operations"]
+    (resolved,) = client.ask("POST", path, {"references": ["1"], "verdict": "failed"}).json[
+        "operations"
+    ]
     assert (resolved["status"], resolved["outcome_unknown"]) == ("Failed", "")
     assert ME in resolved["outcome"]
 
@@ -421,14 +424,14 @@ def test_what_is_queued_can_be_cancelled_and_moved_but_not_approved(client: Clie
     request_reboot(client, machines=["web-1"])
     early = client.ask("POST", "/v1/approvals", {"references": ["2.1"]})
     assert (early.status, early.error["code"]) == (409, "conflict")
-    later = {"reference": "2.1", "not_before": "2026-03-01T13:00:00Z"}
+    later = {"references": ["2.1"], "not_before": "2026-03-01T13:00:00Z"}
     (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
     assert (moved["status"], moved["not_before"]) == ("Queued", later["not_before"])
-    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     assert live(client)["2.1"]["status"] == "Scheduled"
     assert live(client)["2.1"]["not_before"] == later["not_before"]
     request_reboot(client, machines=["web-0"])
-    (gone,) = client.ask("POST", "/v1/cancellations", {"reference": "3"}).json["operations"]
+    (gone,) = client.ask("POST", "/v1/cancellations", {"references": ["3"]}).json["operations"]
     assert gone["status"] == "Canceled"
 
 

@@ -133,7 +133,7 @@ def test_a_cancelled_unit_halts_the_rollout_until_an_operator_decides(
     start(client, machines=["web-0", "web-1"])
     detail = until(client, clock, is_running, approving=False)
     number = next(unit["maintenance"] for unit in detail["units"] if unit["maintenance"])
-    client.ask("POST", "/v1/cancellations", {"reference": str(number)})
+    client.ask("POST", "/v1/cancellations", {"references": [str(number)]})
     detail = until(client, clock, is_state("halted"), approving=False)
     failed = next(unit["name"] for unit in detail["units"] if unit["state"] == "failed")
     (alert,) = [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]

@@ -239,7 +239,7 @@ def test_a_move_that_is_cancelled_takes_the_machine_from_its_target(replica: Hub
     replica.ask("web-0", event_type=EventType.REDEPLOY, to_host="h9")
     target.ask(replica.hub)
     assert "web-0" in target.machines
-    done(replica.plane.cancel("1", reason=""))
+    done(replica.plane.cancel(["1"], reason=""))
     news = target.ask(replica.hub)
     assert news is not None
     assert (news.removed_machines, news.removed_scopes) == (("web-0",), ("web",))
@@ -291,7 +291,7 @@ def test_who_has_missed_more_than_is_kept_gets_a_snapshot() -> None:
         relay.ask(replica.hub)
     for number in range(1, 4):
         replica.ask("web-0")
-        done(replica.plane.cancel(str(number), reason=""))
+        done(replica.plane.cancel([str(number)], reason=""))
         news = quick.ask(replica.hub)
         assert news is not None
         assert not news.snapshot
@@ -421,7 +421,7 @@ def test_a_host_is_busy_while_an_operation_of_its_machines_is_scheduled(
     assert not replica.hub.is_busy("h1")
     done(replica.plane.hold(HoldKind.HOST, "h0", reason="", by=""))
     assert replica.hub.is_busy("h0")
-    done(replica.plane.cancel("1", reason=""))
+    done(replica.plane.cancel(["1"], reason=""))
     assert not replica.hub.is_busy("h0")
 
 
@@ -463,7 +463,7 @@ def _cancel(replica: HubReplica, chance: random.Random) -> None:
     with replica.store.read() as reading:
         live = sorted(reading.live_operations())
     if live:
-        with_refusals(replica.plane.cancel(chance.choice(live), reason=""))
+        with_refusals(replica.plane.cancel([chance.choice(live)], reason=""))
 
 
 def _apply(replica: HubReplica, chance: random.Random) -> None:

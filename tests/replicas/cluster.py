@@ -176,8 +176,8 @@ class Cluster:
             ends = [run["status"] for run in runs if run["what"] == "end"]
             verdict = "repeat" if not ends else "failed" if any(ends) else "succeeded"
             with contextlib.suppress(AssertionError):  # it has ended meanwhile
-                path = f"/v1/operations/{alert['about']}/resolution"
-                self.ask("POST", path, {"verdict": verdict})
+                body = {"references": [alert["about"]], "verdict": verdict}
+                self.ask("POST", "/v1/resolutions", body)
                 told += 1
         return told
 

@@ -121,8 +121,8 @@ def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tupl
         for machine, operation in ((OVER, over), (RUNNING, running)):
             assert third.approve(machine, events[machine]["EventId"]) == OK
             wait_for_alert(first, "unknown", operation)
-            path = f"/v1/operations/{operation}/resolution"
-            first.ask("POST", path, {"verdict": "succeeded"})
+            body = {"references": [operation], "verdict": "succeeded"}
+            first.ask("POST", "/v1/resolutions", body)
             stage.complete(second, machine, operation)
             assert len(runs(cluster, machine)) == before[machine] + 2
 

@@ -73,7 +73,7 @@ class Operators:
             self._town.ask(
                 "cancel",
                 self._town.plane.cancel,
-                reference,
+                [reference],
                 reason=f"not now, says {self.someone()}",
             )
 
@@ -82,7 +82,7 @@ class Operators:
         if operation is not None:
             to = self._town.now + timedelta(seconds=self._chance.randint(-60, 7200))
             by = self.someone()
-            self._town.ask("postpone", self._town.plane.postpone, operation.id, to, by=by)
+            self._town.ask("postpone", self._town.plane.postpone, [operation.id], to, by=by)
 
     def approve_for_guests(self) -> None:
         operation = self._town.some_operation()
@@ -129,12 +129,12 @@ class Operators:
         elif self._town.reported:
             named = self._chance.choice(self._town.reported)[0].operation
             self._town.ask(
-                "resolve", self._town.plane.resolve, named, Verdict.SUCCEEDED, self.someone()
+                "resolve", self._town.plane.resolve, [named], Verdict.SUCCEEDED, self.someone()
             )
 
     def settle_doubt(self, operation: str, verdict: Verdict) -> None:
         if self._town.ask(
-            f"resolve {verdict}", self._town.plane.resolve, operation, verdict, self.someone()
+            f"resolve {verdict}", self._town.plane.resolve, [operation], verdict, self.someone()
         ):
             attempt = self._town.doubted.pop(operation)
             if verdict is Verdict.REPEAT:

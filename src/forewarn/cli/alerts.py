@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli import operations, output
 from forewarn.cli.exits import ExitStatus
-from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli.operator import OperatorClient, asks
 from forewarn.cli.options import argument
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def acknowledge(
 
 @asks
 def resolve(
-    reference: Annotated[str, argument("REF", "An operation (12.1).")],
+    references: Annotated[list[str], argument("REF", "Operations (12.1), or maintenances (12).")],
     verdict: Annotated[
         Literal["succeeded", "failed", "repeat"],
         argument("RESULT", "succeeded, failed or repeat."),
@@ -55,11 +55,12 @@ def resolve(
     *,
     service: OperatorClient,
 ) -> None:
-    """Record the result of an operation whose outcome is unknown.
+    """Record the result of operations whose outcome is unknown.
 
-    'repeat' reruns the machines whose result is unknown.
+    'repeat' reruns the machines whose result is unknown. If the outcome of one is known, nothing is
+    recorded of any.
     """
-    answer = service.post(f"/v1/operations/{segment(reference)}/resolution", verdict=verdict)
+    answer = service.post("/v1/resolutions", references=references, verdict=verdict)
     answer.show(operations.states)
 
 

@@ -252,7 +252,7 @@ class Demo:
         redeploy = self._schedule(what, event_type="Redeploy", machines=["bastion"], source="User")
         self._pause(5)
         reason = "the new host is not ready"
-        self._operator.post("/v1/cancellations", reference=str(redeploy), reason=reason)
+        self._operator.post("/v1/cancellations", references=[str(redeploy)], reason=reason)
         self._until(lambda: all(o.status.over for o in self._operations.values()), "all to end")
         self._pause(1)
 

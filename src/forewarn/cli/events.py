@@ -13,8 +13,8 @@ from forewarn.vocabulary import EventStatus
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-ReferenceArgument = Annotated[
-    str, argument("REF", "The id of an event, an operation (12.1) or a maintenance (12).")
+ReferencesArgument = Annotated[
+    list[str], argument("REF", "Ids of events, operations (12.1) or maintenances (12).")
 ]
 
 
@@ -41,9 +41,7 @@ def events(
 
 @asks
 def approve(
-    references: Annotated[
-        list[str], argument("REF", "Ids of events, operations (12.1) or maintenances (12).")
-    ],
+    references: ReferencesArgument,
     *,
     endpoint: EndpointOption = None,
     service: OperatorClient,
@@ -61,22 +59,23 @@ def approve(
 
 @asks
 def cancel(
-    reference: ReferenceArgument,
+    references: ReferencesArgument,
     *,
     reason: ReasonOption = "",
     service: OperatorClient,
 ) -> None:
     """Cancel what has not started.
 
-    An event is cancelled with its whole operation, a maintenance with all that has not started.
+    An event is cancelled with its whole operation, a maintenance with all that has not started. If
+    one has nothing left to cancel, none is cancelled.
     """
-    answer = service.post("/v1/cancellations", reference=reference, reason=reason)
+    answer = service.post("/v1/cancellations", references=references, reason=reason)
     answer.show(operations.states)
 
 
 @asks
 def postpone(
-    reference: ReferenceArgument,
+    references: ReferencesArgument,
     time: Annotated[str, argument("TIME", "RFC 3339 with a zone, or from now, such as +20m.")],
     *,
     service: OperatorClient,
@@ -84,10 +83,10 @@ def postpone(
     """Move NotBefore later.
 
     It applies to what is Scheduled. It never moves an event to an earlier time than the guests were
-    told.
+    told. If one cannot be moved, none is.
     """
     at = service.moment(times.moment(time))
-    answer = service.post("/v1/postponements", reference=reference, not_before=at)
+    answer = service.post("/v1/postponements", references=references, not_before=at)
     answer.show(operations.states)
 
 

@@ -66,7 +66,7 @@ def show(host: HostArgument, *, service: OperatorClient) -> None:
 @app.command()
 @asks
 def drain(
-    hosts: Annotated[list[str], argument("HOST...", "Hosts, drained one after another.")],
+    hosts: Annotated[list[str], argument("HOST", "Hosts, drained one after another.")],
     *,
     reboot: Annotated[bool, flag("--reboot", "Reboot each host once it is empty.")] = False,
     bring_home: Annotated[
@@ -125,7 +125,7 @@ for _name, _each in ORDERS.items():
 @app.command()
 @asks
 def watch(
-    hosts: Annotated[list[str], argument("HOST...", "The hosts.")], *, service: OperatorClient
+    hosts: Annotated[list[str], argument("HOST", "The hosts.")], *, service: OperatorClient
 ) -> None:
     """Show what moves until the drains are done.
 

@@ -133,6 +133,18 @@ class SingleValueCommand(TyperCommand):
                 ctx.fail(f"option {option.opts[0]} can be given only once")
         return super().parse_args(ctx, args)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - not public
+        """Return what follows the name of the command, such as `[OPTIONS] REF... TIME`."""
+        return [str(self.options_metavar), *self.arguments(ctx)]
+
+    def arguments(self, ctx: Any) -> list[str]:  # noqa: ANN401 - not public
+        """Return the arguments as the usage has them: `...` behind one that takes several."""
+        return [
+            piece.strip("{}") + ("..." if param.nargs == -1 and "..." not in piece else "")
+            for param in self.get_params(ctx)
+            for piece in param.get_usage_pieces(ctx)
+        ]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - not public
         """Write the arguments and options."""
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -294,5 +306,8 @@ def _usage(error: typer.TyperException) -> str:
     if said.startswith("Usage:"):
         return said  # there was no command: the error is the help itself
     line = " ".join(said.split()).replace("Value error, ", "").rstrip(".")
+    command = getattr(context, "command", None)
+    if line.startswith("Missing argument") and isinstance(command, SingleValueCommand):
+        line += f"; expected '{path} {' '.join(command.arguments(context))}'"
     stop = "" if line.endswith("?") else "."
     return f"{NAME}: {line}{stop} See '{path} --help'."

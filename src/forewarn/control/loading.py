@@ -4,7 +4,7 @@ Each question goes to the unit of work, which asks the store only for what it ha
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -40,8 +40,15 @@ OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 
-def resolve(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
-    """Return the operations that a reference means: those of an event, an id or a maintenance."""
+def resolve(unit: UnitOfWork, *references: str) -> dict[str, Operation]:
+    """Return the operations that references mean: those of an event, an id or a maintenance."""
+    found: dict[str, Operation] = {}
+    for reference in references:
+        found |= _resolved(unit, reference)
+    return found
+
+
+def _resolved(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
     if EVENT.fullmatch(reference):
         found = unit.operations_of_events([reference.upper()])
     elif OPERATION.fullmatch(reference):
@@ -57,6 +64,19 @@ def resolve(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
     if not found:
         message = f"{reference} is unknown, or history no longer holds it: see 'forewarn history'"
         raise Refused(ErrorCode.NOT_FOUND, message, reference=reference)
+    return found
+
+
+def chosen(
+    unit: UnitOfWork, references: Iterable[str], meant: Callable[[Operation], bool]
+) -> dict[str, Operation]:
+    """Return the operations that references mean: of a maintenance those that fit, if any does."""
+    found: dict[str, Operation] = {}
+    for reference in references:
+        named = resolve(unit, reference)
+        if MAINTENANCE.fullmatch(reference):
+            named = {i: o for i, o in named.items() if meant(o)} or named
+        found |= named
     return found
 
 

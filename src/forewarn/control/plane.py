@@ -255,13 +255,14 @@ class Plane:
         return self._approve(unit, tuple(ids), approval, None)
 
     @_job
-    def cancel(self, unit: UnitOfWork, reference: str, *, reason: str) -> Work[Operations]:
-        """Cancel an operation that is still Scheduled, or whatever of a maintenance still is."""
-        named = loading.resolve(unit, reference)
-        whole = loading.MAINTENANCE.fullmatch(reference) is not None
+    def cancel(
+        self, unit: UnitOfWork, references: Sequence[str], *, reason: str
+    ) -> Work[Operations]:
+        """Cancel operations that have not started, and whatever has not of maintenances."""
+        named = loading.resolve(unit, *references)
+        whole = [int(one) for one in references if loading.MAINTENANCE.fullmatch(one)]
         snapshot = loading.around(unit, named, rolling=True)
-        number = int(reference) if whole else None
-        return self._run(unit, snapshot, decide.cancel_operations, named, reason, number)
+        return self._run(unit, snapshot, decide.cancel_operations, named, reason, whole)
 
     @_job
     def resume(self, unit: UnitOfWork, number: int, *, by: str) -> Work[Operations]:
@@ -288,22 +289,17 @@ class Plane:
 
     @_job
     def postpone(
-        self, unit: UnitOfWork, reference: str, not_before: datetime, *, by: str
+        self, unit: UnitOfWork, references: Sequence[str], not_before: datetime, *, by: str
     ) -> Work[Operations]:
         """Move what is Scheduled later than what guests have read."""
-        named = loading.resolve(unit, reference)
-        if loading.MAINTENANCE.fullmatch(reference):
-            pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
-            named = pending or named
+        named = loading.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
         snapshot = loading.around(unit, named)
         return self._run(unit, snapshot, decide.postpone_operations, named, not_before, by)
 
     @_job
     def acknowledge(self, unit: UnitOfWork, references: Sequence[str], by: str) -> Work[Operations]:
         """Acknowledge failures, so that they are no alerts any more; all or none."""
-        named: dict[str, Operation] = {}
-        for reference in references:
-            named |= loading.resolve(unit, reference)
+        named = loading.resolve(unit, *references)
         snapshot = loading.around(unit, named, rolling=True)
         return self._run(unit, snapshot, decide.acknowledge_failures, named, by)
 
@@ -424,9 +420,14 @@ class Plane:
         """
         return self._end(decide.report_unknown_outcome, operation, attempt, message)
 
-    def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operations]":
-        """Record the result of an operation whose outcome is unknown, or have it repeated."""
-        return self._end(decide.resolve_outcome, operation, verdict, by)
+    @_job
+    def resolve(
+        self, unit: UnitOfWork, references: Sequence[str], verdict: Verdict, by: str
+    ) -> Work[Operations]:
+        """Record the result of operations whose outcome is unknown, or have them repeated."""
+        named = loading.chosen(unit, references, lambda o: bool(o.outcome_unknown))
+        snapshot = loading.ending(unit, named)
+        return self._run(unit, snapshot, decide.resolve_outcomes, named, verdict, by)
 
     def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""

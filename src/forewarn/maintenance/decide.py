@@ -238,27 +238,36 @@ def approve_events(
 
 
 def cancel_operations(
-    working: Transitions, operations: Collection[str], reason: str, number: int | None = None
+    working: Transitions,
+    operations: Collection[str],
+    reason: str,
+    maintenances: Collection[int] = (),
 ) -> Collection[str]:
-    """An operator cancels operations that have not started.
+    """An operator cancels operations that have not started, all or none.
 
-    With the number of a maintenance, all of that is meant: what has started or ended is left
-    alone, and its rolling updates finish.
+    Of the maintenances with these numbers, all is meant: what has started or ended is left alone,
+    and their rolling updates finish.
     """
-    anything_left = False
-    if number is not None and (maintenance := working.maintenances.get(number)) is not None:
-        anything_left = maintenance.open
+    nothing_left = dict.fromkeys(maintenances)
+    for number in maintenances:
+        maintenance = working.maintenances.get(number)
+        if maintenance is None:
+            continue
+        if maintenance.open:
+            nothing_left.pop(number, None)
         finished = {"state": RollingState.FINISHED, "reason": reason}
         rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
         working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
     for operation_id in operations:
         operation = working.named(operation_id)
-        if number is None or operation.unstarted:
+        if operation.maintenance not in maintenances or operation.unstarted:
             working.end(operation, Trigger.CANCEL, reason)
-            anything_left = True
-    if not anything_left:
-        message = "nothing left to cancel: everything has started or finished"
-        raise Refused(ErrorCode.TOO_LATE, message)
+            nothing_left.pop(operation.maintenance, None)
+    for number in nothing_left:
+        message = (
+            f"nothing left to cancel of maintenance {number}: everything has started or finished"
+        )
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
     return operations
 
 
@@ -272,7 +281,7 @@ def recall_maintenances(
         maintenance = working.maintenances.get(number)
         unstarted = any(working.operations[id_].unstarted for id_ in its)
         if unstarted or (maintenance is not None and maintenance.open):
-            concerned.extend(cancel_operations(working, its, reason, number))
+            concerned.extend(cancel_operations(working, its, reason, [number]))
     return concerned
 
 
@@ -519,10 +528,16 @@ def may_be_known_to(operation: Operation, executor: str) -> bool:
     return bool(operation.outcome_unknown) and claimed
 
 
-def resolve_outcome(
-    working: Transitions, operation_id: str, verdict: Verdict, by: str
-) -> list[str]:
-    """An operator records the result of an operation whose outcome is unknown."""
+def resolve_outcomes(
+    working: Transitions, operations: Collection[str], verdict: Verdict, by: str
+) -> Collection[str]:
+    """An operator records the result of operations whose outcome is unknown, all or none."""
+    for operation_id in operations:
+        _resolve(working, operation_id, verdict, by)
+    return operations
+
+
+def _resolve(working: Transitions, operation_id: str, verdict: Verdict, by: str) -> None:
     operation = working.named(operation_id)
     if not operation.outcome_unknown:
         message = (
@@ -535,12 +550,11 @@ def resolve_outcome(
         )
         why = operation.outcome_unknown
         working.put(intervened(repeated, AuditAction.REPEAT, by, working.now, why))
-        return [operation.id]
+        return
     who = by or "an operator"
     outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"
     trigger = Trigger.SUCCEED if verdict is Verdict.SUCCEEDED else Trigger.FAIL
     _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
-    return [operation.id]
 
 
 def _record_end(

@@ -426,7 +426,7 @@ class Emulator:
         def cancel(service: EmulatedService) -> None:
             names = [_operation_of(event)] if event else [o.id for o in service.live() if o.pending]
             for name in names:
-                service.ask(operator.methodcaller("cancel", name, reason=reason))
+                service.ask(operator.methodcaller("cancel", [name], reason=reason))
 
         self._change(cancel)
 

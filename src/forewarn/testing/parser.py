@@ -303,7 +303,7 @@ def clock_face(span: timedelta) -> str:
 SENTENCES: Final[dict[str, Callable[..., object]]] = {
     "operator BY schedules TYPE of TARGET OPTIONS": _plane(_request),
     "operator BY cancels REFERENCE REASON": _plane(
-        lambda plane, _, reference, reason: plane.cancel(reference, reason=reason)
+        lambda plane, _, reference, reason: plane.cancel([reference], reason=reason)
     ),
     "operator BY approves REFERENCE": _plane(
         lambda plane, by, reference: plane.approve_for_guests([reference], by=by)
@@ -315,7 +315,7 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
         lambda plane, by, number: plane.resume(number, by=by)
     ),
     "operator BY postpones REFERENCE to TIME": _plane(
-        lambda plane, by, reference, at: plane.postpone(reference, at, by=by)
+        lambda plane, by, reference, at: plane.postpone([reference], at, by=by)
     ),
     "operator BY holds HELD REASON": _plane(
         lambda plane, by, held, reason: plane.hold(*held, reason=reason, by=by)

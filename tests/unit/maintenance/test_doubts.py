@@ -30,7 +30,7 @@ def doubt(bench: Bench, message: str = "its runner was lost", attempt: int = 1) 
 
 
 def resolve(bench: Bench, verdict: Verdict, by: str = "ann") -> Any:
-    return bench.decide(decide.resolve_outcome, operation_id="1.1", verdict=verdict, by=by)
+    return bench.decide(decide.resolve_outcomes, operations=["1.1"], verdict=verdict, by=by)
 
 
 def ended(bench: Bench, hosts: dict[str, str], *, succeeded: bool = True) -> Any:
@@ -148,7 +148,7 @@ def test_where_there_is_no_doubt_there_is_nothing_to_resolve(verdict: Verdict) -
 
 def test_what_there_is_not_cannot_be_resolved() -> None:
     with pytest.raises(Refused) as refused:
-        Bench().decide(decide.resolve_outcome, operation_id="9.9", verdict=Verdict.FAILED, by="")
+        Bench().decide(decide.resolve_outcomes, operations=["9.9"], verdict=Verdict.FAILED, by="")
     assert refused.value.code is ErrorCode.NOT_FOUND
 
 

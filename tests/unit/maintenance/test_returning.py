@@ -80,7 +80,7 @@ def test_what_an_operator_calls_done_is_not_unknown_while_its_machines_return() 
     bench = listened()
     bench.claim("1.1")
     bench.decide(decide.report_unknown_outcome, "1.1", 1, "lost")
-    bench.decide(decide.resolve_outcome, "1.1", Verdict.SUCCEEDED, "ann")
+    bench.decide(decide.resolve_outcomes, ["1.1"], Verdict.SUCCEEDED, "ann")
     assert status(bench, "1.1") is EventStatus.RETURNING
     assert bench.operation("1.1").outcome_unknown == ""
 

@@ -333,7 +333,7 @@ def test_an_operation_remembers_who_claimed_it_until_an_operator_has_it_repeated
         bench.now += MINUTE
     assert bench.operation("1.1").claimed_by == ("here", "there")
     bench.decide(decide.report_unknown_outcome, operation_id="1.1", attempt=3, message="lost")
-    bench.decide(decide.resolve_outcome, operation_id="1.1", verdict=Verdict.REPEAT, by="ann")
+    bench.decide(decide.resolve_outcomes, operations=["1.1"], verdict=Verdict.REPEAT, by="ann")
     bench.decide(decide.claim_tasks, operations=["1.1"], executor="there", lease=MINUTE)
     assert bench.operation("1.1").claimed_by == ("there",)
 

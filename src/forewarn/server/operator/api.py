@@ -340,11 +340,11 @@ async def approve(
 async def cancel(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.CancellationRequest]
 ) -> schemas.OperationList:
-    """Cancel what has not started."""
+    """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {caller.by}" + (f": {why}" if why else "")
-    plane = backend.changing(caller, data.reference)
-    return await _listed(backend, plane.cancel(data.reference, reason=reason))
+    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
+    return await _listed(backend, plane.cancel(data.references, reason=reason))
 
 
 @routing.post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
@@ -366,8 +366,9 @@ async def postpone(
 ) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
     later = requests.in_utc(data.not_before, "not_before")
-    plane = backend.changing(caller, f"{data.reference} to {later.isoformat()}")
-    postponed = plane.postpone(data.reference, later, by=caller.by)
+    named = model.listed(data.references, routing.MAX_LISTED)
+    plane = backend.changing(caller, f"{named} to {later.isoformat()}")
+    postponed = plane.postpone(data.references, later, by=caller.by)
     return await _listed(backend, postponed)
 
 
@@ -419,16 +420,14 @@ async def acknowledge(
     return await _listed(backend, noted)
 
 
-@routing.post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
+@routing.post("/v1/resolutions", schemas.ResolutionRequest)
 async def resolve(
-    backend: TheBackend,
-    caller: TheCaller,
-    operation: FromPath[str],
-    data: JSONBody[schemas.ResolutionRequest],
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ResolutionRequest]
 ) -> schemas.OperationList:
-    """Record the result of an operation whose outcome is unknown, or run it again."""
-    plane = backend.changing(caller, f"{operation}: {data.verdict}")
-    resolved = plane.resolve(operation, data.verdict, caller.by)
+    """Record the result of operations whose outcome is unknown, or run them again; all or none."""
+    named = model.listed(data.references, routing.MAX_LISTED)
+    plane = backend.changing(caller, f"{named}: {data.verdict}")
+    resolved = plane.resolve(data.references, data.verdict, caller.by)
     return await _listed(backend, resolved)
 
 

@@ -48,7 +48,7 @@ NEEDED: Final[Mapping[str, AccessRole | None]] = MappingProxyType(
         "POST /v1/holds": AccessRole.OPERATOR,
         "DELETE /v1/holds": AccessRole.OPERATOR,
         "POST /v1/acknowledgements": AccessRole.OPERATOR,
-        "POST /v1/operations/{operation}/resolution": AccessRole.OPERATOR,
+        "POST /v1/resolutions": AccessRole.OPERATOR,
         "POST /v1/rollouts": AccessRole.OPERATOR,
         "POST /v1/rollouts/{number}/orders": AccessRole.OPERATOR,
         "POST /v1/hosts/drain": AccessRole.OPERATOR,

@@ -413,9 +413,9 @@ class ApprovalRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class CancellationRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cancels what has not started."""
+    """Cancels what has not started: all references or, if one is refused, none."""
 
-    reference: str
+    references: References
     reason: Reason = ""
 
 
@@ -426,7 +426,7 @@ class ResumptionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=T
 class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Moves Scheduled events later, all of them or none."""
 
-    reference: str
+    references: References
     not_before: Moment
     """Later than the NotBefore that guests have read."""
 
@@ -631,8 +631,9 @@ class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Records the result of an operation whose outcome is unknown."""
+    """Records the result of operations whose outcome is unknown: all of them or none."""
 
+    references: References
     verdict: model.Verdict
     """`repeat` reruns the machines whose result is unknown."""
 
