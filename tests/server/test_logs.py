@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -80,3 +81,24 @@ def test_libraries_are_heard_when_something_goes_wrong() -> None:
     logging.getLogger("uvicorn.error").error("no sockets left")
     (line,) = map(json.loads, stream.getvalue().splitlines())
     assert (line["event"], line["level"]) == ("no sockets left", "error")
+
+
+def test_a_line_that_cannot_be_written_stops_nobody() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", encoding="utf-8")
+    logs.set_up(Log(), stream)
+    structlog.get_logger("forewarn.test").info("ready")
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+def test_a_line_names_the_part_that_wrote_it_and_the_level() -> None:
+    stream = io.StringIO()
+    logs.set_up(Log(level="debug"), stream)
+    log = structlog.get_logger("forewarn.test")
+    for level in ("debug", "info", "warning", "error", "critical"):
+        getattr(log, level)("said %s", level)
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"].split()[1] for line in told] == [line["level"] for line in told]
+    assert {line["logger"] for line in told} == {"forewarn.test"}

@@ -694,8 +694,9 @@ def _tell(changes: Changes) -> None:
     if len(news) > MOST_TOLD:
         _log.info("operations changed", operations=len(news))
         return
+    log = _log.bind()  # once for all
     for operation in news:
-        _log.info(
+        log.info(
             "operation",
             operation=operation.id,
             type=operation.event_type,
