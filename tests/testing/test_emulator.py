@@ -364,6 +364,47 @@ def test_a_stopped_emulator_says_so(web: EmulatedMachine) -> None:
     assert refused.value.code is ErrorCode.UNAVAILABLE
 
 
+def test_threads_may_stop_it_together_while_another_asks() -> None:
+    """Each stop comes back once all is closed, and a question is answered or refused."""
+    stopping = 4
+    ended: list[BaseException | str] = []
+
+    def stop(emulator: Emulator, together: threading.Barrier) -> None:
+        together.wait(PATIENCE)
+        try:
+            emulator.stop()
+            assert emulator._thread is not None
+            assert not emulator._thread.is_alive()
+        except BaseException as error:  # noqa: BLE001 - the test's thread looks
+            ended.append(error)
+        else:
+            ended.append("stopped")
+
+    def ask(emulator: Emulator, together: threading.Barrier) -> None:
+        together.wait(PATIENCE)
+        try:
+            while True:
+                emulator.events()
+        except BaseException as error:  # noqa: BLE001 - the test's thread looks
+            ended.append(error)
+
+    for _ in range(50):
+        ended.clear()
+        with Emulator() as emulator:
+            together = threading.Barrier(stopping + 1)
+            threads = [
+                threading.Thread(target=act, args=(emulator, together))
+                for act in (*[stop] * stopping, ask)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE)
+        refused = [each for each in ended if isinstance(each, Refused)]
+        assert [each.code for each in refused] == [ErrorCode.UNAVAILABLE]
+        assert [each for each in ended if each not in refused] == ["stopped"] * stopping
+
+
 def test_a_port_that_is_taken_is_the_starters_to_know(emulator: Emulator) -> None:
     port = int(emulator.endpoint.rpartition(":")[2])
     with pytest.raises(OSError, match="address"):

@@ -53,9 +53,6 @@ MAX_SCALE: Final = 10_000
 CLOSE_SECONDS: Final = 30.0
 """How long the end waits for the thread, which only closes sockets then."""
 
-LOOK_SECONDS: Final = 1.0
-"""How often a call that waits looks whether the thread still runs."""
-
 DEFAULT: Final = "127.0.0.1"
 
 
@@ -183,6 +180,10 @@ class Emulator:
         self._news = threading.Condition()
         self._changes = 0
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Is held while a call, or the order to stop, is handed to the thread."""
+        self._is_open = False
+        """Whether the thread takes calls; written with the lock in hand."""
         self._loop: asyncio.AbstractEventLoop
         self._service: EmulatedService
         self._machines: dict[str, EmulatedMachine] = {}
@@ -219,11 +220,17 @@ class Emulator:
             raise
 
     def stop(self) -> None:
-        """Close the port and every connection, and end the thread; more than once is no matter."""
-        if self._thread is None or not self._thread.is_alive():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_SECONDS)
+        """Close the port and every connection, and end the thread.
+
+        Any number of threads may do so: each returns when all is closed. Calls that wait in others
+        are refused.
+        """
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
     def open_operators(self, port: int = 0) -> str:
         """Open the operator plane on a port of its own, and return its URL; once.
@@ -253,12 +260,16 @@ class Emulator:
             except BaseException as error:  # noqa: BLE001 - whoever starts it gets it
                 ready.set_exception(error)
                 return
+            self._is_open = True
             ready.set_result(port)
             loop.run_forever()
             if self._operators is not None:
                 loop.run_until_complete(self._operators.close())
             loop.run_until_complete(self._service.close())
         finally:
+            with self._lock:
+                self._is_open = False
+            loop.run_until_complete(asyncio.sleep(0))  # the last calls become tasks
             for task in asyncio.all_tasks(loop):
                 task.cancel()
                 loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
@@ -620,18 +631,12 @@ class Emulator:
         return self._call(carry_out())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            coroutine.close()
-            raise _not_running()
-        try:
-            asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError as error:  # the loop is closed
-            coroutine.close()
-            raise _not_running() from error
-        while not futures.wait([asked], timeout=LOOK_SECONDS).done:
-            if not thread.is_alive():  # it was stopped by another thread meanwhile
+        with self._lock:
+            if not self._is_open:
+                coroutine.close()
                 raise _not_running()
+            asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        futures.wait([asked])
         if asked.cancelled():
             raise _not_running()
         return asked.result()
