@@ -13,7 +13,7 @@
     holds        `forewarn hold` and `release`
     host         `forewarn host`
     alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
-    accounts     `forewarn token` and `audit`
+    accounts     `forewarn token`, `audit` and `page`
     watch        `forewarn watch`
     agent        `forewarn agent`
     installation  what installing as a systemd service changes; decides, and does nothing

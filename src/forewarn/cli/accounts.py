@@ -1,4 +1,4 @@
-"""`forewarn token` and `audit`: operators' accounts, and what operators did."""
+"""`forewarn token`, `audit` and `page`: operators' accounts, and what operators did."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +63,16 @@ def revoke(
             output.say(f"{revoked['name']} is revoked")
 
 
+@asks
+def page(*, service: OperatorClient) -> None:
+    """Print a link that logs a browser in to the page.
+
+    It is good once and for two minutes, and gives the browser your name and role. Show it to
+    nobody.
+    """
+    service.post("/v1/logins").show(_draw_link)
+
+
 @asks_for_pages
 def audit(
     *,
@@ -90,6 +100,12 @@ def _draw_new(made: "schemas.NewToken") -> None:
     ends = times.shown(made.account.expires_at) if made.account.expires_at else "never"
     output.note(f"This is the token of {made.account.name}; nobody can show it again.")
     output.note(f"Its role is {made.account.role}; it expires: {ends}.")
+
+
+def _draw_link(made: "schemas.NewLogin") -> None:
+    output.say(made.url)
+    output.note(f"Open it in a browser within two minutes: it logs in {made.account}, once.")
+    output.note(f"The role is {made.role}.")
 
 
 def _draw_tokens(found: "schemas.TokenList") -> None:

@@ -67,6 +67,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "history": operations.history,
     "watch": watch.watch,
     "clock": alerts.clock,
+    "page": accounts.page,
     "token": accounts.token,
     "audit": accounts.audit,
     "replicas": alerts.replicas,
@@ -83,7 +84,17 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Service, such as 'forewarn serve'": (
-        *("serve", "relay", "replicas", "clock", "token", "audit", "restore-check", "store"),
+        *(
+            "serve",
+            "relay",
+            "replicas",
+            "clock",
+            "page",
+            "token",
+            "audit",
+            "restore-check",
+            "store",
+        ),
     ),
     "Maintenance, such as 'forewarn schedule reboot web-0 --dry-run'": (
         *("fleet", "host", "schedule", "rollout", "maintenance", "events", "approve", "cancel"),

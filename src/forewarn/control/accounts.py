@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,6 +26,9 @@ MAX_ACTION: Final = 300
 
 MAX_TOKENS: Final = 1000
 """The most operators' tokens: they are in the memory of each replica."""
+
+MAX_SESSIONS: Final = 20
+"""The most browsers that an account is logged in with; the oldest session ends for one more."""
 
 
 class OperatorRequest:
@@ -117,9 +121,7 @@ def create_token(token: Token) -> Callable[[UnitOfWork], Work[Token]]:
         if token.name in known:
             message = f"there is a token {token.name!r} already: revoke it first, or name another"
             raise Refused(ErrorCode.CONFLICT, message, token=token.name)
-        if len(known) >= MAX_TOKENS:
-            message = f"there are {len(known)} tokens, at most {MAX_TOKENS} allowed: revoke some"
-            raise Refused(ErrorCode.LIMIT, message, tokens=len(known), most=MAX_TOKENS)
+        _judge_room(len(known))
         if token.expired(unit.now):
             message = "at expires_at: the time is over already"
             raise Refused(ErrorCode.INVALID, message, where="expires_at")
@@ -129,17 +131,45 @@ def create_token(token: Token) -> Callable[[UnitOfWork], Work[Token]]:
     return order
 
 
+def open_session(session: Token) -> Callable[[UnitOfWork], Work[Token]]:
+    """Return what logs an account in to the page; sessions that are over go, and its oldest."""
+
+    def order(unit: UnitOfWork) -> Work[Token]:
+        sessions = [token for token in unit.tokens().values() if token.session]
+        over = {token.name for token in sessions if token.expired(unit.now)}
+        own = [t for t in sessions if t.account == session.account and t.name not in over]
+        own.sort(key=attrgetter("created_at"))
+        over.update(token.name for token in own[: max(0, len(own) - MAX_SESSIONS + 1)])
+        _judge_room(len(unit.tokens()) - len(over))
+        return Work(session, Changes(tokens=(session,), revoked_tokens=tuple(sorted(over))))
+
+    return order
+
+
 def revoke_tokens(names: Collection[str]) -> Callable[[UnitOfWork], Work[tuple[Token, ...]]]:
-    """Return what revokes tokens, all or none; whoever has one is refused from then on."""
+    """Return what revokes tokens, all or none; whoever has one is refused from then on.
+
+    The sessions of their holders end too.
+    """
 
     def order(unit: UnitOfWork) -> Work[tuple[Token, ...]]:
         known = unit.tokens()
         if missing := [name for name in names if name not in known]:
             raise unknown("token", *missing)
-        revoked = {name: known[name] for name in names}
+        revoked = {
+            name: token
+            for name, token in known.items()
+            if name in names or (token.session and token.account in names)
+        }
         return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
 
     return order
+
+
+def _judge_room(tokens: int) -> None:
+    if tokens >= MAX_TOKENS:
+        message = f"there are {tokens} tokens, at most {MAX_TOKENS} allowed: revoke some"
+        raise Refused(ErrorCode.LIMIT, message, tokens=tokens, most=MAX_TOKENS)
 
 
 def _one_line(text: str, most: int) -> str:

@@ -23,6 +23,13 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: datetime
     expires_at: datetime | None
     """From then on it is refused; None: never."""
+    session: bool = False
+    """Whether a browser has it, in a cookie: whoever made it is logged in to the page."""
+
+    @property
+    def account(self) -> str:
+        """By whom is what is done with it."""
+        return self.created_by if self.session else self.name
 
     def expired(self, now: datetime) -> bool:
         """Return whether its time is over."""

@@ -8,6 +8,7 @@ ends by itself (a task, the writer's thread, the changefeed) ends the service.
 
 import asyncio
 import hashlib
+import ipaddress
 import os
 import shutil
 import socket
@@ -42,6 +43,7 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
+from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, Operation
 from forewarn.server import secret_files, sockets
@@ -52,6 +54,11 @@ from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.operator.schemas import NewLogin
+from forewarn.server.page.live import Live
+from forewarn.server.page.logins import Links
+from forewarn.server.page.rendering import Renderer
+from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
 from forewarn.server.relay.plane import RelayPlane
 from forewarn.server.secret_files import SecretUnusable
@@ -59,7 +66,7 @@ from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import split_address
 from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
 from forewarn.version import __version__
-from forewarn.vocabulary import EventType
+from forewarn.vocabulary import AccessRole, EventType
 
 DRAIN_SECONDS: Final = 1.5
 """How long clients may take to leave the connections that they keep, before the service stops: who
@@ -119,6 +126,8 @@ class Service:
     _following: FollowerThread | None = None
     _database = ""
     """Another text for each database, and after each restore of one."""
+    _page_url = ""
+    """Where browsers reach the page."""
     _is_serving = False
     """Whether guests are answered."""
 
@@ -184,9 +193,11 @@ class Service:
         self._relays = self._relay_plane(own.name)
         self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
-        self._door = auth.Door(AuditLog(self._plane, real), watch, real, mint)
+        audit = AuditLog(self._plane, real)
+        self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
         self._tls: ssl.SSLContext | None = None
         self._backend = self._backend_of(store)
+        self._page = self._page_of(own.process)
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         """Parts that never end by themselves."""
@@ -211,6 +222,22 @@ class Service:
             handed_over=self._handed_over,
             reached=self._reached_by_relays,
         )
+
+    def _page_of(self, process: str) -> PageContext | None:
+        if not self._door.has_page:
+            return None
+        return PageContext(
+            backend=self._backend,
+            renderer=Renderer(),
+            live=Live(self._watch, self._real, process),
+            links=Links(secret_files.new_token),
+            door=self._door,
+        )
+
+    def _log_in(self, account: str, role: AccessRole) -> NewLogin:
+        assert self._page is not None
+        key, link = self._page.links.make(account, role, self._watch.now())
+        return model.mapped(NewLogin, link, url=f"{self._page_url}/login?key={key}")
 
     def _epoch(self) -> str:
         lost = self._follower.lost
@@ -242,6 +269,7 @@ class Service:
             rollouts=self._rollouts,
             accounts=self._door.accounts,
             make_token=secret_files.new_token,
+            log_in=self._log_in if self._door.has_page else None,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,
         )
@@ -333,6 +361,8 @@ class Service:
             _tell,
         ):
             self._feed.subscribe(learn)
+        if self._page is not None:
+            self._feed.subscribe(self._page.live.learn)
         if self._relays is not None:
             self._relays.subscribe(self._feed)
         self._feed.deliver_on(asyncio.get_running_loop())
@@ -361,6 +391,8 @@ class Service:
         sockets are closed, before `close` ends the guests'.
         """
         self._state = STOPPING
+        if self._page is not None:
+            self._page.live.close()
         if self._relays is not None:
             await self._relays.drain(0.0)
         operators = (server.drain(DRAIN_SECONDS) for server in self._servers)
@@ -378,6 +410,9 @@ class Service:
         self._state = STOPPING
         async with asyncio.timeout(CLOSE_SECONDS):
             self._heartbeat.stop()
+            if self._page is not None:
+                self._page.live.close()
+                self._page.renderer.close()
             if self._relays is not None:
                 self._relays.stop()
             for server in self._servers:
@@ -520,7 +555,7 @@ class Service:
 
     def _open_operators(self) -> tuple[str, ...]:
         """Open the operators' sockets; return their addresses."""
-        application = api.application(self._backend)
+        application = api.application(self._backend, self._page)
         operator, addresses = self._settings.operator, []
 
         def serve(address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> None:
@@ -546,12 +581,22 @@ class Service:
             scheme = "http" if self._tls is None else "https"
             shown = sockets.shown(host, tcp.getsockname()[1])
             serve(f"{scheme}://{shown}", tcp, (host, *operator.hosts))
+            self._page_url = f"{scheme}://{_name_for_browsers(host, tcp, operator.hosts)}"
         return tuple(addresses)
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(running, name=name)
         self._tasks.append(task)
         return task
+
+
+def _name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
+    """Return the name and the port that browsers reach the page by."""
+    port = opened.getsockname()[1]
+    if names:
+        return f"{names[0]}:{port}"
+    everywhere = ipaddress.ip_address(host).is_unspecified
+    return sockets.shown("localhost" if everywhere else host, port)
 
 
 def _own_row(settings: Settings, process: str, now: datetime) -> Replica:

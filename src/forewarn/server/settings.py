@@ -147,6 +147,14 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
     are refused, so that web pages cannot reach the service by DNS rebinding."""
 
+    page: bool = True
+    """Whether `listen` also serves the page, for browsers that `forewarn page` logs in."""
+
+    @property
+    def has_page(self) -> bool:
+        """Whether there is a page."""
+        return self.page and bool(self.listen)
+
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a plane that nobody can reach."""
         if self.listen:

@@ -58,6 +58,19 @@ async def revoke_tokens(
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
 
+@routing.post("/v1/logins", schemas.LoginRequest, routing.ACCOUNTS, status=201)
+async def create_login(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.LoginRequest]
+) -> schemas.NewLogin:
+    """Make a link that logs a browser in to the page, once, with the role of whoever asks."""
+    del data  # it is empty
+    if backend.log_in is None:
+        message = "there is no page: set operator.listen, and leave operator.page on"
+        raise model.Refused(ErrorCode.CONFLICT, message)
+    assert caller.role is not None
+    return backend.log_in(caller.by, caller.role)
+
+
 @routing.get("/v1/audit", routing.ACCOUNTS)
 async def read_audit(
     backend: TheBackend,

@@ -133,7 +133,7 @@ class Accounts:
             return FailedLogin.UNKNOWN
         if token.expired(now):
             return FailedLogin.EXPIRED
-        return OperatorAccount(token.name, token.role, token.name)
+        return OperatorAccount(token.account, token.role, token.name)
 
 
 class FailedLogins:

@@ -30,6 +30,7 @@ from forewarn.maintenance.relays import RelayToken
 from forewarn.server import secret_files
 from forewarn.server.operator import (
     account_routes,
+    auth,
     errors,
     metrics,
     requests,
@@ -49,6 +50,7 @@ from forewarn.server.operator.requests import (
     TheCaller,
     one_line,
 )
+from forewarn.server.page import routes
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -703,8 +705,8 @@ class _Tuples(OpenAPISchemaPlugin):
         return Schema(type=OpenAPIType.ARRAY, items=items)
 
 
-def application(backend: Backend) -> Litestar:
-    """Return the API; `auth.Gate` stands before it."""
+def application(backend: Backend, page: "routes.PageContext | None" = None) -> Litestar:
+    """Return the API, and the page if there is one; `auth.Gate` stands before both."""
 
     def the_backend() -> Backend:
         return backend
@@ -712,16 +714,26 @@ def application(backend: Backend) -> Litestar:
     def the_caller(request: Request[Any, Any, Any]) -> OperatorRequest:
         return request_of(cast("dict[str, Any]", request.scope))
 
-    roles.check(ROUTES)
+    def the_page() -> "routes.PageContext | None":
+        return page
+
+    def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        told = errors.answer(request, error)
+        if page is None or not auth.is_of_page(request.url.path):
+            return told
+        return routes.refuse(page, request, told)
+
+    roles.check((*ROUTES, *routes.ROUTES))
     return Litestar(
-        list(ROUTES),
+        [*ROUTES, *(routes.ROUTES if page is not None else ())],
         dependencies={
+            "page": Provide(the_page, sync_to_thread=False, use_cache=True),
             "backend": Provide(the_backend, sync_to_thread=False, use_cache=True),
             "caller": Provide(the_caller, sync_to_thread=False),
         },
         guards=[roles.judge],
         before_request=requests.judge_query,
-        exception_handlers={Exception: errors.answer},
+        exception_handlers={Exception: answer},
         request_max_body_size=requests.MAX_BODY,
         logging_config=None,
         debug=False,

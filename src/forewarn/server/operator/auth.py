@@ -30,6 +30,7 @@ from forewarn.server.operator.accounts import (
 )
 from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
+from forewarn.server.page import logins
 from forewarn.vocabulary import ErrorCode
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
@@ -40,6 +41,14 @@ DISCARD_SECONDS: Final = 5.0
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
+PROGRAMS: Final = PROBES | {"/metrics"}
+"""The paths outside `/v1/` that are for programs; all others are the page's."""
+
+OPEN: Final = ("/login", "/page/static/")
+"""What of the page a browser needs to log in."""
+
+JSON: Final = b"application/json"
+FORM: Final = b"application/x-www-form-urlencoded"
 ADMITTED: Final = "forewarn.admitted"
 """The key in a request's ASGI scope that tells whether its sender is known."""
 
@@ -76,9 +85,17 @@ class Door(msgspec.Struct, frozen=True):
     """The machine's own, which failed log-ins wait by."""
     mint: Callable[[], str]
     """Makes the ids of requests."""
+    has_page: bool = False
+    """Whether browsers may ask."""
     accounts: Accounts = msgspec.field(default_factory=Accounts)
     users: UserNames = msgspec.field(default_factory=UserNames)
     failures: FailedLogins = msgspec.field(default_factory=FailedLogins)
+
+    async def delay(self, reason: FailedLogin, address: str) -> None:
+        """Count a failed log-in, and wait before it is answered, if it is not the first."""
+        delay = self.failures.delay_seconds(reason, address, self.real.monotonic())
+        if delay:
+            await self.real.wait(delay, asyncio.Event())
 
     @property
     def collectors(self) -> tuple[Collector, ...]:
@@ -132,6 +149,10 @@ class Gate:
             return
         status, code, message = refusal
         request.outcome = code
+        if status == 401 and self._is_of_page(scope):
+            await send(_sent_to_log_in(scope))
+            await send({"type": "http.response.body", "body": b""})
+            return
         told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
         headers = [
             (b"content-type", b"application/json"),
@@ -194,11 +215,15 @@ class Gate:
         if origin is not None and origin.decode("latin-1").lower() != own:
             message = "requests from pages of other origins are not allowed"
             return 403, ErrorCode.UNAUTHORIZED, message
+        is_form = scope["method"] in WITH_BODY and self._is_of_page(scope)
+        if is_form and origin is None and self._hosts is not None:
+            return 403, ErrorCode.UNAUTHORIZED, "expected the Origin that browsers send with forms"
         return None
 
     async def _account(self, scope: Message) -> OperatorAccount | FailedLogin | None:
         """Return whose request it is; None for a probe, which needs no account."""
-        if scope["path"] in PROBES:
+        is_of_page = self._is_of_page(scope)
+        if scope["path"] in PROBES or (is_of_page and scope["path"].startswith(OPEN)):
             return None
         if self._anyone is not None:
             return self._anyone
@@ -208,6 +233,8 @@ class Gate:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         shown = shown.strip() if kind.lower() == b"bearer" else b""
+        if is_of_page and not shown:
+            shown = logins.session_key(scope)
         return self._door.accounts.of_token(shown, self._door.clock.now())
 
     async def _refused(
@@ -215,17 +242,19 @@ class Gate:
     ) -> Refusal | None:
         """Return why a request of this account is refused; a failed log-in waits for that."""
         if isinstance(account, FailedLogin):
-            clock = self._door.real
-            address = _address_of(scope)
-            delay = self._door.failures.delay_seconds(account, address, clock.monotonic())
-            if delay:
-                await clock.wait(delay, asyncio.Event())
+            # A browser that has no session yet has not failed.
+            if account is not FailedLogin.MISSING or not self._is_of_page(scope):
+                await self._door.delay(account, _address_of(scope))
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]
         kind = dict(scope["headers"]).get(b"content-type", b"").split(b";")[0].strip().lower()
-        if scope["method"] in WITH_BODY and kind != b"application/json":
-            message = "expected 'Content-Type: application/json'"
+        expected = FORM if self._is_of_page(scope) else JSON
+        if scope["method"] in WITH_BODY and kind != expected:
+            message = f"expected 'Content-Type: {expected.decode()}'"
             return 415, ErrorCode.INVALID, message
         return None
+
+    def _is_of_page(self, scope: Message) -> bool:
+        return self._door.has_page and is_of_page(scope["path"])
 
 
 MISTAKES: Final = {
@@ -236,6 +265,25 @@ MISTAKES: Final = {
     "create')",
 }
 """What to do about each failed log-in."""
+
+
+def is_of_page(path: str) -> bool:
+    """Return whether a path is the page's, where there is one, and not the API's."""
+    return not path.startswith("/v1/") and path not in PROGRAMS
+
+
+def _sent_to_log_in(scope: Message) -> Message:
+    """Return the answer that leads a browser to where it logs in: all of it, and not a part."""
+    headers = [(b"cache-control", b"no-store")]
+    names = {name for name, _ in scope["headers"]}
+    if b"hx-request" in names or scope["method"] != "GET":
+        return {
+            "type": "http.response.start",
+            "status": 401,
+            "headers": [*headers, (b"hx-redirect", b"/login")],
+        }
+    headers.append((b"location", b"/login"))
+    return {"type": "http.response.start", "status": 303, "headers": headers}
 
 
 def request_of(connection: Mapping[str, Any]) -> OperatorRequest:

@@ -33,8 +33,9 @@ from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
 from forewarn.server.operator.accounts import Accounts
 from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.schemas import NewLogin
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, micros
-from forewarn.vocabulary import ErrorCode, EventStatus
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
 T = TypeVar("T")
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -110,6 +111,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """The operators' tokens."""
     make_token: Callable[[], str]
     """Returns a token that nobody has."""
+    log_in: Callable[[str, AccessRole], NewLogin] | None = None
+    """Makes a link to the page for an account; None where there is no page."""
     relays: RelayWatch | None = None
     """Knows the relays of hosts; None where they do not reach this process."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple

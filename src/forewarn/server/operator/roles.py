@@ -1,4 +1,4 @@
-"""Which role each route needs. docs/reference/api.md shows the same table; a test compares.
+"""Which role each route needs. docs/reference/api.md shows the API's table; a test compares.
 
 A route that is not in here keeps the service from starting: nobody can forget to give it a role.
 """
@@ -38,6 +38,7 @@ NEEDED: Final[Mapping[str, AccessRole | None]] = MappingProxyType(
         "GET /v1/hosts/{name}": AccessRole.VIEWER,
         "GET /v1/replicas": AccessRole.VIEWER,
         "GET /v1/clock": AccessRole.VIEWER,
+        "POST /v1/logins": AccessRole.VIEWER,
         "PUT /v1/fleet": AccessRole.OPERATOR,
         "DELETE /v1/fleet/machines": AccessRole.OPERATOR,
         "POST /v1/maintenance": AccessRole.OPERATOR,
@@ -64,6 +65,19 @@ NEEDED: Final[Mapping[str, AccessRole | None]] = MappingProxyType(
 )
 """By method and path; None is for everybody, without a token."""
 
+OF_PAGE: Final[Mapping[str, AccessRole | None]] = MappingProxyType(
+    {
+        "GET /login": None,
+        "POST /login": None,
+        "GET /page/static/{name}": None,
+        "GET /": AccessRole.VIEWER,
+        "GET /search": AccessRole.VIEWER,
+        "GET /page/stream": AccessRole.VIEWER,
+        "POST /logout": AccessRole.VIEWER,
+    }
+)
+"""The same of the page for browsers, which no other program should use."""
+
 
 def route_of(handler: HTTPRouteHandler) -> str:
     """Return a handler's method and path, as the table has them."""
@@ -75,9 +89,10 @@ def route_of(handler: HTTPRouteHandler) -> str:
 
 
 def check(handlers: Iterable[HTTPRouteHandler]) -> None:
-    """Assert that the table has each route, and no other."""
+    """Assert that the tables have each route, and no other."""
     routes = {route_of(handler) for handler in handlers}
-    assert routes == NEEDED.keys(), f"give each route a role: {routes ^ NEEDED.keys()}"
+    known = NEEDED.keys() | OF_PAGE.keys()
+    assert routes == known, f"give each route a role: {routes ^ known}"
 
 
 def judge(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -87,7 +102,8 @@ def judge(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
     """
     if not isinstance(handler, HTTPRouteHandler) or "OPTIONS" in handler.http_methods:
         return
-    needed = NEEDED[route_of(handler)]
+    route = route_of(handler)
+    needed = OF_PAGE[route] if route in OF_PAGE else NEEDED[route]
     request = auth.request_of(cast("dict[str, Any]", connection.scope))
     if needed is None or (request.role is not None and request.role.allows(needed)):
         return

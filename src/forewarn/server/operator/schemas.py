@@ -731,6 +731,8 @@ class TokenView(Value, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None
     expired: bool
+    session: bool
+    """Whether it is a browser's, which `created_by` is logged in with."""
 
 
 class NewToken(Value, frozen=True, kw_only=True):
@@ -744,6 +746,19 @@ class TokenList(Value, frozen=True, kw_only=True):
     """Tokens in the order of their names."""
 
     tokens: tuple[TokenView, ...]
+
+
+class LoginRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a link to the page."""
+
+
+class NewLogin(Value, frozen=True, kw_only=True):
+    """A link that logs a browser in to the page, once."""
+
+    url: str
+    account: str
+    role: vocabulary.AccessRole
+    expires_at: datetime
 
 
 class AuditPage(ListPage, frozen=True, kw_only=True):

@@ -1,0 +1,14 @@
+"""The page that operators open in a browser: HTML from the operator plane's TCP address.
+
+    routes       what each address of the page answers, and its forms
+    rendering    templates to HTML, on a thread of its own; the files that browsers keep
+    formats      times and spans as the page writes them
+    live         tells open pages that something has changed
+    logins       one-time links, and the sessions that they begin
+    templates/   base.html is around every page; a page fills its block `main`
+    static/      the style, the script, and htmx with its licence
+
+A request takes immutable values on the event loop and renders them on the page's thread: guests
+never wait for a page. A form calls the same plane as the API. Nothing here reads the store on the
+loop, and nothing but `server` imports this package.
+"""

@@ -1,0 +1,99 @@
+"""How a browser gets in: a one-time link, and the session that it begins.
+
+`forewarn page` asks for a link with the rights that it has already: those of the unix socket's
+user, or of a token. The link is good once and for two minutes, at the replica that made it, and
+nothing keeps its key. The session is a `Token` in the database, so it ends with the token of
+whoever opened it, at every replica. The browser has it in a cookie that scripts cannot read and
+that other sites' requests do not carry.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.model import Refused
+from forewarn.server import secret_files
+from forewarn.vocabulary import AccessRole, ErrorCode
+
+LINK_LASTS: Final = timedelta(minutes=2)
+"""How long a link is good: to copy it from a terminal into a browser."""
+
+SESSION_LASTS: Final = timedelta(hours=12)
+"""How long a session is good: a day's work."""
+
+MAX_LINKS: Final = 100
+"""The most links that nobody has used; the oldest goes for one more."""
+
+COOKIE: Final = "forewarn"
+"""What the cookie's name begins with. The port follows, as browsers keep cookies by host alone."""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A link that nobody has used."""
+
+    account: str
+    role: AccessRole
+    expires_at: datetime
+
+
+class Links:
+    """The links that this process has made; used on the event loop's thread."""
+
+    def __init__(self, make_key: Callable[[], str]) -> None:
+        self._make_key = make_key
+        self._links: dict[str, Link] = {}
+        """By the digests of their keys, the oldest first."""
+
+    def make(self, account: str, role: AccessRole, now: datetime) -> tuple[str, Link]:
+        """Return the key of a new link for an account."""
+        key, link = self._make_key(), Link(account, role, now + LINK_LASTS)
+        self._links[secret_files.digest(key.encode())] = link
+        while len(self._links) > MAX_LINKS:
+            del self._links[next(iter(self._links))]
+        return key, link
+
+    def use(self, key: str, now: datetime) -> Link:
+        """Return the link of a key, which is good for nothing from now on.
+
+        Refused (UNAUTHORIZED) if there is none.
+        """
+        link = self._links.pop(secret_files.digest(key.encode()), None)
+        if link is None or link.expires_at <= now:
+            message = "the link was used already, or is too old: run 'forewarn page' for another"
+            raise Refused(ErrorCode.UNAUTHORIZED, message)
+        return link
+
+
+def session_of(link: Link, key: str, now: datetime) -> Token:
+    """Return the session that a link begins; `key` is what the browser is given."""
+    digest = secret_files.digest(key.encode())
+    return Token(
+        name=f"{link.account}/{digest[:8]}",
+        role=link.role,
+        digest=digest,
+        created_by=link.account,
+        created_at=now,
+        expires_at=now + SESSION_LASTS,
+        session=True,
+    )
+
+
+def cookie_name(scope: Mapping[str, Any]) -> str:
+    """Return the name of the cookie of the service that a request, by its ASGI scope, is for."""
+    _, port = scope["server"] or ("", 0)
+    return f"{COOKIE}-{port}"
+
+
+def session_key(scope: Mapping[str, Any]) -> bytes:
+    """Return what a request's cookie has; `b""` where there is none."""
+    wanted = cookie_name(scope).encode()
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for cookie in value.split(b";"):
+                found, _, content = cookie.strip().partition(b"=")
+                if found == wanted:
+                    return bytes(content)
+    return b""

@@ -1,0 +1,123 @@
+"""Templates to HTML on a thread of its own, and the files that browsers keep.
+
+One thread is enough, and more would be worse: while a template is rendered, the event loop waits
+for the interpreter up to 5 ms at a time, and with several such threads for each of them.
+"""
+
+import asyncio
+import gzip
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import msgspec
+from litestar import Response
+
+from forewarn.server.page import formats
+
+FOLDER: Final = Path(__file__).parent
+
+KINDS: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""The media types of the static files, by the end of their names."""
+
+STATIC: Final = "/page/static/"
+
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""What a page may load: its own files, and nothing in line. A name that got past the escaping could
+still run nothing."""
+
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: forms would send `Origin: null` then, which is refused.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Vary": "HX-Request",
+}
+"""The headers of every page."""
+
+
+class StaticFile(msgspec.Struct, frozen=True):
+    """A file that a browser may keep for ever: its address changes with its content."""
+
+    address: str
+    kind: str
+    body: bytes
+    packed: bytes
+    """The body, by gzip."""
+
+
+def static_files() -> dict[str, StaticFile]:
+    """Return the static files by their names."""
+    found = {}
+    for path in sorted((FOLDER / "static").rglob("*")):
+        if path.suffix in KINDS:
+            body = path.read_bytes()
+            digest = hashlib.sha256(body).hexdigest()[:16]
+            found[path.name] = StaticFile(
+                address=f"{STATIC}{path.stem}-{digest}{path.suffix}",
+                kind=KINDS[path.suffix],
+                body=body,
+                packed=gzip.compress(body, mtime=0),
+            )
+    return found
+
+
+class Renderer:
+    """The templates, compiled at the start, and the thread that fills them in."""
+
+    def __init__(self) -> None:
+        files = static_files()
+        self.files = {file.address.removeprefix(STATIC): file for file in files.values()}
+        """The static files by the last part of their addresses."""
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,
+            cache_size=-1,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(formats.FILTERS)
+        self._environment.globals["static"] = lambda name: files[name].address
+        self._templates = {
+            name: self._environment.get_template(name)
+            for name in self._environment.list_templates()
+        }
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="page")
+
+    def text(self, template: str, values: Mapping[str, Any]) -> str:
+        """Return a template, filled in; never on the event loop's thread."""
+        return self._templates[template].render(values)
+
+    async def page(
+        self, template: str, make: Callable[[], Mapping[str, Any]], status: int = 200
+    ) -> Response[str]:
+        """Return an answer; on the page's thread `make` returns what its template needs."""
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(self._thread, lambda: self.text(template, make()))
+        return Response(text, status_code=status, headers=HEADERS, media_type="text/html")
+
+    def close(self) -> None:
+        """End the thread after what it is at."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

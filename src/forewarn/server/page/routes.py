@@ -1,0 +1,228 @@
+"""What each address of the page answers.
+
+A GET with htmx's header gets the page's part that changes, its block `main`; without, the whole
+page. What is refused is told in HTML too.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeAlias, cast
+from urllib.parse import quote, urlencode
+
+import litestar
+import msgspec
+from litestar import Request, Response
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, QueryParameter
+from litestar.response import Redirect, Stream
+
+from forewarn.control import accounts
+from forewarn.maintenance import model
+from forewarn.server.operator import auth, routing, schemas
+from forewarn.server.operator.accounts import FailedLogin
+from forewarn.server.operator.requests import Backend, TheCaller
+from forewarn.server.page import logins, rendering
+from forewarn.server.page.live import Live
+from forewarn.server.page.logins import Links
+from forewarn.server.page.rendering import Renderer
+from forewarn.vocabulary import AccessRole, ErrorCode
+
+MAX_SEARCH: Final = 256
+"""The most characters that are searched for: names have 80."""
+
+MAX_KEY: Final = 512
+"""The most characters of a link's key: ours have 46."""
+
+Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
+Key = Annotated[str, QueryParameter(max_length=MAX_KEY)]
+State = Annotated[str, QueryParameter(max_length=100)]
+
+
+class PageContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the page's handlers are given beside the backend."""
+
+    backend: Backend
+    renderer: Renderer
+    live: Live
+    links: Links
+    door: auth.Door
+
+    async def show(
+        self,
+        request: "Request[Any, Any, Any]",
+        template: str,
+        make: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        status: int = 200,
+    ) -> Response[str]:
+        """Return a page; on the page's thread `make` returns what its template needs.
+
+        `make` works on immutable values that were taken on the loop.
+        """
+        caller = auth.request_of(cast("dict[str, Any]", request.scope))
+        is_fragment = "hx-request" in request.headers
+        query = request.url.query
+        shown = {
+            "layout": "fragment.html" if is_fragment else "base.html",
+            "path": request.url.path,
+            "here": request.url.path + (f"?{query}" if query else ""),
+            "who": caller.by,
+            "role": caller.role,
+            "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
+            "now": self.backend.now(),
+            "scale": self.backend.scale,
+            "state": self.live.state,
+        }
+        return await self.renderer.page(template, lambda: {**shown, **make()}, status)
+
+
+ThePage: TypeAlias = NamedDependency[PageContext]
+"""The page, as a handler's parameter."""
+
+
+def get(path: str, **more: Any) -> routing.Decorator:  # noqa: ANN401 - Litestar's
+    """Declare an address of the page that changes nothing."""
+    return litestar.get(path, include_in_schema=False, **more)
+
+
+def post(path: str) -> routing.Decorator:
+    """Declare the address of a form."""
+    return litestar.post(path, include_in_schema=False, status_code=200)
+
+
+# The pages.
+
+
+@get("/")
+async def show_now(request: "Request[Any, Any, Any]", page: ThePage) -> Response[str]:
+    """Show what happens now."""
+    return await page.show(request, "now.html")
+
+
+@get("/search")
+async def search(page: ThePage, q: Search = "") -> Redirect:
+    """Lead to the machine, the operation or the maintenance of this name, or to those like it."""
+    wanted = q.strip()
+    number, _, part = wanted.partition(".")
+    if number.isdecimal() and part.isdecimal():
+        return Redirect(f"/operations/{number}.{part}", status_code=303)
+    if wanted.isdecimal():
+        return Redirect(f"/maintenance/{wanted}", status_code=303)
+    if model.key(wanted) in page.backend.inventory.machines:
+        return Redirect(f"/machines/{quote(wanted, safe='')}", status_code=303)
+    return Redirect(f"/machines?{urlencode({'q': wanted})}", status_code=303)
+
+
+@get("/page/stream", media_type="text/event-stream")
+async def follow(page: ThePage, since: State = "") -> Stream:
+    """Tell of changes until the page is closed."""
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return Stream(page.live.stream(since), media_type="text/event-stream", headers=headers)
+
+
+@get("/page/static/{name:str}")
+async def send_static(
+    request: "Request[Any, Any, Any]", page: ThePage, name: FromPath[str]
+) -> Response[bytes]:
+    """Send a file that a browser may keep for ever."""
+    file = page.renderer.files.get(name)
+    if file is None:
+        raise model.Refused(ErrorCode.NOT_FOUND, "no such file")
+    packs = "gzip" in request.headers.get("accept-encoding", "")
+    headers = {
+        "Cache-Control": "public, max-age=31536000, immutable",
+        "X-Content-Type-Options": "nosniff",
+        "Vary": "Accept-Encoding",
+        "Content-Type": file.kind,
+    }
+    if packs:
+        headers["Content-Encoding"] = "gzip"
+    return Response(file.packed if packs else file.body, headers=headers)
+
+
+# Logging in and out.
+
+
+@get("/login")
+async def show_login(
+    request: "Request[Any, Any, Any]", page: ThePage, key: Key = ""
+) -> Response[str]:
+    """Show the form that uses a link, and what to do without one.
+
+    To use the link here would spend it where a program only looks at it; and the browser, which
+    came from elsewhere, would not send its new cookie with the redirect that follows.
+    """
+    return await page.show(request, "login.html", lambda: {"key": key})
+
+
+@post("/login")
+async def log_in(
+    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
+) -> Response[None]:
+    """Begin a session by the key of a link, and lead to the page."""
+    backend, now = page.backend, page.backend.now()
+    key = str((await request.form()).get("key", ""))
+    try:
+        link = page.links.use(key[:MAX_KEY], now)
+    except model.Refused:
+        await page.door.delay(FailedLogin.UNKNOWN, caller.address)
+        raise
+    caller.by, caller.role = link.account, link.role
+    made = backend.make_token()
+    session = logins.session_of(link, made, now)
+    plane = backend.changing(caller, session.name)
+    await backend.done(plane.change_tokens(accounts.open_session(session)))
+    return _led_to("/", _cookie(request, made, round(logins.SESSION_LASTS.total_seconds())))
+
+
+@post("/logout")
+async def log_out(
+    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
+) -> Response[None]:
+    """End the session."""
+    if caller.token:
+        plane = page.backend.changing(caller, caller.token)
+        await page.backend.done(plane.change_tokens(accounts.revoke_tokens([caller.token])))
+    return _led_to("/login", _cookie(request, "", 0))
+
+
+def _led_to(path: str, cookie: Cookie) -> Response[None]:
+    return Response(None, status_code=303, headers={"Location": path}, cookies=[cookie])
+
+
+def _cookie(request: "Request[Any, Any, Any]", content: str, lasts: int) -> Cookie:
+    return Cookie(
+        key=logins.cookie_name(request.scope),
+        value=content,
+        max_age=lasts,
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+# What is refused.
+
+
+def refuse(
+    page: PageContext, request: "Request[Any, Any, Any]", told: Response[schemas.ErrorBody]
+) -> Response[str]:
+    """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
+
+    Rendered on the loop: it is some lines, whatever the fleet.
+    """
+    error = told.content.error
+    is_fragment = "hx-request" in request.headers
+    text = page.renderer.text(
+        "refused.html" if is_fragment else "error.html",
+        {"code": error.code, "message": error.message, "status": told.status_code},
+    )
+    headers = {**rendering.HEADERS, **(told.headers or {})}
+    if is_fragment:
+        headers |= {"HX-Retarget": "#refusal", "HX-Reswap": "innerHTML"}
+    return Response(text, status_code=told.status_code, headers=headers, media_type="text/html")
+
+
+ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

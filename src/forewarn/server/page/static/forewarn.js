@@ -1,0 +1,100 @@
+"use strict";
+// What the server cannot do: the theme, the clock, countdowns, keys, the panel. All else is HTML.
+(() => {
+  const root = document.documentElement;
+  const wanted = localStorage.getItem("theme");
+  if (wanted) root.dataset.theme = wanted;
+
+  // The service's clock: its time when the page was made, and how fast it goes.
+  let told = 0, at = 0, scale = 1;
+  const set = (millis) => { told = millis; at = performance.now(); };
+  const now = () => told + (performance.now() - at) * scale;
+  const two = (number) => String(number).padStart(2, "0");
+
+  const left = (millis) => {
+    const all = Math.max(0, Math.round(millis / 1000)), minutes = Math.floor(all / 60);
+    return minutes < 60
+      ? `${minutes}:${two(all % 60)}`
+      : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(all % 60)}`;
+  };
+
+  const tick = () => {
+    const clock = document.getElementById("clock");
+    if (!clock) return;
+    clock.textContent = new Date(now()).toISOString().slice(11, 19);
+    for (const each of document.querySelectorAll("[data-until]"))
+      each.textContent = left(each.dataset.until - now());
+    for (const each of document.querySelectorAll("[data-since]"))
+      each.textContent = left(now() - each.dataset.since);
+  };
+
+  const live = (word) => {
+    const dot = document.getElementById("live");
+    if (!dot) return;
+    dot.dataset.state = word;
+    document.getElementById("live-word").textContent = word;
+  };
+
+  const panel = () => document.getElementById("panel");
+  let opener = null;
+  const close = () => {
+    panel().hidden = true;
+    panel().replaceChildren();
+    document.querySelector(`[data-opens="${CSS.escape(opener ?? "")}"]`)?.focus();
+    opener = null;
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const clock = document.getElementById("clock");
+    if (clock) {
+      scale = Number(clock.dataset.scale);
+      set(Number(clock.dataset.now));
+      tick();
+      setInterval(tick, Math.max(100, 1000 / scale));
+    }
+    document.getElementById("theme")?.addEventListener("click", () => {
+      const dark = root.dataset.theme
+        ? root.dataset.theme === "dark"
+        : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = dark ? "light" : "dark";
+      localStorage.setItem("theme", root.dataset.theme);
+    });
+    // By a script, as a link's key is for whoever opens it and not for what looks at links.
+    document.getElementById("login")?.requestSubmit();
+  });
+
+  document.addEventListener("htmx:sse:after:connection", () => live("live"));
+  document.addEventListener("htmx:sse:close", () => live("cut off"));
+  document.addEventListener("htmx:sse:error", (event) => {
+    live("cut off");
+    if (event.detail.status === 401) location.assign("/login");
+  });
+  document.addEventListener("changed", (event) => {
+    const millis = Number(event.detail?.data);
+    if (millis) set(millis);
+  });
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
+      const was = panel().hidden;
+      panel().hidden = false;
+      if (was) panel().querySelector("h2")?.focus();
+    }
+    tick();
+  });
+
+  document.addEventListener("click", (event) => {
+    const opens = event.target.closest("[data-opens]");
+    if (opens) opener = opens.dataset.opens;
+    if (event.target.closest("[data-close]")) {
+      if (panel().contains(event.target)) close();
+      else event.target.closest(".refusal")?.remove();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !panel()?.hidden) close();
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input, textarea, select, [contenteditable]")) return;
+    event.preventDefault();
+    document.getElementById("search")?.focus();
+  });
+})();

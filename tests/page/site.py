@@ -1,0 +1,94 @@
+"""A service, and the windows that are open on its page."""
+
+import contextlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from forewarn.vocabulary import AccessRole
+from server.running import Client, Running, fleet
+
+SECONDS = 30_000
+"""How long a browser may take, in its milliseconds: only the end of waiting."""
+
+WIDE, NARROW = (1440, 1080), (390, 844)
+
+expect.set_options(timeout=SECONDS)
+
+
+class Site:
+    """Opens windows; at its end no console has said anything."""
+
+    def __init__(self, running: Running, browser: Browser) -> None:
+        self.running = running
+        self.url = running.opened.operators[1]
+        self.root = running.client()
+        self.said: list[str] = []
+        """What consoles said, and what the policy kept from loading."""
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+        assert self.root.ask("PUT", "/v1/fleet", fleet()).status == 200
+
+    def __enter__(self) -> "Site":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for context in self._contexts:
+            context.close()
+        if error is None:
+            assert self.said == []
+
+    def link(self, role: AccessRole = AccessRole.ADMIN, name: str = "") -> str:
+        """Return a one-time link, of root or of a token with a role."""
+        asks = self.root
+        if role is not AccessRole.ADMIN or name:
+            made = self.root.ask("POST", "/v1/tokens", {"name": name or str(role), "role": role})
+            assert made.status == 201, made.body
+            asks = Client(self.url, made.json["token"])
+        answer = asks.ask("POST", "/v1/logins", {})
+        assert answer.status == 201, answer.body
+        url: str = answer.json["url"]
+        return url
+
+    def context(self, size: tuple[int, int] = WIDE, theme: Any = "light") -> BrowserContext:
+        """Return a browser without a session."""
+        width, height = size
+        made = self._browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=theme,
+            reduced_motion="reduce",
+        )
+        made.set_default_timeout(SECONDS)
+        self._contexts.append(made)
+        made.on("page", self._listen)
+        return made
+
+    def window(
+        self,
+        role: AccessRole = AccessRole.ADMIN,
+        size: tuple[int, int] = WIDE,
+        theme: Any = "light",
+    ) -> Page:
+        """Return a window that is logged in and shows Now, with its stream open."""
+        page = self.context(size, theme).new_page()
+        page.goto(self.link(role))
+        page.wait_for_url(f"{self.url}/")
+        expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        return page
+
+    @contextlib.contextmanager
+    def complaints(self) -> Iterator[list[str]]:
+        """Take what consoles say meanwhile: a test is about it."""
+        before = len(self.said)
+        taken: list[str] = []
+        yield taken
+        taken += self.said[before:]
+        del self.said[before:]
+
+    def _listen(self, page: Page) -> None:
+        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))

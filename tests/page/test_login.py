@@ -1,0 +1,66 @@
+"""A link logs one browser in, once, as whoever asked for it."""
+
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from forewarn.vocabulary import AccessRole
+from page.site import Site
+
+
+def test_a_link_logs_in_whoever_asked_for_it(site: Site) -> None:
+    window = site.window(AccessRole.VIEWER)
+    expect(window.locator(".who")).to_contain_text("viewer")
+    (cookie,) = window.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert not [token for token in site.root.get("/v1/tokens")["tokens"] if token["session"]][1:]
+
+
+def test_a_link_is_good_once(site: Site) -> None:
+    link = site.link()
+    first = site.context().new_page()
+    first.goto(link)
+    first.wait_for_url(f"{site.url}/")
+    second = site.context().new_page()
+    with site.complaints():  # Chromium tells of the 401
+        second.goto(link)
+        expect(second.locator("h1")).to_have_text("Unauthorized")
+        second.goto(site.url)
+        second.wait_for_url(f"{site.url}/login")
+
+
+def test_logging_out_ends_the_session_for_the_service_too(site: Site) -> None:
+    window = site.window()
+    cookies = window.context.cookies()
+    window.locator(".who summary").click()
+    window.get_by_role("button", name="Log out").click()
+    window.wait_for_url(f"{site.url}/login")
+    assert site.root.get("/v1/tokens")["tokens"] == []
+    window.context.add_cookies([dict(each) for each in cookies])  # type: ignore[arg-type]
+    window.goto(site.url)
+    window.wait_for_url(f"{site.url}/login")
+
+
+def test_the_session_ends_with_the_token_that_it_was_opened_by(site: Site) -> None:
+    window = site.window(AccessRole.OPERATOR)
+    assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
+    window.goto(site.url)
+    window.wait_for_url(f"{site.url}/login")
+    assert site.root.get("/v1/tokens")["tokens"] == []
+
+
+@pytest.mark.parametrize("origin", [None, "http://elsewhere.example"])
+def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> None:
+    key = site.link().partition("key=")[2]
+    connection = HTTPConnection(str(urlsplit(site.url).netloc), timeout=30)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    connection.request(
+        "POST", "/login", f"key={key}", headers | ({"Origin": origin} if origin else {})
+    )
+    answer = connection.getresponse()
+    assert answer.status == 403
+    assert answer.getheader("Set-Cookie") is None
+    connection.close()
