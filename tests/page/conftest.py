@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from forewarn.store import memory
 from page.site import Site
 from server.running import Running, settings_in
-from forewarn.store import memory
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = (

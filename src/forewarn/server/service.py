@@ -169,9 +169,7 @@ class Service:
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
-        keep = timedelta(days=settings.history.retention_days)
-        keep_audit = timedelta(days=settings.history.audit_retention_days)
-        self._ticker = Ticker(self._plane, watch, keep, watch.may_start, keep_audit=keep_audit)
+        self._ticker = _ticker_of(settings, self._plane, watch)
         self._returns = ReturnWatch(self._plane, watch, seen, self._ask_again)
         machines = self._guests.machines.values
         replica = own.name if store.shared else ""
@@ -588,6 +586,12 @@ class Service:
         task = asyncio.create_task(running, name=name)
         self._tasks.append(task)
         return task
+
+
+def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
+    keep = timedelta(days=settings.history.retention_days)
+    keep_audit = timedelta(days=settings.history.audit_retention_days)
+    return Ticker(plane, clock, keep, clock.may_start, keep_audit=keep_audit)
 
 
 def _name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:

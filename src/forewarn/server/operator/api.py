@@ -723,7 +723,8 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
             return told
         return routes.refuse(page, request, told)
 
-    roles.check((*ROUTES, *routes.ROUTES))
+    roles.check(ROUTES)
+    roles.check(routes.ROUTES, roles.OF_PAGE)
     return Litestar(
         [*ROUTES, *(routes.ROUTES if page is not None else ())],
         dependencies={
