@@ -67,6 +67,7 @@ def everything(reading: Reading) -> dict[str, object]:
         "setting": reading.setting("a"),
         "position": reading.position(),
         "changes": reading.changes_after(0, 100),
+        "news": reading.news_after(0, 100),
         "replicas": reading.replicas(),
     }
 

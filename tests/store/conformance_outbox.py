@@ -10,6 +10,7 @@ import pytest
 from forewarn.maintenance.model import Changes, HoldKind, Refused
 from forewarn.store.port import (
     ChangeRecord,
+    NewsRecord,
     Position,
     Replica,
     SeenMachine,
@@ -17,7 +18,7 @@ from forewarn.store.port import (
     StoreUnusable,
     Transaction,
 )
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, EventStatus
 from store.conformance import assert_rolled_back, save
 from store.values import MINUTE, NOW, WEB, drain, hold, machine, operation, with_maintenances
 
@@ -181,6 +182,78 @@ class Outbox:
             later = transaction.now()
         assert later is not None
         assert later > now + MINUTE
+
+
+def tell(store: Store, token: str, items: bytes, at: datetime = NOW) -> Position:
+    with store.write() as transaction:
+        return transaction.append(b"", format=0, token=token, replica="r1", at=at, news=items)
+
+
+class News:
+    """What outsiders are told, beside the changes and by their numbers."""
+
+    def test_news_is_read_back_exactly_and_in_order(self, store: Store) -> None:
+        tell(store, "a", b'["a"]')
+        append_alone(store, "b")
+        tell(store, "c", b'["c \0"]', NOW + MINUTE)
+        first = NewsRecord(sequence=1, at=NOW, items=b'["a"]')
+        third = NewsRecord(sequence=3, at=NOW + MINUTE, items=b'["c \0"]')
+        with store.read() as reading:
+            assert reading.news_after(0, 10) == [first, third]
+            assert reading.news_after(0, 1) == [first]
+            assert reading.news_after(1, 10) == reading.news_after(2, 10) == [third]
+            assert reading.news_after(3, 10) == reading.news_after(9, 10) == []
+            assert [one.sequence for one in reading.changes_after(0, 10)] == [1, 2, 3]
+
+    def test_news_of_a_transaction_that_raises_is_never_read(self, store: Store) -> None:
+        def told(transaction: Transaction) -> None:
+            transaction.append(b"", format=0, token="a", replica="r1", at=NOW, news=b"[1]")
+
+        assert_rolled_back(store, told)
+        with store.read() as reading:
+            assert reading.news_after(0, 10) == []
+
+    def test_news_outlives_its_change_and_is_trimmed_by_its_own_age(self, store: Store) -> None:
+        for minute in range(5):
+            tell(store, f"t{minute}", b"[1]", NOW + minute * MINUTE)
+        with store.write() as transaction:
+            assert transaction.trim(NOW + 9 * MINUTE, 10) == 4
+            assert transaction.trim_news(NOW, 10) == 0
+            assert transaction.news_trimmed() == 0
+        with store.read() as reading:
+            assert [one.sequence for one in reading.news_after(0, 10)] == [1, 2, 3, 4, 5]
+        with store.write() as transaction:
+            assert transaction.trim_news(NOW + 3 * MINUTE, 2) == 2
+            assert transaction.trim_news(NOW + 3 * MINUTE, 2) == 1
+            assert transaction.trim_news(NOW + 3 * MINUTE, 2) == 0
+        with store.read() as reading:
+            assert [one.sequence for one in reading.news_after(0, 10)] == [4, 5]
+            assert reading.news_trimmed() == 3
+        with store.write() as transaction:
+            assert transaction.trim_news(NOW + 9 * MINUTE, 10) == 2
+            assert transaction.news_trimmed() == 5
+            assert transaction.news_after(0, 10) == []
+        assert tell(store, "next", b"[1]") == Position(6, "next")
+
+    def test_the_outcomes_of_maintenances_are_counted(self, store: Store) -> None:
+        over = {"ended_at": NOW + MINUTE}
+        save(
+            store,
+            with_maintenances(
+                operation("1.1", status=EventStatus.COMPLETED, **over),
+                operation("1.2", status=EventStatus.FAILED, **over),
+                operation("1.3", status=EventStatus.COMPLETED, **over),
+                operation("2.1"),
+                operation("3.1"),
+            ),
+        )
+        with store.read() as reading:
+            found = reading.outcomes([1, 2, 9])
+            assert reading.outcomes([]) == {}
+        assert found == {
+            1: {EventStatus.COMPLETED: 2, EventStatus.FAILED: 1},
+            2: {EventStatus.SCHEDULED: 1},
+        }
 
 
 class Members:

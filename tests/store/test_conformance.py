@@ -27,6 +27,10 @@ class TestOutbox(conformance_outbox.Outbox):
     """See `conformance_outbox`."""
 
 
+class TestNews(conformance_outbox.News):
+    """See `conformance_outbox`."""
+
+
 class TestMembers(conformance_outbox.Members):
     """See `conformance_outbox`."""
 

@@ -102,6 +102,9 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "position": lambda r: r.position(),
     "changes after": lambda r: r.changes_after(5, 10),
     "a change": lambda r: r.change(5),
+    "news after": lambda r: r.news_after(5, 10),
+    "news trimmed": lambda r: r.news_trimmed(),
+    "outcomes of maintenances": lambda r: r.outcomes([3, 4]),
 }
 
 
@@ -183,9 +186,10 @@ def test_writing_reads_no_whole_table_on_postgresql(on_postgresql: sql.SqlStore)
     over = {"status": EventStatus.COMPLETED, "ended_at": NOW}
     with on_postgresql.write() as transaction, statements(on_postgresql) as seen:
         transaction.save(with_maintenances(operation("1000.1", **over)))
-        transaction.append(b"x", format=1, token="t", replica="r1", at=NOW)
+        transaction.append(b"x", format=1, token="t", replica="r1", at=NOW, news=b"[1]")
         transaction.purge(LATER, 10)
         transaction.trim(LATER, 10)
+        transaction.trim_news(LATER, 10)
         transaction.next_maintenance_number()
     written = [(text, p[0] if isinstance(p, list) else p) for text, p in seen]
     assert len(written) > 8

@@ -40,6 +40,7 @@ class Changefeed:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._counting: list[Callable[[int], None]] = []
+        self._telling: list[Callable[[tuple[int, bytes | None]], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ended: Future[None] = Future()
         """Raises what a listener raised; done for no other reason."""
@@ -52,6 +53,10 @@ class Changefeed:
     def count(self, listener: Callable[[int], None]) -> None:
         """Call `listener` with the number of each change, after all that it changed was told."""
         self._counting.append(listener)
+
+    def tell(self, listener: Callable[[tuple[int, bytes | None]], None]) -> None:
+        """Call `listener` with the number of each change and its news, None where unknown."""
+        self._telling.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call listeners on this loop's thread from now on."""
@@ -90,15 +95,22 @@ class Changefeed:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(self._deliver, changes)
 
-    def reach(self, sequence: int) -> None:
-        """Tell that all changes up to this number of the outbox were published."""
-        if not self._counting:
+    def reach(self, sequence: int, news: bytes | None = None) -> None:
+        """Tell that all changes up to this number of the outbox were published.
+
+        `news` is that of the last one; None where the store has to be asked for it.
+        """
+        if not self._counting and not self._telling:
             return
         if self._loop is None:
-            self._call(self._counting, sequence)
+            self._reached(sequence, news)
             return
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._call, self._counting, sequence)
+            self._loop.call_soon_threadsafe(self._reached, sequence, news)
+
+    def _reached(self, sequence: int, news: bytes | None) -> None:
+        self._call(self._counting, sequence)
+        self._call(self._telling, (sequence, news))
 
     def _deliver(self, changes: Changes) -> None:
         self._call(self._listeners, changes)

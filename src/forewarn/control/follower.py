@@ -246,22 +246,26 @@ class Follower:
         return _after(applied, rows, transaction)
 
     def append(
-        self, transaction: Transaction, saved: Sequence[Changes], now: datetime
+        self, transaction: Transaction, saved: Sequence[Changes], now: datetime, news: bytes = b""
     ) -> Position | None:
-        """Add what a transaction saved to the outbox, if it saved anything."""
+        """Add what a transaction saved to the outbox, and its news, if it saved anything."""
         if not saved:
             return None
         # Nobody reads what a process on its own has written: its rows only number the changes.
         form, body = encoded(saved) if self._store.shared else (REREAD, b"")
         at = transaction.now() or now
         return transaction.append(
-            body, format=form, token=self._mint(), replica=self.replica, at=at
+            body, format=form, token=self._mint(), replica=self.replica, at=at, news=news
         )
 
     def publish(
-        self, missed: Iterable[ChangeRecord], own: Position | None, saved: Iterable[Changes]
+        self,
+        missed: Iterable[ChangeRecord],
+        own: Position | None,
+        saved: Iterable[Changes],
+        news: bytes = b"",
     ) -> None:
-        """Publish what came before a commit and was missed, then what it saved."""
+        """Publish what came before a commit and was missed, then what it saved, and its news."""
         try:
             with self._lock:
                 self._publish_rows(missed)
@@ -269,7 +273,7 @@ class Follower:
                     return
                 if not self._store.shared or own.sequence == self.applied.sequence + 1:
                     self._publish_all(saved)
-                    self._reach(own)
+                    self._reach(own, news)
                     return
             self.look()  # more was missed than is read at once
         except StoreError as error:
@@ -360,9 +364,9 @@ class Follower:
         self.lost = lost
         self._reach(position)
 
-    def _reach(self, position: Position) -> None:
+    def _reach(self, position: Position, news: bytes | None = None) -> None:
         self.applied = position
-        self._feed.reach(position.sequence)
+        self._feed.reach(position.sequence, news)
 
 
 def _after(applied: Position, rows: list[ChangeRecord], reading: Reading) -> list[ChangeRecord]:

@@ -160,7 +160,7 @@ class Plane:
         snapshot = Snapshot(
             scopes=store.scopes(),
             machines=store.machines(),
-            operations=store.live_operations(),
+            operations=unit.live_operations(),
             tombstones=store.tombstones(),
             retired=tombstones.scopes(store),
             holds=store.holds(),
@@ -331,7 +331,7 @@ class Plane:
             length = limit(store, unit.now, length)
         if not length:
             return Work(0)
-        snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
+        snapshot = Snapshot(scopes=store.scopes(), operations=unit.live_operations())
         decision = self._decide(unit, snapshot, decide.extend_notices, length)
         if setting is not None:
             store.put_setting(*setting)
@@ -369,6 +369,12 @@ class Plane:
         return Work(store.trim((store.now() or unit.now) - keep, TRIM_BATCH))
 
     @_job
+    def trim_news(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
+        """Forget news older than `keep`; TRIM_BATCH means that there may be more."""
+        store = unit.store
+        return Work(store.trim_news((store.now() or unit.now) - keep, TRIM_BATCH))
+
+    @_job
     def purge(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
         """Forget operations that ended longer ago than `keep`; PURGE_BATCH means maybe more."""
         return Work(unit.store.purge(unit.now - keep, PURGE_BATCH))
@@ -383,7 +389,7 @@ class Plane:
 
         Of those that are found, it is the share of one of so many replicas, rounded up.
         """
-        free = unit.store.claimable(unit.now, limit)
+        free = unit.learn(unit.store.claimable(unit.now, limit))
         if not free:
             return Work(())
         share = -(-len(free) // replicas)

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Ticker:
-    """Makes time pass for the plane, and keeps history and the audit log for as long as it is told.
+    """Makes time pass for the plane, and keeps history, the audit log and news for as long as told.
 
     Lives on the event loop's thread.
     """
@@ -44,12 +44,14 @@ class Ticker:
         may_start: Callable[[], bool] = lambda: True,
         *,
         keep_audit: timedelta = timedelta(days=365),
+        keep_news: timedelta = timedelta(days=7),
     ) -> None:
         self._plane = plane
         self._may_start = may_start
         self._clock = clock
         self._keep = keep
         self._keep_audit = keep_audit
+        self._keep_news = keep_news
         self._wake = asyncio.Event()
         self.next_wakeup: datetime | None = None
         """The earliest time that it knows of at which something is due."""
@@ -119,5 +121,7 @@ class Ticker:
         while await asyncio.wrap_future(self._plane.purge_audit(self._keep_audit)) == PURGE_BATCH:
             pass
         while await asyncio.wrap_future(self._plane.trim(OUTBOX_KEPT)) == TRIM_BATCH:
+            pass
+        while await asyncio.wrap_future(self._plane.trim_news(self._keep_news)) == TRIM_BATCH:
             pass
         self._purged = passed

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from forewarn.control import tombstones
+from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
@@ -23,6 +24,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
 )
+from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import Transaction
 
@@ -85,7 +87,13 @@ class UnitOfWork:
         self._open: dict[int, Maintenance] | None = None
         self._holds: tuple[Hold, ...] | None = None
         self._drains: dict[str, Drain] | None = None
+        self._rollouts: dict[int, Rollout | None] = {}
         self._notes: list[AuditRecord] = []
+        self._new_numbers: set[int] = set()
+        """Those given to maintenances in this transaction."""
+        self._news: list[NewsItem] = []
+        self._ended: set[int] = set()
+        """The maintenances that may be finished."""
         self._begin()
 
     # Answered from memory, as far as it goes. Keys that are not there are left out.
@@ -127,7 +135,7 @@ class UnitOfWork:
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         """Return what is live in these scopes, or anywhere, by id."""
         if scopes is None:
-            return self.store.live_operations()
+            return self.learn(self.store.live_operations())
         if missing := _missing(self._whole["live"], scopes):
             self._learn_operations(self._transaction.live_operations(missing))
             self._whole["live"].update(missing)
@@ -157,8 +165,9 @@ class UnitOfWork:
 
     def rollout(self, number: int) -> Rollout | None:
         """Return a rollout."""
-        known = self._new_rollouts.get(number)
-        return known or self._transaction.rollouts([number]).get(number)
+        if number not in self._rollouts:
+            self._rollouts[number] = self._transaction.rollouts([number]).get(number)
+        return self._rollouts[number]
 
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators, by name; new ones are saved at once."""
@@ -169,7 +178,14 @@ class UnitOfWork:
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""
         unsaved = max(self._new_maintenances, default=0)
-        return max(self._transaction.next_maintenance_number(), unsaved + 1)
+        number = max(self._transaction.next_maintenance_number(), unsaved + 1)
+        self._new_numbers.add(number)
+        return number
+
+    def learn(self, operations: dict[str, Operation]) -> dict[str, Operation]:
+        """Take over what was just read of the store: what a decision changes has to be known."""
+        self._learn_operations(operations)
+        return operations
 
     @property
     def store(self) -> Transaction:
@@ -179,6 +195,7 @@ class UnitOfWork:
 
     def apply(self, changes: Changes) -> None:
         """Take over what a job came to."""
+        self._tell(changes)
         # Of these only one change is saved at a time: a hold may be put and released in one batch.
         alone = {name: value for name in _ALONE if (value := getattr(changes, name))}
         if alone:
@@ -201,6 +218,7 @@ class UnitOfWork:
             if self._drains is not None:
                 self._drains[drain.host] = drain
         self._new_rollouts |= {rollout.number: rollout for rollout in changes.rollouts}
+        self._rollouts |= self._new_rollouts
         for one in changes.maintenances:
             self._new_maintenances[one.number] = one
             if self._open is not None:
@@ -214,6 +232,38 @@ class UnitOfWork:
     def note(self, record: AuditRecord) -> None:
         """Have a record in the audit log, which is saved with what it is about."""
         self._notes.append(record)
+
+    def told(self) -> bytes:
+        """Return the news of all that was saved, as it is stored."""
+        if self._ended:
+            concerned = self._ended - self.open_maintenances().keys()
+            outcomes = self.store.outcomes(concerned)
+            self._news += news.finished(outcomes, self.now)
+            self._ended = set()
+        return news.encode(self._news)
+
+    def _tell(self, changes: Changes) -> None:
+        """Note the news of changes that are about to be taken over."""
+        unknown = [o.id for o in changes.operations if o.id not in self._operations]
+        if unknown := [name for name in unknown if not self._is_new(name)]:
+            self.operations(unknown)
+        before = news.Before(
+            operations=self._operations,
+            maintenances=self._open or {},
+            drains=self._drains or {},
+            rollouts=self._rollouts,
+        )
+        self._news += news.of(before, changes, self._new_numbers, self.now)
+        self._ended |= news.ended(before, changes)
+        self._new_numbers.difference_update(one.number for one in changes.maintenances)
+
+    def _is_new(self, operation: str) -> bool:
+        """Tell whether an operation that is not known is announced in this transaction."""
+        maintenance, _, ordinal = operation.partition(".")
+        known = (self._open or {}).get(int(maintenance))
+        if known is not None:
+            return int(ordinal) > known.announced
+        return int(maintenance) in self._new_numbers
 
     def save(self) -> None:
         """Save what is not saved yet."""

@@ -42,9 +42,9 @@ Job = Callable[[UnitOfWork], Work[Any]]
 Waiting: TypeAlias = "tuple[Job, Needs, Future[Any]]"
 
 Committed: TypeAlias = (
-    "tuple[list[ChangeRecord], Position | None, UnitOfWork, list[Work[Any] | Exception]]"
+    "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Work[Any] | Exception]]"
 )
-"""What others committed before, the place in the outbox, and what the jobs came to."""
+"""What others committed before, the place in the outbox, its news, and what the jobs came to."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -261,7 +261,7 @@ class _Committer:
             What kept the store away, if anything did.
         """
         try:
-            missed, own, unit, results = self._transact(batch)
+            missed, own, unit, news, results = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
                 for _, _, future in batch:
@@ -271,7 +271,7 @@ class _Committer:
             for single in batch:
                 self.commit([single])
             return None
-        self._follower.publish(missed, own, unit.saved)
+        self._follower.publish(missed, own, unit.saved, news)
         for (_, _, future), result in zip(batch, results, strict=True):
             if isinstance(result, Work):
                 future.set_result(result.result)
@@ -305,5 +305,6 @@ class _Committer:
                         unit.apply(work.changes)
                     results.append(work)
             unit.save()
-            own = self._follower.append(transaction, unit.saved, unit.now)
-        return missed, own, unit, results
+            news = unit.told()
+            own = self._follower.append(transaction, unit.saved, unit.now, news)
+        return missed, own, unit, news, results

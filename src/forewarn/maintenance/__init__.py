@@ -21,5 +21,6 @@ transaction's body may run twice. Imports only `vocabulary`.
     domains      the fleet that libvirt's domains are
     observations what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
+    news         what outsiders are told of a change
     invariants   what must hold of every snapshot
 """

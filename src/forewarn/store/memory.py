@@ -37,6 +37,7 @@ from forewarn.store.port import (
     ChangeRecord,
     HistoryQuery,
     Membership,
+    NewsRecord,
     Page,
     Position,
     Reading,
@@ -76,6 +77,9 @@ class MemoryStore:
         self._by_event: dict[str, str] = {}
         self.all_changes: dict[int, ChangeRecord] = {}
         """The outbox, in order."""
+        self.all_news: dict[int, NewsRecord] = {}
+        """In order."""
+        self._trimmed_news = 0
         self.all_replicas: dict[str, Replica] = {}
         self.all_tokens: dict[str, Token] = {}
         self.all_relay_tokens: dict[str, RelayToken] = {}
@@ -277,6 +281,21 @@ class MemoryStore:
     def change(self, sequence: int) -> ChangeRecord | None:
         return self.all_changes.get(sequence)
 
+    def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
+        following = (one for number, one in self.all_news.items() if number > sequence)
+        return list(itertools.islice(following, limit))
+
+    def news_trimmed(self) -> int:
+        return self._trimmed_news
+
+    def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
+        found: dict[int, dict[EventStatus, int]] = {}
+        for operation in self.all_operations.values():
+            if operation.maintenance in numbers:
+                counts = found.setdefault(operation.maintenance, {})
+                counts[operation.status] = counts.get(operation.status, 0) + 1
+        return found
+
     def replicas(self) -> dict[str, Replica]:
         return dict(self.all_replicas)
 
@@ -371,6 +390,7 @@ class MemoryStore:
         token: str,
         replica: str,
         at: datetime,
+        news: bytes = b"",
     ) -> Position:
         assert self.position() == self._begun_at, "a transaction has one change"
         change = ChangeRecord(
@@ -382,12 +402,22 @@ class MemoryStore:
             body=body,
         )
         self.all_changes[change.sequence] = change
+        if news:
+            self.all_news[change.sequence] = NewsRecord(sequence=change.sequence, at=at, items=news)
         return change.position
 
     def trim(self, before: datetime, limit: int) -> int:
         oldest = list(itertools.islice(self.all_changes.values(), limit + 1))[:-1]
         old = list(itertools.takewhile(lambda change: change.at < before, oldest))
         _remove(self.all_changes, (change.sequence for change in old))
+        return len(old)
+
+    def trim_news(self, before: datetime, limit: int) -> int:
+        oldest = itertools.islice(self.all_news.values(), limit)
+        old = list(itertools.takewhile(lambda news: news.at < before, oldest))
+        for news in old:
+            del self.all_news[news.sequence]
+            self._trimmed_news = news.sequence
         return len(old)
 
     def forget_replica(self, name: str) -> None:

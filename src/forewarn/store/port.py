@@ -123,6 +123,16 @@ class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
         return Position(self.sequence, self.token)
 
 
+class NewsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What outsiders are told of one transaction."""
+
+    sequence: int
+    """The number of its change in the outbox."""
+    at: datetime
+    items: bytes
+    """As `maintenance.news` encodes them, one or more."""
+
+
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica last said of itself."""
 
@@ -273,6 +283,15 @@ class Reading(Protocol):
     def change(self, sequence: int) -> ChangeRecord | None:
         """Return the change with this number, None if it was trimmed or never made."""
 
+    def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
+        """Return the news of up to `limit` transactions with greater numbers, in their order."""
+
+    def news_trimmed(self) -> int:
+        """Return the number of the last transaction whose news was trimmed, 0 if none was."""
+
+    def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
+        """Return how many operations of these maintenances have each status."""
+
     def replicas(self) -> dict[str, Replica]:
         """Return what each replica last said of itself, by name."""
 
@@ -346,13 +365,24 @@ class Transaction(Reading, Protocol):
         token: str,
         replica: str,
         at: datetime,
+        news: bytes = b"",
     ) -> Position:
-        """Add a change to the outbox, at most one in a transaction; return its place."""
+        """Add a change to the outbox, at most one in a transaction; return its place.
+
+        `news` is what outsiders are told of it, nothing where that is empty.
+        """
 
     def trim(self, before: datetime, limit: int) -> int:
         """Forget up to `limit` of the oldest changes made before this; return how many.
 
         The last change stays, whatever its age.
+        """
+
+    def trim_news(self, before: datetime, limit: int) -> int:
+        """Forget the news of up to `limit` of the oldest transactions, of those made before this.
+
+        Returns:
+            Of how many it was forgotten.
         """
 
     def forget_replica(self, name: str) -> None:

@@ -100,13 +100,14 @@ _CONTINUE_NUMBERS: Final = text(
     "SELECT setval(pg_get_serial_sequence('operations', 'sequence'), "
     "coalesce(max(sequence), 0) + 1, false) FROM operations"
 )
+_APPENDED, _NEWS = (
+    insert(table).values({c.name: bindparam(c.name, type_=c.type) for c in table.c}).cte(name)
+    for table, name in ((tables.changes, "appended"), (tables.news, "told"))
+)
 _APPEND_AND_TELL: Final = select(
     func.pg_notify(CHANNEL, cast(bindparam("sequence", type_=BigInteger), Text))
-).add_cte(
-    insert(tables.changes)
-    .values({c.name: bindparam(c.name, type_=c.type) for c in tables.changes.c})
-    .cte("appended")
-)
+).add_cte(_APPENDED)
+_APPEND_WITH_NEWS: Final = _APPEND_AND_TELL.add_cte(_NEWS)
 _BEGIN_READING: Final = (
     # Whoever only reads holds up nobody, and may take its time over what it has read: a start
     # makes a whole fleet of it.
@@ -688,10 +689,11 @@ class PostgresqlTransaction(SqlTransaction):
         if table is tables.operations:
             self._run(_CONTINUE_NUMBERS)
 
-    def _append(self, row: Row) -> int:
+    def _append(self, row: Row, news: bytes) -> int:
         number = self._last.sequence + 1
         check(self._connection)
-        self._connection.execute(_APPEND_AND_TELL, row | {"sequence": number})
+        statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
+        self._connection.execute(statement, row | {"sequence": number, "items": news})
         return number
 
 

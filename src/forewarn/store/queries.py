@@ -39,6 +39,7 @@ from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
     HistoryQuery,
+    NewsRecord,
     Page,
     Position,
     Replica,
@@ -53,6 +54,9 @@ KEYS_AT_ONCE = 900
 ROWS_AT_ONCE = 5000
 """Rows held as rows while many are read or written; bounds the memory beside the values."""
 
+TRIMMED_NEWS = "trimmed news"
+"""The counter of transactions that had news, up to the last one whose news was trimmed."""
+
 FAILURE = "forewarn_failure"
 """Where a connection's `info` keeps what a statement of its transaction raised."""
 
@@ -64,6 +68,7 @@ _maintenances = tables.maintenances.c
 _operations = tables.operations.c
 _events = tables.events.c
 _changes = tables.changes.c
+_news = tables.news.c
 _audit = tables.audit.c
 _to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
 
@@ -226,6 +231,27 @@ class SqlReading:
     def change(self, sequence: int) -> ChangeRecord | None:
         found = self._values(tables.CHANGES, _changes.sequence, [sequence])
         return next(found, None)
+
+    def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
+        following = tables.NEWS.select().where(_news.sequence > sequence)
+        in_order = following.order_by(_news.sequence).limit(limit)
+        return [tables.NEWS.value(row) for row in self._rows(in_order)]
+
+    def news_trimmed(self) -> int:
+        return self._counter(TRIMMED_NEWS)
+
+    def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
+        found: dict[int, dict[EventStatus, int]] = {}
+        of, status = _operations.maintenance, _operations.status
+        counts = select(of, status, func.count().label("many")).group_by(of, status)
+        for statement in each(counts, of, numbers):
+            for row in self._rows(statement):
+                found.setdefault(row.maintenance, {})[row.status] = row.many
+        return found
+
+    def _counter(self, name: str) -> int:
+        value = select(tables.counters.c.value).where(tables.counters.c.name == name)
+        return self._run(value).scalar() or 0
 
     def replicas(self) -> dict[str, Replica]:
         found = self._values(tables.REPLICAS, tables.replicas.c.name, None)

@@ -49,6 +49,7 @@ from forewarn.store.port import (
 from forewarn.store.queries import (
     FAILURE,
     ROWS_AT_ONCE,
+    TRIMMED_NEWS,
     SqlReading,
     check,
     chunks,
@@ -259,28 +260,45 @@ class SqlTransaction(SqlReading):
         token: str,
         replica: str,
         at: datetime,
+        news: bytes = b"",
     ) -> Position:
         assert self.appended is None, "a transaction has one change"
         row = {"token": token, "replica": replica, "at": at, "format": format, "body": body}
-        self.appended = Position(self._append(row), token)
+        self.appended = Position(self._append(row, news), token)
         return self.appended
 
-    def _append(self, row: Row) -> int:
-        """Insert a change, and return its number."""
+    def _append(self, row: Row, news: bytes) -> int:
+        """Insert a change and its news, and return its number."""
         check(self._connection)
         # By the driver's own text: for this one row SQLAlchemy would take as long as for ten.
         values = (row["token"], row["replica"], micros(row["at"]), row["format"], row["body"])
         number: int = self._connection.exec_driver_sql(_APPEND, values).lastrowid
+        if news:
+            told = (number, micros(row["at"]), news)
+            self._connection.exec_driver_sql(_APPEND_NEWS, told)
         return number
 
     def trim(self, before: datetime, limit: int) -> int:
-        found = tables.changes.c
-        oldest = select(found.sequence, found.at).order_by(found.sequence).limit(limit + 1)
         # Without the last that was found: it is the last of all, or one too many.
-        old = list(takewhile(lambda row: row.at < before, self._rows(oldest)[:-1]))
+        oldest = self._oldest(tables.changes, limit + 1)[:-1]
+        return len(self._trim(tables.changes, oldest, before))
+
+    def trim_news(self, before: datetime, limit: int) -> int:
+        old = self._trim(tables.news, self._oldest(tables.news, limit), before)
         if old:
-            self._run(delete(tables.changes).where(found.sequence <= old[-1].sequence))
+            self._upsert(tables.counters, [{"name": TRIMMED_NEWS, "value": old[-1].sequence}])
         return len(old)
+
+    def _oldest(self, table: Table, limit: int) -> Sequence[Any]:
+        in_order = select(table.c.sequence, table.c.at).order_by(table.c.sequence)
+        return self._rows(in_order.limit(limit))
+
+    def _trim(self, table: Table, oldest: Iterable[Any], before: datetime) -> list[Any]:
+        """Delete those of the oldest rows that were written before this, and return them."""
+        old = list(takewhile(lambda row: row.at < before, oldest))
+        if old:
+            self._run(delete(table).where(table.c.sequence <= old[-1].sequence))
+        return old
 
     def forget_replica(self, name: str) -> None:
         self._delete(tables.replicas, "name", [name])
@@ -328,8 +346,7 @@ class SqlTransaction(SqlReading):
             self._run(delete(table).where(table.c[column].in_(some)))
 
     def _last_number(self) -> int:
-        name, value = tables.counters.c.name, tables.counters.c.value
-        return self._run(select(value).where(name == _LAST_MAINTENANCE)).scalar() or 0
+        return self._counter(_LAST_MAINTENANCE)
 
     def _count_up_to(self, number: int) -> None:
         if number > self._last_number():
@@ -374,6 +391,8 @@ _APPEND = (
     "INSERT INTO changes (sequence, token, replica, at, format, body) "
     "SELECT coalesce(max(sequence), 0) + 1, ?, ?, ?, ?, ? FROM changes"
 )
+
+_APPEND_NEWS = "INSERT INTO news (sequence, at, items) VALUES (?, ?, ?)"
 
 
 @functools.cache

@@ -196,6 +196,21 @@ changes = Table(
     ),
 )
 
+news = Table(
+    # What outsiders are told of the transactions in the outbox; it is kept for longer than these.
+    "news",
+    metadata,
+    *columns(
+        port.NewsRecord,
+        sequence=Column(
+            "sequence",
+            BigInteger().with_variant(Integer, "sqlite"),
+            primary_key=True,
+            autoincrement=False,
+        ),
+    ),
+)
+
 replicas = Table(
     "replicas",
     metadata,
@@ -262,6 +277,7 @@ TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
 DRAINS = Mapping(model.Drain, drains)
 ROLLOUTS = Mapping(Rollout, rollouts)
 CHANGES = Mapping(port.ChangeRecord, changes)
+NEWS = Mapping(port.NewsRecord, news)
 REPLICAS = Mapping(port.Replica, replicas)
 SIGHTINGS = Mapping(port.SeenMachine, sightings)
 TOKENS = Mapping(accounts.Token, tokens)

@@ -1,0 +1,409 @@
+"""What outsiders are told of a change: news, each item with a stable type and a few plain facts.
+
+`of` compares what was with what a decision changed. The items are written down in the transaction
+of the change, so whoever reads them misses nothing and hears of nothing that was undone. What they
+look like is public (docs/reference/news.md): a type is never given another meaning.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Drain,
+    Hold,
+    HoldKind,
+    HostState,
+    Maintenance,
+    Operation,
+    RollingState,
+    RollingUpdate,
+    key,
+)
+from forewarn.maintenance.rollout_model import Rollout, RolloutState
+from forewarn.vocabulary import (
+    ApproverKind,
+    EventSource,
+    EventStatus,
+    EventType,
+    TargetKind,
+)
+
+MAX_NAMES: Final = 20
+"""Names of machines, scopes or events in one item: `machine_count` says how many there are."""
+
+MAX_ITEMS: Final = 5000
+"""Items of one transaction, some 2 MB: a release can move the notices of a whole fleet."""
+
+
+class NewsType(StrEnum):
+    """What happened; docs/reference/news.md has a heading for each."""
+
+    MAINTENANCE_SCHEDULED = "maintenance.scheduled"
+    MAINTENANCE_PAUSED = "maintenance.paused"
+    MAINTENANCE_RESUMED = "maintenance.resumed"
+    MAINTENANCE_FINISHED = "maintenance.finished"
+    OPERATION_QUEUED = "operation.queued"
+    OPERATION_SCHEDULED = "operation.scheduled"
+    OPERATION_APPROVED = "operation.approved"
+    OPERATION_POSTPONED = "operation.postponed"
+    OPERATION_STARTED = "operation.started"
+    OPERATION_RETURNING = "operation.returning"
+    OPERATION_COMPLETED = "operation.completed"
+    OPERATION_FAILED = "operation.failed"
+    OPERATION_CANCELED = "operation.canceled"
+    OPERATION_OUTCOME_UNKNOWN = "operation.outcome_unknown"
+    OPERATION_ACKNOWLEDGED = "operation.acknowledged"
+    HOLD_PUT = "hold.put"
+    HOLD_RELEASED = "hold.released"
+    HOST_UP = "host.up"
+    HOST_WAITING = "host.waiting"
+    HOST_DRAINING = "host.draining"
+    HOST_EMPTY = "host.empty"
+    HOST_REBOOTING = "host.rebooting"
+    HOST_BACK = "host.back"
+    HOST_RETURNING = "host.returning"
+    HOST_STUCK = "host.stuck"
+    ROLLOUT_STARTED = "rollout.started"
+    ROLLOUT_PROGRESSED = "rollout.progressed"
+    ROLLOUT_WAVE = "rollout.wave"
+    ROLLOUT_RESUMED = "rollout.resumed"
+    ROLLOUT_PAUSED = "rollout.paused"
+    ROLLOUT_HALTED = "rollout.halted"
+    ROLLOUT_STOPPED = "rollout.stopped"
+    ROLLOUT_DONE = "rollout.done"
+    FLEET_CHANGED = "fleet.changed"
+    CHANGES_LOST = "store.changes_lost"
+    OMITTED = "news.omitted"
+
+
+class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The facts of an item; what does not belong to its type, or is unknown, is left out."""
+
+    maintenance: int = 0
+    operation: str = ""
+    rollout: int = 0
+    host: str = ""
+    status: str = ""
+    """The status of the operation, or the state of the rollout or host, after the change."""
+    event_type: EventType | None = None
+    source: EventSource | None = None
+    target: TargetKind | None = None
+    description: str = ""
+    duration_seconds: int | None = None
+    not_before: datetime | None = None
+    scopes: tuple[str, ...] = ()
+    """Keys; at most MAX_NAMES."""
+    machines: tuple[str, ...] = ()
+    """At most MAX_NAMES."""
+    machine_count: int = 0
+    event_ids: tuple[str, ...] = ()
+    """What guests know the operation's events by; at most MAX_NAMES."""
+    by: str = ""
+    approver: ApproverKind | None = None
+    """What kind of approver `by` is."""
+    reason: str = ""
+    wave: int = 0
+    """From 1."""
+    waves: int = 0
+    units: dict[str, int] = {}
+    """How many units of a rollout are in each state."""
+    operations: dict[str, int] = {}
+    """How many operations of a maintenance have ended with each status."""
+    count: int = 0
+    """How many items were left out, machines left the fleet, or changes were lost."""
+
+
+class NewsItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One item: something that happened."""
+
+    type: NewsType
+    at: datetime
+    subject: str
+    """What it happened to: `operation 12.1`, `maintenance 12`, `rollout 3`, `host h1`, ..."""
+    data: NewsData
+
+
+class Before(msgspec.Struct, frozen=True, kw_only=True):
+    """What was known before a change, by name; None stands for what is new."""
+
+    operations: Mapping[str, Operation | None]
+    maintenances: Mapping[int, Maintenance]
+    """Those that were open."""
+    drains: Mapping[str, Drain]
+    rollouts: Mapping[int, Rollout | None]
+
+
+_STATUS: Final = {status: NewsType(f"operation.{status.lower()}") for status in EventStatus}
+_HOST: Final = {state: NewsType(f"host.{state}") for state in HostState}
+_ROLLOUT: Final = {
+    RolloutState.RUNNING: NewsType.ROLLOUT_RESUMED,
+    RolloutState.PAUSED: NewsType.ROLLOUT_PAUSED,
+    RolloutState.HALTED: NewsType.ROLLOUT_HALTED,
+    RolloutState.STOPPED: NewsType.ROLLOUT_STOPPED,
+    RolloutState.DONE: NewsType.ROLLOUT_DONE,
+}
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[NewsItem]).decode
+
+
+def encode(items: Sequence[NewsItem]) -> bytes:
+    """Return the items of one transaction as they are stored; nothing for none.
+
+    Of more than MAX_ITEMS, the last one says how many are left out.
+    """
+    if len(items) > MAX_ITEMS:
+        left = len(items) - MAX_ITEMS + 1
+        data = NewsData(count=left)
+        omitted = NewsItem(type=NewsType.OMITTED, at=items[-1].at, subject="news", data=data)
+        items = [*items[: MAX_ITEMS - 1], omitted]
+    return _encode(items) if items else b""
+
+
+def decode(stored: bytes) -> list[NewsItem]:
+    """Return the items of one transaction, in their order."""
+    return _decode(stored)
+
+
+def number(sequence: int, index: int) -> str:
+    """Return the number of an item: its transaction's in the outbox, and its place there."""
+    return f"{sequence}-{index}"
+
+
+def of(before: Before, changes: Changes, new: Collection[int], now: datetime) -> list[NewsItem]:
+    """Return what a decision changed.
+
+    Args:
+        before: What the decision was made on, with everything that it changed.
+        changes: What it changed.
+        new: The numbers of the maintenances that are new.
+        now: The time of the decision.
+    """
+    found: list[NewsItem] = []
+    for maintenance in changes.maintenances:
+        _of_maintenance(found, before.maintenances, maintenance, new, now)
+    found += [_hold(NewsType.HOLD_RELEASED, hold, now) for hold in changes.released]
+    found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
+    known = before.operations
+    for operation in changes.operations:
+        _of_operation(found, known.get(operation.id), operation, now)
+    for drain in changes.drains:
+        _of_drain(found, before.drains.get(drain.host), drain, now)
+    for rollout in changes.rollouts:
+        _of_rollout(found, before.rollouts.get(rollout.number), rollout, now)
+    if changes.machines or changes.removed_machines:
+        _of_fleet(found, changes, now)
+    return found
+
+
+def finished(outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime) -> list[NewsItem]:
+    """Return the news of maintenances of which every operation is over.
+
+    `outcomes` has how many operations of each maintenance have each status.
+    """
+    return [
+        NewsItem(
+            type=NewsType.MAINTENANCE_FINISHED,
+            at=now,
+            subject=f"maintenance {number}",
+            data=NewsData(maintenance=number, operations={str(s): n for s, n in counts.items()}),
+        )
+        for number, counts in sorted(outcomes.items())
+        if all(status.over for status in counts)
+    ]
+
+
+def ended(before: Before, changes: Changes) -> set[int]:
+    """Return the numbers of the maintenances that may be finished with these changes."""
+    known = before.operations
+    numbers = {
+        operation.maintenance
+        for operation in changes.operations
+        if operation.status.over
+        and ((old := known.get(operation.id)) is None or not old.status.over)
+    }
+    for maintenance in changes.maintenances:
+        if not maintenance.open and maintenance.number in before.maintenances:
+            numbers.add(maintenance.number)
+    return numbers
+
+
+def lost(changes: int, replica: str, now: datetime) -> NewsItem:
+    """Return the news that the database has lost its last changes."""
+    data = NewsData(count=changes, by=replica)
+    return NewsItem(type=NewsType.CHANGES_LOST, at=now, subject="store", data=data)
+
+
+def _of_operation(
+    found: list[NewsItem], before: Operation | None, after: Operation, now: datetime
+) -> None:
+    if before is None:
+        found.append(_operation(_STATUS[after.status], after, now))
+        return
+    if after.events is not before.events and after.approved and not before.approved:
+        found.append(_operation(NewsType.OPERATION_APPROVED, after, now, _last_approval(after)))
+    if after.status is not before.status:
+        found.append(_operation(_STATUS[after.status], after, now))
+    elif after.pending and after.not_before > before.not_before:
+        found.append(_operation(NewsType.OPERATION_POSTPONED, after, now))
+    if after.outcome_unknown and not before.outcome_unknown:
+        found.append(_operation(NewsType.OPERATION_OUTCOME_UNKNOWN, after, now))
+    if after.acknowledged_by and not before.acknowledged_by:
+        found.append(_operation(NewsType.OPERATION_ACKNOWLEDGED, after, now))
+
+
+def _last_approval(operation: Operation) -> Approval | None:
+    given = (event.approval for event in operation.events if event.approval is not None)
+    return max(given, key=lambda approval: approval.at, default=None)
+
+
+def _operation(
+    kind: NewsType, operation: Operation, now: datetime, approval: Approval | None = None
+) -> NewsItem:
+    machines, events = operation.machines, operation.events
+    by = operation.acknowledged_by
+    if approval is not None:
+        by = approval.by
+    return NewsItem(
+        type=kind,
+        at=now,
+        subject=f"operation {operation.id}",
+        data=NewsData(
+            maintenance=operation.maintenance,
+            operation=operation.id,
+            status=operation.status,
+            event_type=operation.event_type,
+            source=operation.source,
+            target=operation.target,
+            description=operation.description,
+            duration_seconds=operation.duration_seconds,
+            not_before=operation.not_before,
+            scopes=tuple([event.scope for event in events[:MAX_NAMES]]),
+            machines=machines[:MAX_NAMES],
+            machine_count=len(machines),
+            event_ids=tuple([event.id for event in events[:MAX_NAMES]]),
+            by=by,
+            approver=None if approval is None else approval.kind,
+            reason=operation.outcome_unknown or operation.outcome,
+        ),
+    )
+
+
+def _of_maintenance(
+    found: list[NewsItem],
+    known: Mapping[int, Maintenance],
+    after: Maintenance,
+    new: Collection[int],
+    now: datetime,
+) -> None:
+    before = known.get(after.number)
+    paused = _paused(after.rolling_updates)
+    was_paused = before is not None and bool(_paused(before.rolling_updates))
+    if before is None and after.number in new:
+        kind = NewsType.MAINTENANCE_SCHEDULED
+    elif paused and not was_paused:
+        kind = NewsType.MAINTENANCE_PAUSED
+    elif was_paused and not paused and after.open:
+        kind = NewsType.MAINTENANCE_RESUMED
+    else:
+        return
+    interventions = after.interventions
+    resumed_by = interventions[-1].by if interventions else ""
+    data = NewsData(
+        maintenance=after.number,
+        event_type=after.event_type,
+        source=after.source,
+        target=after.target,
+        description=after.description,
+        duration_seconds=after.duration_seconds,
+        machines=after.targets[:MAX_NAMES] if after.target is TargetKind.MACHINES else (),
+        machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
+        scopes=tuple(map(key, after.targets)) if after.target is TargetKind.SCOPE else (),
+        host=after.targets[0] if after.target is TargetKind.HOST else "",
+        by=resumed_by if kind is NewsType.MAINTENANCE_RESUMED else after.requested_by,
+        reason=paused[0].reason if kind is NewsType.MAINTENANCE_PAUSED else "",
+    )
+    subject = f"maintenance {after.number}"
+    found.append(NewsItem(type=kind, at=now, subject=subject, data=data))
+
+
+def _paused(updates: Iterable[RollingUpdate]) -> list[RollingUpdate]:
+    return [one for one in updates if one.state is RollingState.PAUSED]
+
+
+def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:
+    data = NewsData(
+        host=hold.name if hold.kind is HoldKind.HOST else "",
+        scopes=(hold.name,) if hold.kind is HoldKind.SCOPE else (),
+        machines=(hold.name,) if hold.kind is HoldKind.MACHINE else (),
+        machine_count=1 if hold.kind is HoldKind.MACHINE else 0,
+        by=hold.by,
+        reason=hold.reason,
+    )
+    return NewsItem(type=kind, at=now, subject=str(hold), data=data)
+
+
+def _of_drain(found: list[NewsItem], before: Drain | None, after: Drain, now: datetime) -> None:
+    if before is not None and before.state is after.state:
+        return
+    names = [guest.name for guest in after.guests]
+    data = NewsData(
+        host=after.host,
+        status=after.state,
+        machines=tuple(names[:MAX_NAMES]),
+        machine_count=len(names),
+        by=after.requested_by,
+        reason=after.reason,
+    )
+    kind = _HOST[after.state]
+    found.append(NewsItem(type=kind, at=now, subject=f"host {after.host}", data=data))
+
+
+def _of_rollout(
+    found: list[NewsItem], before: Rollout | None, after: Rollout, now: datetime
+) -> None:
+    kinds: list[NewsType] = []
+    counts = _units(after)
+    if before is None:
+        kinds.append(NewsType.ROLLOUT_STARTED)
+    else:
+        if counts != _units(before):
+            kinds.append(NewsType.ROLLOUT_PROGRESSED)
+        if after.wave != before.wave:
+            kinds.append(NewsType.ROLLOUT_WAVE)
+        if after.state is not before.state:
+            kinds.append(_ROLLOUT[after.state])
+    for kind in kinds:
+        data = NewsData(
+            rollout=after.number,
+            status=after.state,
+            event_type=after.task.event_type,
+            source=after.task.source,
+            wave=after.wave + 1,
+            waves=max((unit.wave for unit in after.units), default=0) + 1,
+            units=counts,
+            by=after.changed_by or after.requested_by,
+            reason=after.reason,
+        )
+        found.append(NewsItem(type=kind, at=now, subject=f"rollout {after.number}", data=data))
+
+
+def _units(rollout: Rollout) -> dict[str, int]:
+    return {str(state): count for state, count in Counter(u.state for u in rollout.units).items()}
+
+
+def _of_fleet(found: list[NewsItem], changes: Changes, now: datetime) -> None:
+    names = [machine.name for machine in changes.machines] or list(changes.removed_machines)
+    data = NewsData(
+        machines=tuple(names[:MAX_NAMES]),
+        machine_count=len(changes.machines),
+        count=len(changes.removed_machines),
+    )
+    found.append(NewsItem(type=NewsType.FLEET_CHANGED, at=now, subject="fleet", data=data))
