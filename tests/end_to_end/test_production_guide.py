@@ -144,13 +144,23 @@ def test_every_line_of_the_log_that_it_names_is_one_that_is_said() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's limits")
-@pytest.mark.parametrize(("hard", "may_open"), [(20_000, 11_280), (2_000, 2_000)])
+@pytest.mark.parametrize(
+    ("relays", "hard", "may_open", "fewer"),
+    [
+        (0, 20_000, 11_280, set()),
+        (0, 2_000, 2_000, {"guests"}),
+        (5_000, 20_000, 16_280, set()),
+        (5_000, 12_000, 12_000, {"relays"}),
+        (5_000, 2_000, 2_000, {"guests", "relays"}),
+    ],
+)
 def test_the_service_may_open_as_many_files_as_the_page_says(
-    folder: Path, hard: int, may_open: int
+    folder: Path, relays: int, hard: int, may_open: int, fewer: set[str]
 ) -> None:
     import resource  # noqa: PLC0415 - POSIX only
 
-    service = Running(folder)
+    plane = f'[relay]\nlisten = "127.0.0.1:0"\nconnections = {relays}' if relays else ""
+    service = Running(folder, clock=plane)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < hard:
         pytest.skip("this session may open fewer files")
@@ -161,7 +171,7 @@ def test_the_service_may_open_as_many_files_as_the_page_says(
     try:
         (line,) = [one for one in service.limits().splitlines() if "open files" in one]
         assert line.split()[3:5] == [str(may_open), str(hard)]
-        warned = "guests get fewer connections" in service.log.read_text()
-        assert warned is (may_open < 11_280)
+        warned = set(re.findall(r"(guests|relays) get fewer connections", service.log.read_text()))
+        assert warned == fewer
     finally:
         assert service.stop() == 0

@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -98,18 +98,21 @@ class AskingRelay:
         self.trusting: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        sent = {"Authorization": f"Bearer {self.token}", **headers}
         data = None if body is None else relay_feed.encode(body)
-        scheme, _, place = self.address.partition("://")
-        connection = http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
-        if scheme == "https":
-            assert self.trusting is not None
-            connection = http.client.HTTPSConnection(
-                place, timeout=WAIT_SECONDS, context=self.trusting
-            )
-        with contextlib.closing(connection):
-            connection.request(method, path, body=data, headers=sent)
+        with contextlib.closing(self._connection()) as connection:
+            connection.request(method, path, body=data, headers={**self._headers, **headers})
             return Answer(connection.getresponse())
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def _connection(self) -> http.client.HTTPConnection:
+        scheme, _, place = self.address.partition("://")
+        if scheme == "http":
+            return http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
+        assert self.trusting is not None
+        return http.client.HTTPSConnection(place, timeout=WAIT_SECONDS, context=self.trusting)
 
     def request(
         self,
@@ -124,6 +127,14 @@ class AskingRelay:
         path += f"&{relay_feed.WAIT}=0" if at_once else ""
         told = relay_feed.encode(state or RelayState()).decode()
         return self.ask("GET", path, **{relay_feed.STATE_HEADER: told})
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Have a request for news wait; after that its connection is closed."""
+        with contextlib.closing(self._connection()) as connection:
+            path = f"{relay_feed.NEWS_PATH}?{relay_feed.AFTER}={quote(self.position)}"
+            connection.request("GET", path, headers=self._headers)
+            yield
 
     def news(self, after: str | None = None, state: RelayState | None = None) -> News:
         """Ask for news, which there are."""

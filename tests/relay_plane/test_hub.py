@@ -358,20 +358,43 @@ def test_who_is_ahead_of_a_replica_waits_and_where_there_is_one_alone_starts_aga
     assert news.snapshot
 
 
+def open_connection() -> "asyncio.Future[None]":
+    return asyncio.get_running_loop().create_future()
+
+
+def test_a_wait_ends_once_the_connection_is_lost(replica: HubReplica) -> None:
+    hub = replica.hub
+
+    async def wait() -> bool:
+        lost, other = open_connection(), open_connection()
+        waiting = asyncio.ensure_future(hub.wait("h0", 30, lost))
+        staying = asyncio.ensure_future(hub.wait("h0", 30, other))
+        await asyncio.sleep(0)
+        lost.set_result(None)
+        ended = await waiting
+        assert hub.waiting == 1
+        hub.wake("h0")
+        assert await staying
+        other.set_result(None)  # it wakes nobody any more
+        return ended
+
+    assert not run(wait())
+
+
 def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) -> None:
     hub = replica.hub
 
     async def wait() -> list[bool]:
-        changed = asyncio.ensure_future(hub.wait("h0", 30))
-        other = asyncio.ensure_future(hub.wait("elsewhere", 30))
+        changed = asyncio.ensure_future(hub.wait("h0", 30, open_connection()))
+        other = asyncio.ensure_future(hub.wait("elsewhere", 30, open_connection()))
         await asyncio.sleep(0)
         assert hub.waiting == 2
         replica.ask("web-0")
         found = [await changed, other.done()]
         hub.wake_all()
         found.append(await other)
-        found.append(await hub.wait("h0", 0.0))
-        many = [asyncio.ensure_future(hub.wait("h0", 30)) for _ in range(9)]
+        found.append(await hub.wait("h0", 0.0, open_connection()))
+        many = [asyncio.ensure_future(hub.wait("h0", 30, open_connection())) for _ in range(9)]
         await asyncio.sleep(0)
         assert hub.waiting == relay_hub.MAX_WAITING
         hub.wake("h0")
@@ -394,7 +417,9 @@ def test_the_relays_of_awaited_machines_are_told_and_nobody_else(replica: HubRep
     awaiting = msgspec.structs.replace(replica.operation("1.1"), awaited=("web-0", "gone"))
 
     async def tell() -> list[bool]:
-        waits = [asyncio.ensure_future(hub.wait(host, 30)) for host in ("h0", "h1")]
+        waits = [
+            asyncio.ensure_future(hub.wait(host, 30, open_connection())) for host in ("h0", "h1")
+        ]
         await asyncio.sleep(0)
         hub.ask_again(awaiting)
         told = [await waits[0], waits[1].done()]

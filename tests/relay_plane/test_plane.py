@@ -207,6 +207,15 @@ def test_a_host_tells_of_its_relay(service: Served) -> None:
     assert position
 
 
+def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None:
+    relay = service.relay("h0")
+    relay.news()
+    with relay.waiting():
+        eventually(service.waiting_relays, 1)
+    eventually(service.waiting_relays, 0)
+    assert service.waiting_relays() == 0
+
+
 def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:

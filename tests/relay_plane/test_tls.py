@@ -11,7 +11,7 @@ from forewarn.server import settings
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.settings import FieldError
 from forewarn.store import memory
-from relay_plane.served import Served, with_relays
+from relay_plane.served import Served, eventually, with_relays
 
 CERTIFICATES = Path(__file__).parents[1] / "operator" / "certificates"
 
@@ -37,6 +37,17 @@ def test_a_relay_that_trusts_the_certificate_is_told_its_news(tmp_path: Path) ->
             relay.news()
         relay.trusting = trust("first")
         assert relay.news().snapshot
+
+
+def test_a_relay_whose_encrypted_connection_is_lost_waits_no_more(tmp_path: Path) -> None:
+    with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
+        relay = running.relay("h0")
+        relay.trusting = trust("first")
+        relay.news()
+        with relay.waiting():
+            eventually(running.waiting_relays, 1)
+        eventually(running.waiting_relays, 0)
+        assert running.waiting_relays() == 0
 
 
 def test_a_certificate_is_renewed_while_relays_are_served(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """A host whose way to the service is dark: its machines read on, and only they get more notice."""
 
 import os
+import time
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from forewarn.server import relay_feed
 from kills.processes import let_pass
 from relays.process import until
 from relays.production import Production
@@ -59,6 +61,26 @@ def test_a_cut_moves_the_notice_of_its_own_host_alone_and_fails_no_poll(site: Pr
     assert db.events()[0]["EventStatus"] == "Scheduled"
     assert [machine.failed() for machine in machines] == [[], [], []]
     assert site.judge() == []
+
+
+def test_a_relay_that_dies_or_is_cut_off_is_missed_before_its_request_would_have_ended(
+    site: Production,
+) -> None:
+    site.apply({"idle": "h6", "other": "h7"})
+    for host in ("h6", "h7"):
+        site.relay(host)
+    for end, again in (
+        (site.relays["h6"].kill, site.relays["h6"].start),
+        (lambda: site.site.darken("h7"), lambda: site.site.clear("h7")),
+    ):
+        until(lambda: held(site) == [], lambda: held(site))
+        let_pass(1.0)  # nothing is Scheduled, so their requests wait for a minute
+        began = time.monotonic()
+        end()
+        until(lambda: held(site))
+        assert time.monotonic() - began < relay_feed.IDLE_WAIT_SECONDS - STALE_AFTER
+        again()
+    until(lambda: held(site) == [], lambda: held(site))
 
 
 def test_a_machine_cannot_approve_while_its_host_is_cut_off_and_can_again_after(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forewarn.server import sockets
-from forewarn.server.sockets import HandedOver, SocketUnusable
+from forewarn.server.sockets import HandedOver, Probes, SocketUnusable
 
 
 def test_a_socket_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None:
@@ -32,6 +32,23 @@ def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None
             sockets.open_unix(path)
         with socket.socket(socket.AF_UNIX) as still:
             still.connect(str(path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have not all of them")
+def test_connections_that_a_socket_accepts_are_probed_as_it_says() -> None:
+    probes = Probes(silent_seconds=10, between_seconds=2, most=3)
+    with sockets.open_tcp("127.0.0.1", 0) as opened:
+        sockets.probe(opened, probes)
+        opened.settimeout(30)
+        with socket.create_connection(opened.getsockname()):
+            accepted, _ = opened.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            options = [getattr(socket, name) for name in names]
+            found = [accepted.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+    assert found == [10, 2, 3, 16_000]
+    assert probes.noticed_seconds == 16
 
 
 def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:

@@ -76,7 +76,9 @@ def serve(own: HostRelaySettings) -> int:
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
-    process.raise_open_files(own.guest.connections + SPARE_FILES)
+    may_open = process.raise_open_files(own.guest.connections + SPARE_FILES)
+    guest = process.within_files(own.guest, may_open, SPARE_FILES)
+    own = msgspec.structs.replace(own, guest=guest)
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         return runner.run(_run(own, handed_over))
 

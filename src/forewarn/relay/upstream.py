@@ -24,9 +24,10 @@ from forewarn.client.discovery import EndpointAddress
 from forewarn.client.transport import HttpExchange, RequestFailed
 from forewarn.protocol.message import Reply
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
-from forewarn.server import relay_feed, secret_files
+from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.relay_feed import RelayRefusal
 from forewarn.server.secret_files import SecretUnusable
+from forewarn.server.sockets import Probes
 from forewarn.vocabulary import ErrorCode
 
 CONNECT_SECONDS: Final = 3.0
@@ -47,14 +48,8 @@ IDLE_SECONDS: Final = 20.0
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
-PROBES: Final = (
-    ("TCP_KEEPIDLE", 3),
-    ("TCP_KEEPINTVL", 1),
-    ("TCP_KEEPCNT", 2),
-    ("TCP_USER_TIMEOUT", 5000),
-)
-"""Seconds of silence, seconds between probes, probes; and milliseconds in which what was sent must
-be acknowledged. A dead path is noticed within `freshness.DARK_SECONDS`."""
+PROBES: Final = Probes(silent_seconds=3, between_seconds=1, most=2)
+"""A dead path is noticed within `freshness.DARK_SECONDS`."""
 
 
 class UpstreamFailed(Exception):  # noqa: N818 - named for what is the matter
@@ -301,10 +296,7 @@ def _tune(writer: asyncio.StreamWriter) -> None:
     connected = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):  # the peer has gone
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in PROBES:
-            if hasattr(socket, option):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        sockets.probe(connected, PROBES)
 
 
 def spoken(error: Exception | None) -> str:

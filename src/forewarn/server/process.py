@@ -6,9 +6,14 @@ import os
 import signal
 import uuid
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
+import msgspec
 import structlog
+
+from forewarn.server.guest.limits import Limits
+
+L = TypeVar("L", bound=Limits)
 
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
@@ -37,6 +42,27 @@ def raise_open_files(needed: int) -> int:
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
+
+
+def within_files(guest: L, may_open: int, spare: int) -> L:
+    """Return the guests' limits with fewer connections where the process may open too few files.
+
+    A connection that finds no file left is not refused: it waits unseen, and everybody with it, so
+    `spare` files stay free for what is not a guest's.
+    """
+    most = max(may_open - spare, may_open // 4, 1)
+    if guest.connections <= most:
+        return guest
+    _log.warning(
+        "guests get fewer connections than guest.connections: the process may open too few files; "
+        "raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+        may_open=may_open,
+        needed=guest.connections + spare,
+        connections=most,
+    )
+    # Those that wait stay below them, so that they never keep out those who ask now.
+    waiters = min(guest.waiters, max(1, most * 9 // 10))
+    return msgspec.structs.replace(guest, connections=most, waiters=waiters)
 
 
 def freeze_memory() -> None:

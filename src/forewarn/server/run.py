@@ -35,7 +35,7 @@ from forewarn.server.operator import connections
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Service, clock_of
-from forewarn.server.settings import OFF, GuestSettings, Settings, StoreSettings
+from forewarn.server.settings import OFF, Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import split_address, state_folder
 from forewarn.store import sqlite
@@ -62,8 +62,7 @@ def serve(settings: Settings) -> int:
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
-    may_open = process.raise_open_files(settings.guest.connections + SPARE_FILES)
-    settings = msgspec.structs.replace(settings, guest=_within(settings.guest, may_open))
+    settings = _within_files(settings)
     path = Path(settings.store.path)
     # What is wrong with the folder, opening the store says.
     with contextlib.suppress(OSError):
@@ -127,24 +126,23 @@ def _tell_of_new(database: str) -> None:
     )
 
 
-def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
-    """Leave operators and the database their files where the process may open too few.
-
-    A connection that finds no file left is not refused: it waits unseen, and operators with it.
-    """
-    most = max(may_open - SPARE_FILES, may_open // 4, 1)
-    if guest.connections <= most:
-        return guest
-    _log.warning(
-        "guests get fewer connections than guest.connections: the process may open too few files; "
-        "raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
-        may_open=may_open,
-        needed=guest.connections + SPARE_FILES,
-        connections=most,
-    )
-    # Those that wait stay below them, so that they never keep out those who ask now.
-    waiters = min(guest.waiters, max(1, most * 9 // 10))
-    return msgspec.structs.replace(guest, connections=most, waiters=waiters)
+def _within_files(settings: Settings) -> Settings:
+    """Have as many files as the settings need, or lower the settings to those that there are."""
+    relay = settings.relay
+    relays = relay.connections if relay.listen else 0
+    may_open = process.raise_open_files(settings.guest.connections + relays + SPARE_FILES)
+    guest = process.within_files(settings.guest, may_open, SPARE_FILES)
+    most = max(may_open - guest.connections - SPARE_FILES, may_open // 4, 1)
+    if relays > most:
+        _log.warning(
+            "relays get fewer connections than relay.connections: the process may open too few "
+            "files; raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+            may_open=may_open,
+            needed=guest.connections + relays + SPARE_FILES,
+            connections=most,
+        )
+        relay = msgspec.structs.replace(relay, connections=most)
+    return msgspec.structs.replace(settings, guest=guest, relay=relay)
 
 
 async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver) -> int:

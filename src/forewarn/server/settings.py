@@ -184,6 +184,9 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tls_key: str = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
+    connections: Annotated[int, msgspec.Meta(ge=1)] = 20_000
+    """Connections of relays at once: each host has one that waits, and for a moment another one,
+    which passes an approval on or replaces the first."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and to send tokens over a network that others may read."""

@@ -58,6 +58,9 @@ REQUEST: Final = "forewarn.request"
 PEER: Final = "forewarn.peer"
 """The key in the state of a connection of its `UnixPeer`, where it came by the unix socket."""
 
+LOST: Final = "forewarn.lost"
+"""The key in the state of a connection of a future that is done once it is lost."""
+
 REQUEST_ID: Final = b"x-request-id"
 """The header of each answer with the id that the audit log has."""
 

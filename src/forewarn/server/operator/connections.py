@@ -103,12 +103,15 @@ class OperatorConnection(H11Protocol):
     _late: asyncio.TimerHandle | None = None
     _early = b""
     """What came with the end of a TLS handshake."""
+    _lost: asyncio.Future[None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
+        self._lost = self.loop.create_future()
+        self.app_state = {**self.app_state, auth.LOST: self._lost}
         if (peer := _peer_of(transport)) is not None:
-            self.app_state = {**self.app_state, auth.PEER: peer}
+            self.app_state[auth.PEER] = peer
         self._begin_head()
         if not _make_room(self.config, self):
             self.reach(OperatorLimit.CONNECTIONS)  # uvicorn answers it 503
@@ -137,6 +140,7 @@ class OperatorConnection(H11Protocol):
         if cast("asyncio.Transport | None", self.transport) is None:
             return  # during the handshake
         self._end_head()
+        self._lost.set_result(None)
         self.config.order.pop(self, None)
         super().connection_lost(exc)
 

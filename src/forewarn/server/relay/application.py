@@ -170,7 +170,7 @@ class RelayApplication:
                 if at_once:
                     break
                 self._watch.expect(host, heard_at, left)
-                if not await self._hub.wait(host, left):
+                if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
                     break
                 self._host_of(headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()

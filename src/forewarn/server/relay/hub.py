@@ -319,8 +319,11 @@ class RelayHub:
         epoch, sequence = self.place_of(position)
         return epoch == self._epoch and sequence > self._sequence
 
-    async def wait(self, host: str, seconds: float) -> bool:
-        """Wait until something of a host changes; return whether it did in time."""
+    async def wait(self, host: str, seconds: float, lost: "asyncio.Future[None]") -> bool:
+        """Wait until something of a host changes; return whether it did in time.
+
+        `lost` is done once its relay's connection is lost: the wait ends then, too.
+        """
         known = self._hosts.setdefault(host, _Host())
         while len(known.waiting) >= MAX_WAITING:
             oldest = next(iter(known.waiting))
@@ -331,10 +334,16 @@ class RelayHub:
         waiting: asyncio.Future[bool] = loop.create_future()
         known.waiting[waiting] = None
         timer = loop.call_later(seconds, _end, waiting)
+
+        def leave(_: "asyncio.Future[None]") -> None:
+            _end(waiting)
+
+        lost.add_done_callback(leave)
         try:
             return bool(await waiting)
         finally:
             timer.cancel()
+            lost.remove_done_callback(leave)
             known.waiting.pop(waiting, None)
 
     def wake(self, host: str) -> None:

@@ -18,11 +18,17 @@ from forewarn.server.relay.application import RelayApplication
 from forewarn.server.relay.hub import RelayHub
 from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.settings import RelaySettings
+from forewarn.server.sockets import Probes
 from forewarn.settings import split_address
 from forewarn.store.port import Store
 
-MAX_RELAYS: Final = 20_000
-"""Connections of relays at once: one for each host, and as many while they change over."""
+BACKLOG: Final = 4096
+"""Relays that may wait to be accepted, as far as the system lets them: all of them come at once
+when a replica has gone."""
+
+PROBES: Final = Probes(silent_seconds=10, between_seconds=2, most=3)
+"""A relay whose host is cut off is away soon after, whatever its request waits for. A probe costs
+this process nothing, and of ten thousand relays the system sends a thousand a second."""
 
 CUT_OFF: Final = "this replica does not reach the database: ask another one"
 STOPPING: Final = "the service is stopping: ask another replica"
@@ -109,9 +115,11 @@ class RelayPlane:
         self.reload()
         address, port = split_address(self._settings.listen)
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
-        tcp = tcp or sockets.open_tcp(address, port)
+        tcp = tcp or sockets.open_tcp(address, port, "relay.listen", BACKLOG)
+        sockets.probe(tcp, PROBES)
         tls = self._context if self._tls is not None else None
-        server = connections.Server(self._application, self._reached, most=MAX_RELAYS, tls=tls)
+        most = self._settings.connections
+        server = connections.Server(self._application, self._reached, most=most, tls=tls)
         self._server = server
         scheme = "http" if tls is None else "https"
         return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
