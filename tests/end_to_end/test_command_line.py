@@ -275,7 +275,7 @@ def test_a_rolling_update_is_shown_paused_resumed_and_finished(service: Running)
 
 def test_a_host_is_asked_for_by_name(service: Running) -> None:
     tried = service.call("schedule", "freeze", "--host", "h2", "--without-notice", "--dry-run")
-    assert columns(tried.stdout)[1][:5] == ["0.1", "Freeze", "Scheduled", "web/1", "web-1"]
+    assert columns(tried.stdout)[1][:5] == ["0.1", "Freeze", "Scheduled", "web/1", "h2"]
     unknown = service.call("schedule", "freeze", "--host", "h9")
     assert unknown.returncode == ExitStatus.NOT_FOUND
     assert "bastion" in service.call("fleet", "list", "--host", "unknown").stdout

@@ -65,7 +65,7 @@ TOLD_LINES: Final = 8
 COLUMNS: Final = {
     heading: column
     for heading, column in events.COLUMNS.items()
-    if heading not in {"NOT BEFORE", "AGENTS", "SHOWN TO"}
+    if heading not in {"HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
 }
 """Of the table: so many that each event fits in a line of 80 characters."""
 

@@ -103,7 +103,8 @@ COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
     "TYPE": lambda event: event.event_type,
     "STATUS": operations.standing,
     "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
-    "MACHINES": lambda event: output.listed(event.machines),
+    "HOST": operations.on_host,
+    "MACHINES": lambda event: output.counted(event.machines),
     "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
     "NOT BEFORE": lambda event: event.not_before,
     "APPROVED BY": lambda event: operations.approver(event.approval),
@@ -120,4 +121,7 @@ COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
 
 
 def _draw(found: "schemas.EventList") -> None:
-    output.table(found.events, COLUMNS, empty="There is no event.")
+    columns = dict(COLUMNS)
+    if not any(map(operations.on_host, found.events)):
+        del columns["HOST"]
+    output.table(found.events, columns, empty="There is no event.")

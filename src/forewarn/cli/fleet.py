@@ -96,7 +96,7 @@ def show(
         else:
             answer.show(draw)
             return
-    near = service.similar(name, "machines", "scopes")
+    near = service.similar(name, "machine", "scope")
     see = f"did you mean {near!r}?" if near else "see 'forewarn fleet list'"
     raise Failed(ExitStatus.NOT_FOUND, f"no machine and no scope named {name!r}: {see}")
 
@@ -174,7 +174,7 @@ def _draw_machines(page: "schemas.MachinePage") -> None:
             "BY": lambda machine: machine.last_seen and machine.last_seen.version,
             "EVENTS": lambda machine: len(machine.events),
         },
-        empty="There are no machines: 'forewarn fleet apply FILE' adds them.",
+        empty="There is no such machine: 'forewarn fleet apply FILE' adds some.",
     )
 
 

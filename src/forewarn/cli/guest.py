@@ -60,7 +60,7 @@ def events(endpoint: str, *, as_json: bool) -> None:
             "EVENT": lambda event: event.event_id,
             "TYPE": lambda event: event.event_type,
             "STATUS": lambda event: event.status,
-            "MACHINES": lambda event: output.listed(event.resources),
+            "MACHINES": lambda event: output.counted(event.resources),
             "NOTICE LEFT": lambda event: event.notice_left,
             "NOT BEFORE": lambda event: event.not_before,
             "SOURCE": lambda event: event.source,

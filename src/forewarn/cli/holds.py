@@ -79,7 +79,9 @@ def _draw(found: "schemas.HoldList") -> None:
             "SINCE": lambda one: one.at,
             "BY": lambda one: one.by,
             "REASON": lambda one: one.reason,
-            "BLOCKS": lambda one: output.names(one.operations),
+            "BLOCKS": lambda one: output.counted(
+                one.operations.names, "operations", one.operations.count
+            ),
         },
         empty="There are no holds.",
     )

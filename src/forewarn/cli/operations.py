@@ -8,7 +8,7 @@ from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.operator import OperatorClient, asks_for_pages
 from forewarn.cli.options import option
-from forewarn.vocabulary import ApproverKind, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
     from forewarn.maintenance import model
@@ -82,14 +82,20 @@ def approver(approval: "model.Approval | None") -> str:
 
 
 def machines(operation: "schemas.OperationView") -> str:
-    """Return the machines of an operation, the first of them by name."""
-    return output.listed([name for event in operation.events for name in event.machines])
+    """Return the machines of an operation by name, or how many they are."""
+    return output.counted([name for event in operation.events for name in event.machines])
+
+
+def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:
+    """Return the host if it is what is maintained; `""` otherwise."""
+    return output.counted(live.hosts, "hosts") if live.target is TargetKind.HOST else ""
 
 
 def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what is going to happen."""
+    listed = list(operations)
     output.table(
-        operations,
+        listed,
         {
             "REF": lambda operation: operation.id,
             "TYPE": lambda operation: operation.event_type,
@@ -97,6 +103,7 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "DOMAIN": lambda operation: ", ".join(
                 f"{event.scope}/{event.update_domain}" for event in operation.events
             ),
+            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
             "MACHINES": machines,
             "NOT BEFORE": lambda operation: operation.not_before,
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
@@ -139,7 +146,8 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
                 f"{place.scope}/{place.update_domain}" for place in turn[1].places
             ),
             "MACHINES": lambda turn: "; ".join(
-                output.names(place.machines) for place in turn[1].places
+                output.counted(place.machines.names, count=place.machines.count)
+                for place in turn[1].places
             ),
         },
     )
@@ -155,6 +163,7 @@ def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
         {
             "REF": lambda operation: operation.id,
             "TYPE": lambda operation: operation.event_type,
+            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
             "MACHINES": machines,
             "ANNOUNCED": lambda operation: (
                 None if operation.status is EventStatus.QUEUED else operation.announced_at

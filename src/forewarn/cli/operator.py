@@ -42,7 +42,11 @@ MAX_TOKEN: Final = 4096
 HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
-KINDS: Final = {"machine": "machines", "scope": "scopes"}
+KINDS: Final = {
+    "machine": "/v1/fleet/machines",
+    "scope": "/v1/fleet/scopes",
+    "host": "/v1/hosts",
+}
 """What has names that may be mistyped, and the list that has them."""
 
 MAX_COMPARED: Final = 1000
@@ -188,19 +192,21 @@ class OperatorClient:
         """Return the most similar name of the first thousand of these kinds; `""` for none."""
         import difflib
 
-        names = [
-            entry["name"]
-            for kind in kinds
-            for entry in self.get(f"/v1/fleet/{kind}", limit=MAX_COMPARED).tree()[kind]
-        ]
+        names = [entry["name"] for kind in kinds for entry in self._named(KINDS[kind])]
         by_case = {each.lower(): each for each in names}
         near = difflib.get_close_matches(name.lower(), by_case, n=1)
         return by_case[near[0]] if near else ""
 
+    def _named(self, path: str) -> list[dict[str, Any]]:
+        """Return the first page of a list; that of the hosts has no pages."""
+        limit = {} if path == KINDS["host"] else {"limit": MAX_COMPARED}
+        found: list[dict[str, Any]] = self.get(path, **limit).tree()[path.rpartition("/")[2]]
+        return found
+
     def _suggestion(self, what: str | int, name: str | int, **_: str | int) -> str:
         """Return a similar name for one that does not exist, in a message."""
         try:
-            near = self.similar(str(name), KINDS[str(what)])
+            near = self.similar(str(name), str(what))
         except Failed:  # a role may not list: the refusal itself is the answer
             return ""
         return f" (did you mean {near!r}?)" if near else ""

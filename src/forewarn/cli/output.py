@@ -1,9 +1,10 @@
-"""What a command prints: tables on a terminal, aligned text in a pipe, JSON with `--json`.
+"""What a command prints: tables on a terminal, aligned text elsewhere, JSON with `--json`.
 
 Results go to stdout, everything else to stderr.
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ def table(
 
     If there is no row, print `empty` on stderr.
     """
-    on_terminal = sys.stdout.isatty()
+    on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     filled = cells(rows, columns, _now() if on_terminal else None)
     if not filled:
         if empty:
@@ -104,6 +105,12 @@ def listed(names: Sequence[str], count: int | None = None, most: int = 6) -> str
     return spelled if total <= most else f"{spelled} and {total - most} more"
 
 
+def counted(names: Sequence[str], what: str = "machines", count: int | None = None) -> str:
+    """Return names for a cell: up to three of them, else how many they are."""
+    total = len(names) if count is None else count
+    return f"{total} {what}" if total > MAX_NAMED else ", ".join(names)
+
+
 def names(some: "schemas.Names", most: int = 6) -> str:
     """Return names in one line, and how many more there are; `""` for none."""
     return listed(some.names, some.count, most)
@@ -131,35 +138,46 @@ def drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], terminal: int) 
     table = Table(
         box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0)
     )
+    shown = {heading: _fitted(heading, cells[heading], width) for heading, width in widths.items()}
     for heading, width in widths.items():
         table.add_column(heading, overflow="fold", width=width)
-    for row in zip(*(cells[heading] for heading in widths), strict=True):
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    whole = zip(*(cells[heading] for heading in widths), strict=True)
+    for row, words in zip(zip(*shown.values(), strict=True), whole, strict=True):
+        table.add_row(
+            *(Text(cell, style=STYLES.get(word, "")) for cell, word in zip(row, words, strict=True))
+        )
     return table
 
 
 def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
-    """Return the columns to show, with their widths; all words of the cells fit.
+    """Return the columns to show, with their widths; each row has one line.
 
-    The least important columns are left out until every other has room for its longest word. What
-    room is left goes first to the columns that need the least of it to have a line for each cell.
+    The least important columns are left out until every other has room for its heading and for
+    LEAST characters, or for all of its cells. What room is left goes first to the columns that
+    need the least of it.
     """
     first, *others = cells
-    least = {heading: _longest_word(heading, column) for heading, column in cells.items()}
-    least[first] = min(least[first], terminal)
-    for heading in (*HIDDEN_FIRST, *reversed(others)):
-        if _total(least) <= terminal:
+    natural = {heading: max(map(_cells, (heading, *each))) for heading, each in cells.items()}
+    least = {
+        heading: width if heading in UNCUT else min(width, max(_cells(heading), LEAST))
+        for heading, width in natural.items()
+    }
+    least[first] = min(natural[first], terminal, max(least[first], LEAST_OF_FIRST))
+    shown = dict(least)
+    hidden: list[str] = []
+    for heading in dict.fromkeys((*HIDDEN_FIRST, *reversed(others))):
+        if _total(shown) <= terminal:
             break
         if heading in others:
-            least.pop(heading, None)
-    spare = terminal - _total(least)
-    wanted = {
-        heading: max(map(_cells, (heading, *cells[heading]))) - width
-        for heading, width in least.items()
-    }
-    widths = dict(least)
-    for heading in sorted(wanted, key=wanted.__getitem__):
-        more = max(0, min(wanted[heading], spare))
+            hidden.append(heading)
+            del shown[heading]
+    for heading in reversed(hidden):  # a narrow one may fit in the place of a wide one
+        if _total({**shown, heading: least[heading]}) <= terminal:
+            shown[heading] = least[heading]
+    widths = {heading: shown[heading] for heading in cells if heading in shown}
+    spare = terminal - _total(widths)
+    for heading in sorted(widths, key=lambda heading: natural[heading] - widths[heading]):
+        more = max(0, min(natural[heading] - widths[heading], spare))
         widths[heading] += more
         spare -= more
     return widths
@@ -169,9 +187,24 @@ def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + 2 * (len(widths) - 1)  # rich draws two spaces between columns
 
 
-def _longest_word(heading: str, cells: Sequence[str]) -> int:
-    words = (word for text in (heading, *cells) for word in text.split())
-    return min(max(map(_cells, words)), MAX_WORD)
+def _fitted(heading: str, cells: Sequence[str], width: int) -> Sequence[str]:
+    """Return cells of at most this width: cut where they still differ most, at the end if they may.
+
+    A scale set's machines differ in their last characters, hosts of one domain in their first.
+    """
+    if heading in FOLDED or all(_cells(cell) <= width for cell in cells):
+        return cells
+    ways = ([_cut(cell, width, tail) for cell in cells] for tail in (0, width // 4, width // 2))
+    return max(ways, key=lambda cut: len(set(cut)))
+
+
+def _cut(text: str, width: int, tail: int) -> str:
+    from rich.cells import set_cell_size
+
+    if _cells(text) <= width:
+        return text
+    end = set_cell_size(text[::-1], tail)[::-1] if tail else ""
+    return set_cell_size(text, width - 1 - tail) + "\N{HORIZONTAL ELLIPSIS}" + end
 
 
 def _cells(text: str) -> int:
@@ -181,13 +214,24 @@ def _cells(text: str) -> int:
     return cell_len(text)
 
 
-MAX_WORD = 40
-"""The longest word that is not broken: an event's id fits, and a host's long name does not push
-every other column off the terminal."""
+MAX_NAMED = 3
+"""The most names in a cell; more are counted."""
+
+LEAST = 16
+"""To so many characters a cell is cut before a column is left out."""
+
+LEAST_OF_FIRST = 24
+"""Those of the first column, which says what a row is about."""
+
+UNCUT = frozenset({"EVENT"})
+"""Whoever reads an event's id copies it."""
+
+FOLDED = frozenset({"WHAT"})
+"""What an alert says is worth several lines."""
 
 HIDDEN_FIRST = (
-    *("EVENT", "KIND", "WAITED", "NOTICE", "TOOK", "FROM", "SOURCE", "STEERED BY", "SHOWN TO"),
-    *("DOMAIN", "LISTENER", "NOTICE LEFT"),
+    *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),
+    *("STEERED BY", "STARTED BECAUSE", "DOMAIN", "NOTICE LEFT", "TOOK"),
 )
 """The columns that a narrow terminal does without, in this order; then the last ones of the table,
 and never its first."""
