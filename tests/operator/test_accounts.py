@@ -135,6 +135,7 @@ def test_a_token_is_shown_once_and_kept_as_its_digest(site: Site) -> None:
         "created_at": "2026-03-01T12:00:00Z",
         "expires_at": "2026-03-01T13:00:00Z",
         "expired": False,
+        "session": False,
     }
     with site.store.read() as reading:
         kept = reading.tokens()["ann"]

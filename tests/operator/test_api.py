@@ -414,6 +414,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/tokens",
         "POST /v1/tokens",
         "DELETE /v1/tokens",
+        "POST /v1/logins",
         "GET /v1/audit",
         "PUT /v1/fleet",
         "GET /v1/fleet/machines",
@@ -510,6 +511,7 @@ BODIES = {
     "POST /v1/clock": {"trust": True},
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},
+    "POST /v1/logins": {},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1"},
     "POST /v1/rollouts": {

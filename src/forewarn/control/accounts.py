@@ -156,11 +156,10 @@ def revoke_tokens(names: Collection[str]) -> Callable[[UnitOfWork], Work[tuple[T
         known = unit.tokens()
         if missing := [name for name in names if name not in known]:
             raise unknown("token", *missing)
-        revoked = {
-            name: token
-            for name, token in known.items()
-            if name in names or (token.session and token.account in names)
-        }
+        revoked = {name: known[name] for name in names}
+        for token in known.values():
+            if token.session and token.account in names:
+                revoked[token.name] = token
         return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
 
     return order

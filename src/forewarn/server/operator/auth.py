@@ -152,10 +152,6 @@ class Gate:
             return
         status, code, message = refusal
         request.outcome = code
-        if status == 401 and self._is_of_page(scope):
-            await send(_sent_to_log_in(scope))
-            await send({"type": "http.response.body", "body": b""})
-            return
         told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
         headers = [
             (b"content-type", b"application/json"),
@@ -163,6 +159,9 @@ class Gate:
         ]
         if status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
+            if self._is_of_page(scope) and (led := _sent_to_log_in(scope)) is not None:
+                status, more = led
+                headers += more
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": told})
 
@@ -275,18 +274,17 @@ def is_of_page(path: str) -> bool:
     return not path.startswith("/v1/") and path not in PROGRAMS
 
 
-def _sent_to_log_in(scope: Message) -> Message:
-    """Return the answer that leads a browser to where it logs in: all of it, and not a part."""
-    headers = [(b"cache-control", b"no-store")]
-    names = {name for name, _ in scope["headers"]}
-    if b"hx-request" in names or scope["method"] != "GET":
-        return {
-            "type": "http.response.start",
-            "status": 401,
-            "headers": [*headers, (b"hx-redirect", b"/login")],
-        }
-    headers.append((b"location", b"/login"))
-    return {"type": "http.response.start", "status": 303, "headers": headers}
+def _sent_to_log_in(scope: Message) -> tuple[int, list[tuple[bytes, bytes]]] | None:
+    """Return the status and the headers that lead a browser to where it logs in.
+
+    None for what is no browser. A script's request for a part of the page leads the whole page.
+    """
+    headers = dict(scope["headers"])
+    if b"hx-request" in headers:
+        return 401, [(b"hx-redirect", b"/login")]
+    if scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b""):
+        return 303, [(b"location", b"/login")]
+    return None
 
 
 def request_of(connection: Mapping[str, Any]) -> OperatorRequest:
