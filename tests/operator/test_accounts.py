@@ -16,7 +16,7 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import Changes
 from forewarn.server import secret_files
-from forewarn.server.operator import accounts, api, roles
+from forewarn.server.operator import accounts, application, roles
 from forewarn.server.operator.accounts import FailedLogin, FailedLogins, UnixPeer
 from forewarn.server.operator.audit_log import OF_STRANGERS, AuditLog
 from forewarn.store import memory
@@ -111,11 +111,11 @@ def test_the_page_has_the_table_of_roles() -> None:
 
 
 def test_a_route_without_a_role_keeps_the_service_from_starting() -> None:
-    roles.check(api.ROUTES)
+    roles.check(application.ROUTES)
     with pytest.raises(AssertionError):
-        roles.check(api.ROUTES[1:])
+        roles.check(application.ROUTES[1:])
     with pytest.raises(AssertionError):
-        roles.check([*api.ROUTES[1:], api.ROUTES[1]])
+        roles.check([*application.ROUTES[1:], application.ROUTES[1]])
 
 
 def test_each_role_may_do_what_those_before_it_may() -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from forewarn.server.operator import api, errors
+from forewarn.server.operator import application, errors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
@@ -12,7 +12,7 @@ def test_every_route_has_its_heading() -> None:
     headings = re.findall(r"^### `(\w+ \S+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     routes = {
         f"{method} {re.sub(r':[a-z]+}', '}', path)}"
-        for route in api.ROUTES
+        for route in application.ROUTES
         for path in route.paths
         for method in route.http_methods
     }

@@ -49,7 +49,7 @@ from forewarn.maintenance.model import Changes, HostState, Machine, Operation
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.operator import api, auth, connections
+from forewarn.server.operator import application, auth, connections
 from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
@@ -553,11 +553,11 @@ class Service:
 
     def _open_operators(self) -> tuple[str, ...]:
         """Open the operators' sockets; return their addresses."""
-        application = api.application(self._backend, self._page)
+        served = application.application(self._backend, self._page)
         operator, addresses = self._settings.operator, []
 
         def serve(address: str, opened: socket.socket, hosts: tuple[str, ...] | None) -> None:
-            gate = auth.Gate(application, self._door, hosts)
+            gate = auth.Gate(served, self._door, hosts)
             tls = self._tls_context if address.startswith("https:") else None
             server = connections.Server(gate, self._reached, tls=tls)
             self._servers.append(server)

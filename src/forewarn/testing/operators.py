@@ -21,7 +21,7 @@ from forewarn.control.rollouts import Rollouts
 from forewarn.control.sightings import SharedSightings
 from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files, sockets
-from forewarn.server.operator import api, auth, connections
+from forewarn.server.operator import application, auth, connections
 from forewarn.server.operator.accounts import OperatorAccount
 from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
@@ -104,8 +104,8 @@ class Operators:
             accounts=door.accounts,
             make_token=secret_files.new_token,
         )
-        application = _EmulatorApi(api.application(backend), service)
-        gate = auth.Gate(application, door, (), anyone=OperatorAccount(NAME, AccessRole.ADMIN))
+        served = _EmulatorApi(application.application(backend), service)
+        gate = auth.Gate(served, door, (), anyone=OperatorAccount(NAME, AccessRole.ADMIN))
         self._server = connections.Server(gate, reached)
         self._serving: asyncio.Task[None] | None = None
 

@@ -1,7 +1,7 @@
 """The operator plane: the HTTP API, Litestar on uvicorn. Never on a socket that guests can reach.
 
-    api          what each route does, and their OpenAPI schema
-    routing      how routes are declared
+    application  the API and the page as one application, and their OpenAPI schema
+    api          what each route does
     rollout_routes   what the routes of rollouts do; rollout_schemas has their JSON
     requests     what the routes are given: the rooms below, a request's body and query, judged
     schemas      the JSON of requests and answers
