@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -23,30 +24,18 @@ SCENARIOS = {scenario.name: scenario for scenario in certify.SCENARIOS}
 NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
-SHORT = 12.0
-"""Patience with a handler that does nothing: it polls three times a second once it has started."""
+LONG = certify.PATIENCE_SECONDS
+PATIENCE = {"stays-away": 12.0}
+"""The handler that does nothing is waited for in vain; it polls three times a second."""
 
 
-def judged(fault: str, *names: str, patience: float = certify.PATIENCE_SECONDS) -> list[Result]:
+def judged(fault: str, *names: str, patience: float = LONG) -> list[Result]:
     handler = Handler((sys.executable, str(BROKEN), fault), patience_seconds=patience)
     return certify.run(handler, [SCENARIOS[name] for name in names])
 
 
 def told(results: list[Result]) -> list[tuple[str, str]]:
     return [(each.name, each.message) for each in results if each.verdict is HandlerVerdict.FAILED]
-
-
-def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it() -> None:
-    results = judged("nothing", *SCENARIOS)
-    assert told(results) == []
-    skipped = [each.name for each in results if each.verdict is HandlerVerdict.SKIPPED]
-    assert skipped == ["preview"]
-
-
-@NEEDS_CURL
-def test_the_handler_of_the_docs_passes() -> None:
-    handler = Handler(("sh", str(SHELL), "{drain}", "{undrain}"))
-    assert told(certify.run(handler)) == []
 
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -80,47 +69,93 @@ def by_the_agent(folder: Path) -> str:
     return f"FOREWARN_AGENT_SET_STATE__FOLDER={{folder}}/state exec {command}"
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        in_python,
-        pytest.param(in_c_sharp, marks=pytest.mark.soak),
-        pytest.param(by_the_agent, marks=pytest.mark.soak),
-    ],
-)
+def by_itself(folder: Path, made: Callable[[Path], str]) -> list[Result]:
+    return certify.run(Handler(("sh", "-c", f"cd {{folder}} && {made(folder)}")))
+
+
+IN_A_NAMESPACE = ("approve", "restarted", "not-first", "fault-lost-approvals")
+
+
+def in_a_namespace(folder: Path) -> list[Result]:
+    """Run the shell's handler with the address of the metadata service in it."""
+    isolated = handler_process.isolation()
+    text = SHELL.read_text(encoding="utf-8")
+    hard = folder / "handle.sh"
+    hard.write_text(text.replace("${FOREWARN_ENDPOINT:-http://169.254.169.254}", certify.ADDRESS))
+    assert "FOREWARN_ENDPOINT" not in hard.read_text()
+    handler = Handler(("sh", str(hard), "{drain}", "{undrain}"), isolated=isolated)
+    return certify.run(handler, [SCENARIOS[name] for name in IN_A_NAMESPACE])
+
+
+Begun = dict[str, "Future[list[Result]]"]
+"""What was begun, by its name. Handlers and their judge mostly wait, so several are run at once."""
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
+    """Handlers that are right, in every scenario or in some."""
+    shell = Handler(("sh", str(SHELL), "{drain}", "{undrain}"))
+    new = tmp_path_factory.mktemp
+    with ThreadPoolExecutor(4) as pool:
+        yield {
+            "nothing": pool.submit(judged, "nothing", *SCENARIOS),
+            "in shell": pool.submit(certify.run, shell),
+            "in python": pool.submit(by_itself, new("python"), in_python),
+            "in a namespace": pool.submit(in_a_namespace, new("namespace")),
+        }
+
+
+def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it(right: Begun) -> None:
+    results = right["nothing"].result()
+    assert told(results) == []
+    skipped = [each.name for each in results if each.verdict is HandlerVerdict.SKIPPED]
+    assert skipped == ["preview"]
+
+
+@pytest.mark.parametrize("name", [pytest.param("in shell", marks=NEEDS_CURL), "in python"])
+def test_the_handlers_of_the_docs_pass(right: Begun, name: str) -> None:
+    assert told(right[name].result()) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("made", [in_c_sharp, by_the_agent])
 def test_the_other_handlers_pass_too(tmp_path: Path, made: Callable[[Path], str]) -> None:
-    handler = Handler(("sh", "-c", f"cd {{folder}} && {made(tmp_path)}"))
-    results = certify.run(handler)
+    results = by_itself(tmp_path, made)
     wrong = [name for name, _ in told(results)]
     # Without peers the agent approves no event of several machines: each has to be prepared.
     assert wrong == (["two-machines"] if made is by_the_agent else []), told(results)
 
 
-@pytest.mark.parametrize(
-    ("fault", "scenario", "word"),
-    [
-        ("approves-undrained", "drain-fails", "although its drain failed"),
-        ("approves-others", "two-events", "other machines"),
-        ("approves-twice", "approve", "again after it was confirmed"),
-        ("dies-on-503", "fault-host-update", "ended with status 1"),
-        ("reads-dates", "started", "ended with status 1"),
-        ("minds-case", "fault-lower-case", "while its event was still listed"),
-        ("polls-too-often", "idle", "polls too often"),
-        ("leaves-zombies", "approve", "zombies"),
-    ],
-)
-def test_each_fault_is_found(fault: str, scenario: str, word: str) -> None:
-    [result] = judged(fault, scenario)
-    assert result.verdict is HandlerVerdict.FAILED, result
+FAULTS = [
+    ("approves-undrained", "drain-fails", "although its drain failed"),
+    ("approves-others", "two-events", "other machines"),
+    ("approves-twice", "approve", "again after it was confirmed"),
+    ("dies-on-503", "fault-host-update", "ended with status 1"),
+    ("reads-dates", "started", "ended with status 1"),
+    ("minds-case", "fault-lower-case", "while its event was still listed"),
+    ("polls-too-often", "idle", "polls too often"),
+    ("leaves-zombies", "approve", "zombies"),
+    ("stays-away", "approve", "undrain"),
+]
+
+
+@pytest.fixture(scope="module")
+def wrong() -> Iterator[Begun]:
+    """Handlers with a fault, each in the scenario that is for it."""
+    with ThreadPoolExecutor(len(FAULTS)) as pool:
+        yield {
+            fault: pool.submit(judged, fault, scenario, patience=PATIENCE.get(fault, LONG))
+            for fault, scenario, _ in FAULTS
+        }
+
+
+@pytest.mark.parametrize(("fault", "scenario", "word"), FAULTS)
+def test_each_fault_is_found(wrong: Begun, fault: str, scenario: str, word: str) -> None:
+    [result] = wrong[fault].result()
+    assert (result.name, result.verdict) == (scenario, HandlerVerdict.FAILED), result
     assert word in result.message
     if fault != "leaves-zombies":
         assert result.exchange
-
-
-def test_one_that_does_not_come_back_is_found() -> None:
-    [result] = judged("stays-away", "approve", patience=SHORT)
-    assert result.verdict is HandlerVerdict.FAILED
-    assert "undrain" in result.message
 
 
 def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
@@ -131,18 +166,13 @@ def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 @NEEDS_CURL
-def test_a_handler_with_the_address_in_it_runs_unchanged_in_a_namespace(tmp_path: Path) -> None:
+def test_a_handler_with_the_address_in_it_runs_unchanged_in_a_namespace(right: Begun) -> None:
     try:
-        isolated = handler_process.isolation()
+        results = right["in a namespace"].result()
     except handler_process.CannotIsolate as error:
         pytest.skip(str(error))
-    text = SHELL.read_text(encoding="utf-8")
-    hard = tmp_path / "handle.sh"
-    hard.write_text(text.replace("${FOREWARN_ENDPOINT:-http://169.254.169.254}", certify.ADDRESS))
-    assert "FOREWARN_ENDPOINT" not in hard.read_text()
-    handler = Handler(("sh", str(hard), "{drain}", "{undrain}"), isolated=isolated)
-    names = ("approve", "restarted", "not-first", "fault-lost-approvals")
-    assert told(certify.run(handler, [SCENARIOS[name] for name in names])) == []
+    assert len(results) == len(IN_A_NAMESPACE)
+    assert told(results) == []
 
 
 @pytest.mark.skipif(
