@@ -1,4 +1,8 @@
-"""The handlers of the guides, each played from notice to recovery against a real service."""
+"""The handlers of the guides, each played from notice to recovery against a real service.
+
+Each story has a machine and a folder of its own. A handler mostly waits for its next poll, so all
+stories that were selected are played at the same time.
+"""
 
 import os
 import re
@@ -8,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from client.scripted import Asked, document, message, serving
-from client.world import listed
-from end_to_end.agents import Endpoint, event
+from end_to_end.agents import endpoint, event
 from end_to_end.running import Running, lasting
+from forewarn.testing import Emulator
 from house import tree
 from ports import free_port
 
@@ -23,31 +29,17 @@ EXAMPLES = tree.ROOT / "docs" / "examples"
 PAGES = sorted((tree.ROOT / "docs" / "guides").glob("*.md"))
 WAIT_SECONDS = 60.0
 JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
-HANDLERS = ("in-python", "in-shell", "in-c-sharp")
-
-
-@pytest.fixture(scope="module")
-def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder, connector=lasting(shared_folder, seconds=3))
-    running.start()
-    names = [f"m{number}" for number in range(6)]
-    names += [f"{each}-{how}" for each in HANDLERS for how in ("missing", "failing")]
-    machines = "".join(f'[[machine]]\nname = "{name}"\n' for name in names)
-    running.apply(machines)
-    yield running
-    assert running.stop() == 0
 
 
 class Playing:
     """One handler, on a machine of its own."""
 
     def __init__(
-        self, service: Running, machine: str, folder: Path, *command: str, endpoint: str = ""
+        self, service: Running, machine: str, folder: Path, endpoint: str, command: tuple[str, ...]
     ) -> None:
         self.service = service
         self.machine = machine
         self._said = folder / "said"
-        endpoint = endpoint or f"http://127.0.0.1:{service.guest_port}"
         given = {
             **os.environ,
             "FOREWARN_ENDPOINT": f"{endpoint}/vm/{machine}",
@@ -94,17 +86,20 @@ class Playing:
         return self.process.wait(WAIT_SECONDS)
 
 
-@pytest.fixture
-def play(service: Running, tmp_path: Path) -> Generator[Callable[..., Playing]]:
-    made: list[Playing] = []
+@dataclass
+class Stage:
+    """Where a story is played."""
 
-    def begin(machine: str, *command: str, endpoint: str = "") -> Playing:
-        made.append(Playing(service, machine, tmp_path, *command, endpoint=endpoint))
-        return made[-1]
+    service: Running
+    machine: str
+    folder: Path
+    made: list[Playing] = field(default_factory=list)
 
-    yield begin
-    for playing in made:
-        playing.stop()
+    def play(self, *command: str, endpoint: str = "") -> Playing:
+        """Start the story's handler, against the service or another endpoint."""
+        endpoint = endpoint or f"http://127.0.0.1:{self.service.guest_port}"
+        self.made.append(Playing(self.service, self.machine, self.folder, endpoint, command))
+        return self.made[-1]
 
 
 def scripts(folder: Path, **names: str) -> None:
@@ -121,6 +116,12 @@ needs_mono = pytest.mark.skipif(
     not (shutil.which("mcs") and shutil.which("mono") and JSON_DLL.exists()),
     reason="C# needs mono-mcs, mono and libnewtonsoft-json5.0-cil",
 )
+
+
+Handler = Callable[[Path], tuple[str, ...]]
+"""Returns what starts it."""
+
+Story = Callable[[Stage], None]
 
 
 def in_python(_: Path) -> tuple[str, ...]:
@@ -145,74 +146,46 @@ def in_c_sharp(folder: Path) -> tuple[str, ...]:
     return ("mono", "Handle.exe", "./drain", "./undrain")
 
 
-@pytest.mark.parametrize(
-    ("handler", "missing"),
-    [
-        pytest.param(in_python, False, id="python-failing"),
-        pytest.param(in_shell, True, marks=needs_curl, id="shell-missing"),
-        pytest.param(in_python, True, marks=pytest.mark.soak, id="python-missing"),
-        pytest.param(in_shell, False, marks=[needs_curl, pytest.mark.soak], id="shell-failing"),
-        pytest.param(in_c_sharp, False, marks=[needs_mono, pytest.mark.soak], id="c#-failing"),
-        pytest.param(in_c_sharp, True, marks=[needs_mono, pytest.mark.soak], id="c#-missing"),
-    ],
-)
-def test_a_handler_whose_drain_fails_says_so_and_takes_the_next_event(
-    play: Callable[..., Playing],
-    tmp_path: Path,
-    handler: Callable[[Path], tuple[str, ...]],
-    missing: bool,
+def a_failed_drain_is_told_and_the_next_event_taken(
+    stage: Stage, handler: Handler, *, missing: bool = False
 ) -> None:
     drains = {} if missing else {"drain": "drained"}
-    scripts(tmp_path, undrain="undrained", **drains)
-    (tmp_path / "fails").touch()
-    machine = f"{handler.__name__}-{'missing' if missing else 'failing'}".replace("_", "-")
-    playing = play(machine, *handler(tmp_path))
+    scripts(stage.folder, undrain="undrained", **drains)
+    (stage.folder / "fails").touch()
+    playing = stage.play(*handler(stage.folder))
     event_id = playing.reboot()
     playing.until(lambda: re.search("not approved|Reboot: ", playing.said))
     assert not playing.approved()
     playing.cancel(event_id)
     playing.until(lambda: "undrained" in playing.said)  # which fails too
-    (tmp_path / "fails").unlink()
-    scripts(tmp_path, drain="drained", undrain="came back")
+    (stage.folder / "fails").unlink()
+    scripts(stage.folder, drain="drained", undrain="came back")
     playing.reboot()
     playing.until(lambda: "came back" in playing.said)
     assert playing.approved()
 
 
-@pytest.mark.parametrize(
-    "handler",
-    [
-        in_python,
-        pytest.param(in_shell, marks=[needs_curl, pytest.mark.soak]),
-        pytest.param(in_c_sharp, marks=[needs_mono, pytest.mark.soak]),
-    ],
-)
-def test_of_two_events_the_last_that_is_over_brings_a_handler_back(
-    play: Callable[..., Playing],
-    tmp_path: Path,
-    cloud: Endpoint,
-    handler: Callable[[Path], tuple[str, ...]],
-) -> None:
-    scripts(tmp_path, drain="drained", undrain="undrained")
-    cloud.show(event("E1"), event("E2"))
-    playing = play("web-0", *handler(tmp_path), endpoint=cloud.url)
-    playing.until(lambda: sorted(cloud.approved) == ["E1", "E2"])
-    cloud.show(event("E2"))
-    seen = cloud.asked
-    playing.until(lambda: cloud.asked > seen + 2)  # the handler has seen that E1 is over
-    assert "undrained" not in playing.said
-    cloud.show()
-    playing.until(lambda: "undrained" in playing.said)
-    seen = cloud.asked
-    playing.until(lambda: cloud.asked > seen + 2)
-    assert playing.said.count("undrained") == 1
+def of_two_events_the_last_one_over_brings_it_back(stage: Stage, handler: Handler) -> None:
+    scripts(stage.folder, drain="drained", undrain="undrained")
+    with endpoint() as cloud:
+        here = [stage.machine]
+        cloud.show(event("E1", Resources=here), event("E2", Resources=here))
+        playing = stage.play(*handler(stage.folder), endpoint=cloud.url)
+        playing.until(lambda: sorted(cloud.approved) == ["E1", "E2"])
+        cloud.show(event("E2", Resources=here))
+        seen = cloud.asked
+        playing.until(lambda: cloud.asked > seen + 2)  # the handler has seen that E1 is over
+        assert "undrained" not in playing.said
+        cloud.show()
+        playing.until(lambda: "undrained" in playing.said)
+        seen = cloud.asked
+        playing.until(lambda: cloud.asked > seen + 2)
+        assert playing.said.count("undrained") == 1
 
 
-def test_a_few_lines_drain_approve_and_go_back_to_work(
-    play: Callable[..., Playing], tmp_path: Path
-) -> None:
-    scripts(tmp_path, drain="drained", undrain="undrained")
-    handler = play("m0", *in_python(tmp_path))
+def a_few_lines_drain_approve_and_go_back_to_work(stage: Stage) -> None:
+    scripts(stage.folder, drain="drained", undrain="undrained")
+    handler = stage.play(*in_python(stage.folder))
     handler.reboot()
     handler.until(lambda: "undrained" in handler.said)
     assert handler.said.split() == ["drained", "undrained"]
@@ -221,8 +194,8 @@ def test_a_few_lines_drain_approve_and_go_back_to_work(
     assert len([line for line in lines if line]) < 20
 
 
-def test_the_worker_waits_for_its_job_and_goes_back_to_work(play: Callable[..., Playing]) -> None:
-    worker = play("m1", sys.executable, str(EXAMPLES / "worker.py"))
+def the_worker_waits_for_its_job_and_goes_back_to_work(stage: Stage) -> None:
+    worker = stage.play(sys.executable, str(EXAMPLES / "worker.py"))
     worker.reboot()
     worker.until(lambda: "back at work" in worker.said)
     assert re.findall(r"(?m)^(Reboot in|approved|back at work)", worker.said) == [
@@ -248,22 +221,19 @@ worker.main()
 """
 
 
-def test_the_worker_waits_no_longer_than_the_notice_even_if_that_is_over(
-    play: Callable[..., Playing], cloud: Endpoint
-) -> None:
+def the_worker_waits_no_longer_than_the_notice_even_if_that_is_over(stage: Stage) -> None:
     """An event whose NotBefore has passed may start at any moment: no time is left at all."""
-    cloud.show(event(notice=-60, Resources=["m1"]))
-    worker = play("m1", sys.executable, "-c", BUSY, str(EXAMPLES), endpoint=cloud.url)
-    worker.until(lambda: "not approved, for the job did not end" in worker.said)
-    assert worker.said.startswith("Reboot in 0:00:00\n")
-    assert cloud.approved == []
-    assert worker.stop() == 0
+    with endpoint() as cloud:
+        cloud.show(event(notice=-60, Resources=[stage.machine]))
+        worker = stage.play(sys.executable, "-c", BUSY, str(EXAMPLES), endpoint=cloud.url)
+        worker.until(lambda: "not approved, for the job did not end" in worker.said)
+        assert worker.said.startswith("Reboot in 0:00:00\n")
+        assert cloud.approved == []
+        assert worker.stop() == 0
 
 
-def test_the_asyncio_server_closes_its_door_and_opens_it_again(
-    play: Callable[..., Playing],
-) -> None:
-    echo = play("m2", sys.executable, str(EXAMPLES / "echo_server.py"))
+def the_asyncio_server_closes_its_door_and_opens_it_again(stage: Stage) -> None:
+    echo = stage.play(sys.executable, str(EXAMPLES / "echo_server.py"))
     echo.reboot()
     echo.until(lambda: "listening again" in echo.said)
     assert echo.said.splitlines() == ["approved", "listening again"]
@@ -272,8 +242,8 @@ def test_the_asyncio_server_closes_its_door_and_opens_it_again(
     assert echo.said.splitlines()[-1] == "stopped"
 
 
-def test_the_web_server_leaves_rotation_and_comes_back(play: Callable[..., Playing]) -> None:
-    web = play("m3", sys.executable, str(EXAMPLES / "web_server.py"))
+def the_web_server_leaves_rotation_and_comes_back(stage: Stage) -> None:
+    web = stage.play(sys.executable, str(EXAMPLES / "web_server.py"))
     health = f"http://127.0.0.1:{web.environment['WEB_PORT']}/healthz"
 
     def status() -> str:
@@ -293,12 +263,9 @@ def test_the_web_server_leaves_rotation_and_comes_back(play: Callable[..., Playi
     assert web.stop() == 0
 
 
-@needs_curl
-def test_the_shells_handler_drains_approves_and_recovers(
-    play: Callable[..., Playing], tmp_path: Path
-) -> None:
-    scripts(tmp_path, drain="drained", undrain="recovered")
-    handler = play("m4", *in_shell(tmp_path))
+def the_shells_handler_drains_approves_and_recovers(stage: Stage) -> None:
+    scripts(stage.folder, drain="drained", undrain="recovered")
+    handler = stage.play(*in_shell(stage.folder))
     first = handler.reboot()
     handler.until(lambda: "recovered" in handler.said)
     assert handler.said.splitlines() == [f"drained {first}", f"recovered {first}"]
@@ -308,16 +275,106 @@ def test_the_shells_handler_drains_approves_and_recovers(
     assert handler.said.splitlines()[2:] == [f"drained {second}", f"recovered {second}"]
 
 
-@needs_mono
-def test_the_handler_in_c_sharp_drains_approves_and_recovers(
-    play: Callable[..., Playing], tmp_path: Path
-) -> None:
-    scripts(tmp_path, drain="drained", undrain="recovered")
-    handler = play("m5", *in_c_sharp(tmp_path))
+def the_handler_in_c_sharp_drains_approves_and_recovers(stage: Stage) -> None:
+    scripts(stage.folder, drain="drained", undrain="recovered")
+    handler = stage.play(*in_c_sharp(stage.folder))
     event_id = handler.reboot()
     handler.until(lambda: "recovered" in handler.said)
     assert handler.said.splitlines() == [f"drained {event_id}", f"recovered {event_id}"]
     assert handler.approved()
+
+
+def one_document_without_the_event_brings_it_not_back(stage: Stage, handler: Handler) -> None:
+    scripts(stage.folder, drain="drained", undrain="undrained")
+    with Emulator() as cloud:
+        cloud.machine(stage.machine)
+        event = cloud.schedule("Reboot", stage.machine)
+        playing = stage.play(*handler(stage.folder), endpoint=cloud.endpoint)
+        playing.until(lambda: event.status == "Started")
+        cloud.faults("vanished", after=1)
+
+        def asked_on() -> bool:
+            cloud.end_waits()
+            return "vanished" in [each.fault for each in cloud.requests[:-3]]
+
+        playing.until(asked_on)
+        assert "undrained" not in playing.said
+        cloud.finish()
+        playing.until(lambda: "undrained" in playing.said)
+        playing.stop()
+    assert playing.said.count("undrained") == 1
+
+
+def by(handler: Handler, story: Callable[..., None], *marks: Any, **more: Any) -> Any:
+    """Return a story of one handler as a parameter."""
+
+    def play(stage: Stage) -> None:
+        story(stage, handler, **more)
+
+    named = "-".join([story.__name__, handler.__name__, *(name for name in more if more[name])])
+    return pytest.param(play, id=named, marks=[*NEEDS.get(handler, ()), *marks])
+
+
+NEEDS = {in_shell: [needs_curl], in_c_sharp: [needs_mono]}
+SOAK = pytest.mark.soak
+STORIES = [
+    by(in_python, a_failed_drain_is_told_and_the_next_event_taken),
+    by(in_shell, a_failed_drain_is_told_and_the_next_event_taken, missing=True),
+    by(in_python, a_failed_drain_is_told_and_the_next_event_taken, SOAK, missing=True),
+    by(in_shell, a_failed_drain_is_told_and_the_next_event_taken, SOAK),
+    by(in_c_sharp, a_failed_drain_is_told_and_the_next_event_taken, SOAK),
+    by(in_c_sharp, a_failed_drain_is_told_and_the_next_event_taken, SOAK, missing=True),
+    by(in_python, of_two_events_the_last_one_over_brings_it_back),
+    by(in_shell, of_two_events_the_last_one_over_brings_it_back, SOAK),
+    by(in_c_sharp, of_two_events_the_last_one_over_brings_it_back, SOAK),
+    by(in_python, one_document_without_the_event_brings_it_not_back),
+    by(in_shell, one_document_without_the_event_brings_it_not_back),
+    by(in_c_sharp, one_document_without_the_event_brings_it_not_back, SOAK),
+    a_few_lines_drain_approve_and_go_back_to_work,
+    the_worker_waits_for_its_job_and_goes_back_to_work,
+    the_worker_waits_no_longer_than_the_notice_even_if_that_is_over,
+    the_asyncio_server_closes_its_door_and_opens_it_again,
+    the_web_server_leaves_rotation_and_comes_back,
+    pytest.param(the_shells_handler_drains_approves_and_recovers, marks=needs_curl),
+    pytest.param(the_handler_in_c_sharp_drains_approves_and_recovers, marks=needs_mono),
+]
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[dict[Story, "Future[None]"]]:
+    """Begin every story that was selected."""
+    stories = [
+        item.callspec.params["story"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and hasattr(item, "callspec")
+    ]
+    service = Running(shared_folder, connector=lasting(shared_folder, seconds=1))
+    service.start()
+    stages = {
+        story: Stage(service, f"m{number}", tmp_path_factory.mktemp("story"))
+        for number, story in enumerate(stories)
+    }
+    service.apply("".join(f'[[machine]]\nname = "{each.machine}"\n' for each in stages.values()))
+    try:
+        with ThreadPoolExecutor(len(stages)) as pool:
+            yield {story: pool.submit(story, stage) for story, stage in stages.items()}
+    finally:
+        for stage in stages.values():
+            for playing in stage.made:
+                playing.stop()
+        assert service.stop() == 0
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_each_story_of_a_handler_ends_well(
+    played: dict[Story, "Future[None]"], story: Story
+) -> None:
+    played[story].result()  # raises what the story complains of
+    assert played[story].done()
 
 
 def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
@@ -329,38 +386,3 @@ def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
     examples = [path for path in EXAMPLES.iterdir() if path.is_file()]  # and no cache beside them
     shown = {path.name for path in examples if path.read_text().strip() in blocks}
     assert shown | linked == {path.name for path in examples}
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [
-        in_python,
-        pytest.param(in_shell, marks=needs_curl),
-        pytest.param(in_c_sharp, marks=[needs_mono, pytest.mark.soak]),
-    ],
-)
-def test_one_document_without_the_event_brings_no_handler_back(
-    play: Callable[..., Playing], tmp_path: Path, handler: Callable[[Path], tuple[str, ...]]
-) -> None:
-    scripts(tmp_path, drain="drained", undrain="undrained")
-    started = document(listed(EventStatus="Started"))
-    after = [started, document(), started, document(), document()]
-    approved, served = [], []
-
-    def answers(asked: Asked, _: int) -> bytes:
-        if "compute" in asked.target:
-            return message(200, b"web-0")
-        if asked.method == "POST":
-            approved.append(asked.body)
-            return message(200)
-        if not approved:
-            return message(200, document(listed()))
-        served.append(asked)
-        return message(200, after[min(len(served), len(after)) - 1])
-
-    with serving(answers) as server:
-        playing = play("web-0", *handler(tmp_path), endpoint=server.url)
-        playing.until(lambda: "undrained" in playing.said)
-        playing.stop()
-    assert len(served) >= len(after)
-    assert playing.said.count("undrained") == 1
