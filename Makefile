@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,14 +77,21 @@ mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test n
 bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)
 	@$(BIN)/python benchmarks $(ARGS)
 
+docs: $(VENV)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet $(or $(ARGS),build --strict)
+
+schemas: $(VENV)/.dev ## Write the JSON Schemas of fleet file and settings anew
+	@$(BIN)/python packaging/write_schemas.py
+
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv
 	@$(LOCK) --extra server --extra notify --extra postgresql --group dev pyproject.toml --output-file requirements/dev.txt
 	@$(LOCK) --extra server --group build pyproject.toml --constraint requirements/dev.txt \
 		--output-file requirements/server.txt
+	@$(LOCK) --group docs pyproject.toml --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## Remove the environment and every cache
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
+	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Forewarn needs Python 3.11 or newer: install it, or name it with 'make PYTHON=...'."; exit 1; }
@@ -103,4 +110,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.server
 	@echo "Installing what the tests and checks need (once) ..."
 	@$(PIP) --require-hashes --requirement requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/.server
+	@echo "Installing what the site needs (once) ..."
+	@$(PIP) --require-hashes --requirement requirements/docs.txt
 	@touch $@

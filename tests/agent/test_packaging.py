@@ -50,7 +50,7 @@ def loaded(folder: Path, text: str) -> AgentSettings:
 
 def turned_on(text: str) -> str:
     """Return the file with everything on that it shows; its prose has a space after the sign."""
-    lines = [re.sub(r"^#(?=\S|  )", "", line) for line in text.splitlines()]
+    lines = [re.sub(r"^#(?=[^:\s]|  )", "", line) for line in text.splitlines()]
     return "\n".join(lines)
 
 

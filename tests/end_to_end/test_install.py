@@ -11,6 +11,7 @@ import pytest
 from end_to_end import installed
 from end_to_end.installed import Machine
 from forewarn.cli.exits import ExitStatus
+from house import tree
 from house.tree import ROOT
 
 PACKAGING = ROOT / "packaging"
@@ -47,8 +48,12 @@ def test_the_wheel_has_every_unit_setting_and_rule_as_it_stands(wheel: Path) -> 
             for name in opened.namelist()
             if name.startswith(folder)
         }
-    files = (path for path in PACKAGING.iterdir() if path.is_file())
-    there = {path.name: path.read_bytes() for path in files if path.name not in NOT_SHIPPED}
+    files = [path for path in tree.committed_files() if path.is_relative_to(PACKAGING)]
+    there = {
+        str(path.relative_to(PACKAGING)): path.read_bytes()
+        for path in files
+        if path.name not in NOT_SHIPPED and path.suffix != ".py"
+    }
     assert shipped == there
 
 

@@ -47,3 +47,20 @@ def test_the_limits_on_the_page_about_security_are_settings() -> None:
     named = set(re.findall(r"`((?:guest|rules|operator)\.[a-z_]+)`", page))
     assert len(named) > 10
     assert named <= headings("docs/reference/settings.md")
+
+
+def test_every_page_is_in_the_sites_table_of_contents_once() -> None:
+    contents = (tree.ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    named = re.findall(r": (\S+\.md)$", contents, re.MULTILINE)
+    docs = tree.ROOT / "docs"
+    pages = {str(page.relative_to(docs)) for page in PAGES if page.is_relative_to(docs)}
+    assert sorted(named) == sorted(p for p in pages if not p.startswith("decisions/0"))
+
+
+def test_the_readme_has_no_link_that_works_on_one_site_only() -> None:
+    readme = (tree.ROOT / "README.md").read_text(encoding="utf-8")
+    base = "https://github.com/forewarn/forewarn/blob/main/"
+    assert LINK.findall(readme) == []
+    inside = re.findall(rf"\({re.escape(base)}([^)#]+)", readme)
+    assert len(inside) > 10
+    assert [path for path in inside if not (tree.ROOT / path).exists()] == []

@@ -317,7 +317,7 @@ def test_the_packaged_file_says_the_defaults_in_comments(home: dict[str, str]) -
     text = (root / "packaging" / "forewarn.toml").read_text(encoding="utf-8")
     assert not [line for line in text.splitlines() if line and not line.startswith("#")]
     said = "\n".join(
-        line.removeprefix("#") for line in text.splitlines() if not line.startswith("# ")
+        line.removeprefix("#") for line in text.splitlines() if not line.startswith(("# ", "#:"))
     )
     folder = Path(home["STATE_DIRECTORY"])
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The README's tour, line by line: each command is run, and prints what stands there.
+"""The first tutorial, line by line: each command is run, and prints what stands there.
 
 What differs from run to run (ids, times, what is left of a notice) is compared by its shape.
 """
@@ -16,6 +16,7 @@ import pytest
 from end_to_end.running import Running
 from house import tree
 
+PAGE = tree.ROOT / "docs" / "guides" / "first-fleet.md"
 README = tree.ROOT / "README.md"
 SHIPPED_PORT = "127.0.0.1:8170"
 SHAPES = [
@@ -38,9 +39,9 @@ def service(tmp_path: Path) -> Generator[Running]:
 
 
 def steps() -> list[tuple[str, str]]:
-    """Each command of the README's console blocks, with what stands below it."""
+    """Each command of the page's console blocks, with what stands below it."""
     found: list[tuple[str, str]] = []
-    for block in re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
+    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         command, printed, here = "", "", False
         for line in block.splitlines():
             if line.startswith("$ "):
@@ -85,17 +86,17 @@ def play(service: Running, commands: list[str]) -> list[str]:
 
 
 @pytest.mark.skipif(
-    not all(map(shutil.which, NEEDED)), reason=f"the README's tour needs {', '.join(NEEDED)}"
+    not all(map(shutil.which, NEEDED)), reason=f"the tutorial needs {', '.join(NEEDED)}"
 )
-def test_the_tour_prints_what_the_readme_says(service: Running) -> None:
-    tour = [(c, p) for c, p in steps() if not c.startswith(". .venv")]
+def test_the_tutorial_prints_what_it_says(service: Running) -> None:
+    tour = steps()
     assert len(tour) >= 11
     printed = play(service, [command for command, _ in tour])
     for (command, expected), actual in zip(tour, printed, strict=True):
         assert shape(actual) == shape(expected), f"{command}\n{actual}"
 
 
-def test_the_two_commands_are_there() -> None:
+def test_the_readmes_two_commands_are_there() -> None:
     makefile = (tree.ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(
         r"^    make ([\w-]+)", README.read_text(encoding="utf-8"), re.MULTILINE

@@ -1,0 +1,97 @@
+"""Writes packaging/schemas/*.json: JSON Schemas with which editors complete the files.
+
+They are drawn from the types that read the files, with the first paragraph of each key's section in
+docs/reference as its description. `make schemas` runs this; a test compares.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.agent.settings import AgentSettings
+from forewarn.maintenance.fleet import Fleet
+from forewarn.relay.settings import HostRelaySettings
+from forewarn.server.settings import Settings
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+FOLDER: Final = ROOT / "packaging" / "schemas"
+URL: Final = "https://raw.githubusercontent.com/forewarn/forewarn/main/packaging/schemas/"
+
+FILES: Final = {
+    "agent.json": (AgentSettings, "agent-settings.md", "The settings of forewarn agent."),
+    "fleet.json": (Fleet, "fleet-file.md", "Forewarn's fleet file."),
+    "relay.json": (HostRelaySettings, "relay-settings.md", "The settings of forewarn relay."),
+    "service.json": (Settings, "settings.md", "The settings of forewarn serve."),
+}
+
+HEADING: Final = re.compile(r"^###? `([^`]+)`\n+(.*?)(?=\n\n|\n#|\Z)", re.MULTILINE | re.DOTALL)
+LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+def described(page: str) -> dict[str, str]:
+    """Return what a page of the reference says first of each key, by its heading."""
+    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    return {
+        key: LINK.sub(r"\1", " ".join(said.split()))
+        for key, said in HEADING.findall(text)
+        if not said.startswith(("|", "```", "#", "-"))
+    }
+
+
+def schema(kind: type, page: str, title: str, url: str) -> dict[str, Any]:
+    """Return the schema of a file."""
+    made = msgspec.json.schema(kind)
+    definitions: dict[str, Any] = made["$defs"]
+    texts = described("settings.md") | described(page)  # a relay has some of the service's
+    root = definitions[kind.__name__]
+
+    def describe(node: dict[str, Any], path: str, above: tuple[str, ...]) -> None:
+        """Describe the properties below; a type that is used in two places has both paths."""
+        for name, held in node.get("properties", {}).items():
+            full = f"{path}.{name}" if path else name
+            action = re.sub(r"^rule\[\]\.(?=prepare)", "", full)
+            any_action = re.sub(r"\[\]\.\w+\.", "[].(kind).", action)
+            found = (texts.get(key) for key in (full, action, any_action, name, f"[[{name}]]"))
+            if text := next(filter(None, found), ""):
+                held["description"] = text
+            below(held, full, above)
+
+    def below(held: dict[str, Any], path: str, above: tuple[str, ...]) -> None:
+        for option in (held, *held.get("anyOf", ())):
+            if "items" in option:
+                below(option["items"], f"{path}[]", above)
+            reference = option.get("$ref", "").rpartition("/")[2]
+            if reference and reference not in above:
+                describe(definitions[reference], path, (*above, reference))
+
+    describe(root, "", (kind.__name__,))
+    for one in definitions.values():
+        one.pop("title", None)
+        one.pop("description", None)
+    definitions.pop(kind.__name__)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": url,
+        "title": title,
+        **root,
+        "$defs": definitions,
+    }
+
+
+def written() -> dict[str, str]:
+    """Return each file's text."""
+    return {
+        name: json.dumps(schema(kind, page, title, URL + name), indent=1, ensure_ascii=False) + "\n"
+        for name, (kind, page, title) in FILES.items()
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in written().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    sys.exit(0)
