@@ -1,0 +1,181 @@
+"""The map of the fleet: a square for each machine, or for update domains where they are many.
+
+It is pure. A layout lasts until machines come or go; what is drawn anew each time are the squares
+of machines under maintenance, and rows of all others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from forewarn.maintenance import model, planner
+from forewarn.server.page.facts import Condition, Place
+from forewarn.vocabulary import ScopeKind
+
+MAX_SQUARES: Final = 2000
+"""The most squares. A square is a machine in fleets up to this size, an update domain in larger
+ones, and several domains where there are more of these."""
+
+MAX_BLOCKS: Final = 40
+"""The most scopes that are drawn apart."""
+
+COLUMNS: Final = 64
+"""The most squares of a row."""
+
+PITCH: Final = 10
+"""From one square to the next, in units of the drawing."""
+
+Spot: TypeAlias = tuple[int, int, int]
+"""A square: its block, row and column."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """Squares side by side."""
+
+    count: int
+    title: str
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A scope, or all of them."""
+
+    name: str
+    count: int
+    """Its squares."""
+    rows: tuple[Row, ...]
+
+    @property
+    def width(self) -> int:
+        """Its width in units."""
+        return max(row.count for row in self.rows) * PITCH
+
+    @property
+    def height(self) -> int:
+        """Its height in units."""
+        return len(self.rows) * PITCH
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where each square is."""
+
+    blocks: tuple[Block, ...]
+    of_machines: Mapping[str, Spot]
+    """The square of each machine, by key; empty where squares are domains."""
+    of_domains: Mapping[Place, Spot]
+    """The square of each update domain; empty where squares are machines."""
+    domains_each: int
+    """How many update domains a square is; 0 where it is a machine."""
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A square that stands out."""
+
+    x: int
+    y: int
+    condition: Condition
+    title: str
+    machine: str
+    """The machine; `""` where the square is a domain."""
+
+
+class FleetMap(msgspec.Struct, frozen=True):
+    """What a template draws."""
+
+    blocks: tuple[tuple[Block, tuple[Mark, ...]], ...]
+    domains_each: int
+
+
+def layout(
+    fleet: Iterable[model.Machine],
+    sizes: Mapping[Place, int],
+    scopes: Mapping[str, model.Scope],
+) -> Layout:
+    """Return where each machine, or update domain, has its square."""
+    if sum(sizes.values()) > MAX_SQUARES:
+        return _of_domains(sorted(sizes))
+    keys = {scope for scope, _ in sizes}
+    apart = sorted(k for k in keys if not _is_single(k, scopes))
+    if len(apart) > MAX_BLOCKS:
+        apart = []
+    members: dict[Place, list[model.Machine]] = {}
+    for machine in sorted(fleet, key=planner.natural):
+        place = machine.scope, machine.update_domain
+        members.setdefault(place if machine.scope in apart else ("", 0), []).append(machine)
+    blocks: list[Block] = []
+    spots: dict[str, Spot] = {}
+    for scope in [*apart, *[""][: ("", 0) in members]]:
+        rows: list[Row] = []
+        for (_, domain), there in sorted(
+            (place, found) for place, found in members.items() if place[0] == scope
+        ):
+            for at in range(0, len(there), COLUMNS):
+                part = there[at : at + COLUMNS]
+                for column, machine in enumerate(part):
+                    spots[machine.key] = (len(blocks), len(rows), column)
+                rows.append(Row(len(part), f"domain {domain}" if scope else ""))
+        name = scopes[scope].name if scope in scopes else scope
+        blocks.append(Block(name, sum(row.count for row in rows), tuple(rows)))
+    return Layout(tuple(blocks), spots, {}, 0)
+
+
+def _is_single(key: str, scopes: Mapping[str, model.Scope]) -> bool:
+    scope = scopes.get(key)
+    return scope is None or scope.kind is ScopeKind.MACHINE
+
+
+def _of_domains(places: list[Place]) -> Layout:
+    each = -(-len(places) // MAX_SQUARES)
+    spots = {place: (0, *divmod(number // each, COLUMNS)) for number, place in enumerate(places)}
+    count = -(-len(places) // each)
+    rows = [Row(min(COLUMNS, count - at), "") for at in range(0, count, COLUMNS)]
+    return Layout((Block("", count, tuple(rows)),), {}, spots, each)
+
+
+def drawn(
+    where: Layout,
+    conditions: Mapping[Condition, Mapping[str, int]],
+    machine_of: Callable[[str], model.Machine | None],
+    name_of: Callable[[str], str],
+) -> FleetMap:
+    """Return the map with the squares of machines that are under maintenance.
+
+    Args:
+        where: The layout.
+        conditions: Machines by key, under each condition.
+        machine_of: From a machine's key to the machine.
+        name_of: From a scope's key to its name.
+    """
+    marks: dict[Spot, Mark] = {}
+    for found in Condition:  # the worst first
+        for key in conditions.get(found, ()):
+            machine = machine_of(key)
+            spot = _spot(where, machine)
+            if machine is None or spot is None or spot in marks:
+                continue
+            _, row, column = spot
+            title = f"{machine.name}: {found}"
+            if where.domains_each:
+                title = f"{name_of(machine.scope)}, domain {machine.update_domain}: {found}"
+            marks[spot] = Mark(
+                x=column * PITCH,
+                y=row * PITCH,
+                condition=found,
+                title=title,
+                machine="" if where.domains_each else machine.name,
+            )
+    of_block: dict[int, list[Mark]] = {}
+    for (block, _, _), mark in sorted(marks.items()):
+        of_block.setdefault(block, []).append(mark)
+    return FleetMap(
+        tuple((block, tuple(of_block.get(n, ()))) for n, block in enumerate(where.blocks)),
+        where.domains_each,
+    )
+
+
+def _spot(where: Layout, machine: model.Machine | None) -> Spot | None:
+    if machine is None:
+        return None
+    if where.domains_each:
+        return where.of_domains.get((machine.scope, machine.update_domain))
+    return where.of_machines.get(machine.key)

@@ -1,0 +1,263 @@
+"""What Now shows, made of what was counted: tiles, lines, rollouts and the map of the fleet."""
+
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.maintenance import alerts
+from forewarn.maintenance.alerts import Alert, AlertKind
+from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
+from forewarn.maintenance.rollout_model import (
+    Rollout,
+    RolloutPolicy,
+    RolloutState,
+    RolloutTask,
+    RolloutUnit,
+    UnitState,
+)
+from forewarn.server.page import fleet_map, now
+from forewarn.server.page.facts import Condition, Facts
+from forewarn.server.page.timeline import Form, Range
+from forewarn.vocabulary import EventStatus, EventType, ScopeKind, TargetKind
+from page.operations import NOW, operation
+
+MINUTE = timedelta(minutes=1)
+
+
+def machine(name: str, scope: str = "web", domain: int = 0) -> Machine:
+    return Machine(
+        name=name,
+        scope=scope,
+        update_domain=domain,
+        fault_domain=0,
+        vm_id="00000000-0000-4000-8000-000000000000",
+    )
+
+
+def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[str, Scope]:
+    return {name.lower(): Scope(name=name, kind=kind, update_domains=5) for name in names}
+
+
+def rollout(*states: UnitState, **more: Any) -> Rollout:
+    wanted: dict[str, Any] = {"number": 7, "requested_at": NOW, "changed_at": NOW}
+    return Rollout(
+        task=RolloutTask(event_type=EventType.FREEZE),
+        policy=RolloutPolicy(),
+        units=tuple(
+            RolloutUnit(name=f"h{n}", kind=TargetKind.HOST, state=state)
+            for n, state in enumerate(states)
+        ),
+        **{**wanted, **more},
+    )
+
+
+class Page:
+    """Now over a fleet of the test's."""
+
+    def __init__(self, machines: list[Machine], *operations: Operation) -> None:
+        self.machines = {each.key: each for each in machines}
+        self.scopes = scopes(*{each.scope for each in machines}, "Web")
+        self.seen: dict[str, Sighting] = {}
+        self.facts = Facts(self.machines)
+        self.facts.fill(())
+        self.facts.learn(Changes(operations=operations))
+        self.page = now.NowPage(self.machines, self.scopes, self.seen.get)
+
+    def made(
+        self, found: list[Alert] | None = None, rollouts: tuple[Rollout, ...] = ()
+    ) -> dict[str, Any]:
+        taken = self.facts.taken(NOW, self.page.shape)
+        return self.page.made(taken, found, rollouts, Range.TWO_HOURS)
+
+    def ask(self, name: str, ago: timedelta = timedelta(0)) -> None:
+        self.seen[name] = Sighting(asked_at=NOW - ago, version="2020-07-01")
+
+
+def test_the_tiles_count_machines_under_each_condition() -> None:
+    page = Page(
+        [machine(f"m{n}") for n in range(9)],
+        operation(1, EventStatus.STARTED, machines=("m0", "m1")),
+        operation(2, EventStatus.RETURNING, machines=("m2",), scope="db"),
+        operation(3, machines=("m3",), not_before=NOW + 8 * MINUTE),
+        operation(4, machines=("m4",), not_before=NOW + 2 * MINUTE, held_at=NOW),
+        operation(5, EventStatus.FAILED, machines=("m5",)),
+    )
+    tiles = page.made([])["tiles"]
+    assert (tiles.down, tiles.down_scopes, tiles.machines) == (3, 2, 9)
+    assert (tiles.noticed, tiles.next_at) == (2, NOW + 8 * MINUTE)
+    assert tiles.alerts == 0
+
+
+def test_a_store_that_is_away_leaves_the_number_of_alerts_unknown() -> None:
+    assert Page([]).made(None)["tiles"].alerts is None
+
+
+def test_machines_that_asked_lately_listen() -> None:
+    page = Page([machine(f"m{n}") for n in range(8)])
+    page.ask("m0")
+    page.ask("m1", 4 * MINUTE)
+    page.ask("m2", 6 * MINUTE)
+    tiles = page.made()["tiles"]
+    assert (tiles.listening, tiles.silent) == (25.0, 6)
+    assert Page([]).made()["tiles"].listening is None
+
+
+def test_a_large_fleet_is_looked_at_in_turns() -> None:
+    keys = [f"m{n}" for n in range(5000)]
+    seen = {key: Sighting(asked_at=NOW, version="2020-07-01") for key in keys[:2500]}
+    listening = now.Listening(seen.get)
+    listening.begin(keys)
+    looks = []
+    for _ in range(3):
+        listening.look(NOW)
+        looks.append((listening.looked_at, listening.count))
+    assert looks == [(2000, 2000), (4000, 2500), (5000, 2500)]
+    seen.clear()
+    for _ in range(3):
+        listening.look(NOW)
+    assert listening.count == 0
+
+
+def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None:
+    found = [
+        Alert(AlertKind.HELD, "scope web", "held by ann", NOW - 9 * MINUTE),
+        Alert(AlertKind.PAUSED, "13", "paused at scope web", NOW - 8 * MINUTE),
+        Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW - 7 * MINUTE),
+        Alert(AlertKind.ROLLOUT_HALTED, "rollout 7", "halted", NOW - 6 * MINUTE),
+        Alert(AlertKind.DOUBTED, alerts.CLOCK, "the clock", NOW),
+    ]
+    made = Page([]).made(found)
+    lines = made["alerts"]
+    assert [line.about for line in lines] == ["13.1", "rollout 7", "clock", "scope web"]
+    assert [line.href for line in lines] == ["/operations/13.1", "/rollouts/7", "", ""]
+    assert [line.grave for line in lines] == [True, True, True, False]
+    assert lines[0].age == 7 * MINUTE
+    assert made["more_alerts"] == 1
+    assert made["tiles"].first_alert == "Reboot failed"
+    assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
+
+
+def test_what_is_under_way_comes_before_what_is_next() -> None:
+    page = Page(
+        [],
+        operation(1, not_before=NOW + 9 * MINUTE),
+        operation(2, EventStatus.QUEUED, waits_for="1.1"),
+        operation(3, EventStatus.STARTED, started_at=NOW - MINUTE),
+        operation(4, not_before=NOW + 3 * MINUTE, held_at=NOW),
+        operation(5, EventStatus.STARTED, started_at=NOW - 2 * MINUTE, outcome_unknown="lost"),
+        operation(6, EventStatus.COMPLETED),
+    )
+    lines = page.made()["coming"]
+    assert [line.operation for line in lines] == ["5.1", "3.1", "4.1", "1.1", "2.1"]
+    assert [line.word for line in lines] == ["unknown", "down", "held", "in", "after 1.1"]
+    assert lines[1].since == NOW - MINUTE
+    assert lines[3].until == NOW + 9 * MINUTE
+    assert lines[2].form is Form.HELD
+
+
+def test_no_more_lines_are_shown_than_may_be() -> None:
+    page = Page([], *(operation(n) for n in range(1, 40)))
+    made = page.made()
+    assert len(made["coming"]) == now.MAX_NEXT
+    assert made["more_coming"] == 39 - now.MAX_NEXT
+
+
+def test_the_segments_of_a_rollout_fill_its_bar() -> None:
+    done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
+    (line,) = Page([]).made(rollouts=(rollout(waiting, done, done, failed, waiting),))["rollouts"]
+    assert [(s.state, s.count, s.x, s.width) for s in line.segments] == [
+        (done, 2, 0.0, 40.0),
+        (failed, 1, 40.0, 20.0),
+        (waiting, 2, 60.0, 40.0),
+    ]
+    assert (line.units, line.over) == (5, 3)
+
+
+def test_rollouts_that_ended_long_ago_are_not_shown() -> None:
+    long_ago = NOW - timedelta(hours=25)
+    over = rollout(UnitState.DONE, state=RolloutState.DONE, changed_at=long_ago)
+    page = Page([])
+    assert page.made(rollouts=(over,))["rollouts"] == []
+    lately = msgspec.structs.replace(over, changed_at=NOW - MINUTE)
+    assert len(page.made(rollouts=(lately,))["rollouts"]) == 1
+    going = [rollout(UnitState.RUNNING, number=n, changed_at=long_ago) for n in range(9)]
+    made = page.made(rollouts=tuple(going))
+    assert [line.number for line in made["rollouts"]] == [8, 7, 6, 5, 4]
+    assert made["more_rollouts"] == 4
+
+
+# The map.
+
+
+def squares(of: fleet_map.FleetMap) -> int:
+    return sum(row.count for block, _ in of.blocks for row in block.rows)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_machine_has_a_square_of_its_own(seed: int) -> None:
+    chance = random.Random(seed)
+    found = [
+        machine(f"m{n}", f"s{chance.randrange(12)}", chance.randrange(4))
+        for n in range(chance.choice((1, 300, fleet_map.MAX_SQUARES)))
+    ]
+    sizes = Counter((each.scope, each.update_domain) for each in found)
+    where = fleet_map.layout(found, sizes, scopes(*{each.scope for each in found}))
+    spots = list(where.of_machines.values())
+    assert len(set(spots)) == len(spots) == len(found)
+    for block, row, column in spots:
+        assert column < where.blocks[block].rows[row].count <= fleet_map.COLUMNS
+    assert sum(block.count for block in where.blocks) == len(found)
+    rows = {}
+    for each in found:
+        block, row, _ = where.of_machines[each.key]
+        assert rows.setdefault((block, row), each.update_domain) == each.update_domain
+
+
+def test_machines_without_a_set_share_a_block() -> None:
+    found = [machine(f"m{n}", f"m{n}") for n in range(70)]
+    sizes = Counter((each.scope, each.update_domain) for each in found)
+    singles = scopes(*(each.name for each in found), kind=ScopeKind.MACHINE)
+    (block,) = fleet_map.layout(found, sizes, singles).blocks
+    assert [row.count for row in block.rows] == [64, 6]
+
+
+@pytest.mark.parametrize(("domains", "each"), [(2000, 1), (2001, 2), (100_000, 50)])
+def test_a_large_fleet_has_a_square_for_domains(domains: int, each: int) -> None:
+    sizes = {(f"s{n}", 0): 3 for n in range(domains)}
+    where = fleet_map.layout((), sizes, {})
+    assert where.domains_each == each
+    assert sum(block.count for block in where.blocks) <= fleet_map.MAX_SQUARES
+    assert len(set(where.of_domains.values())) == -(-domains // each)
+
+
+def test_a_square_shows_the_worst_of_its_machines() -> None:
+    found = {f"m{n}": machine(f"m{n}", "web", n % 2) for n in range(2100)}
+    sizes = Counter((each.scope, each.update_domain) for each in found.values())
+    where = fleet_map.layout(found.values(), sizes, scopes("Web"))
+    conditions = {Condition.NOTICE: {"m0": 1, "m1": 1}, Condition.DOWN: {"m2": 1}}
+    drawn = fleet_map.drawn(where, conditions, found.get, str.title)
+    ((_, marks),) = drawn.blocks
+    assert [(mark.x, mark.condition) for mark in marks] == [
+        (0, Condition.DOWN),
+        (fleet_map.PITCH, Condition.NOTICE),
+    ]
+    assert all(not mark.machine for mark in marks)
+    assert "Web" in marks[0].title
+
+
+def test_a_machine_that_is_gone_has_no_square() -> None:
+    page = Page([machine("m0")], operation(1, machines=("m0", "gone")))
+    ((_, marks),) = page.made()["map"].blocks
+    assert [mark.machine for mark in marks] == ["m0"]
+
+
+def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
+    page = Page([machine("m0")])
+    assert squares(page.made()["map"]) == 1
+    page.facts.learn(Changes(machines=(machine("m1"),)))
+    page.machines["m1"] = machine("m1")
+    assert squares(page.made()["map"]) == 2

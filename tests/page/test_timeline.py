@@ -1,0 +1,253 @@
+"""The timeline: every operation once, nothing over another, and places that say when."""
+
+import itertools
+import random
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forewarn.maintenance.model import Approval, Operation
+from forewarn.server.page import timeline
+from forewarn.server.page.timeline import Bar, Form, Range, Side, Timeline
+from forewarn.vocabulary import ApproverKind, EventStatus
+from page.operations import NOW, operation, operations
+
+RANGES = st.sampled_from(Range)
+EDGE = 0.02
+"""Places are rounded to a hundredth of a per cent."""
+
+
+def bars(drawn: Timeline) -> list[Bar]:
+    return [bar for scope in drawn.scopes for lane in scope.lanes for bar in lane.bars]
+
+
+def only(*found: Operation, shown: Range = Range.TWO_HOURS) -> Bar:
+    (bar,) = bars(timeline.drawn(found, NOW, shown))
+    return bar
+
+
+@given(operations(), RANGES)
+def test_bars_lie_inside_the_lane(found: list[Operation], shown: Range) -> None:
+    for bar in bars(timeline.drawn(found, NOW, shown)):
+        assert -EDGE <= bar.x <= bar.x + bar.width <= 100 + EDGE
+        for part in (bar.notice, bar.down, bar.expected):
+            if part is not None:
+                assert bar.x - EDGE <= part.x
+                assert part.x + part.width <= bar.x + bar.width + EDGE
+        for mark in (bar.not_before, bar.approved, bar.cross):
+            assert mark is None or 0 <= mark <= 100
+        begin, end = bar.extent
+        assert -EDGE <= begin < end <= 100 + EDGE
+
+
+@given(operations(), RANGES)
+def test_no_two_bars_of_a_row_overlap_nor_do_their_labels(
+    found: list[Operation], shown: Range
+) -> None:
+    for scope in timeline.drawn(found, NOW, shown).scopes:
+        for lane in scope.lanes:
+            for row in range(lane.rows):
+                extents = sorted(bar.extent for bar in lane.bars if bar.row == row)
+                assert extents, "no row is empty"
+                for (_, end), (begin, _) in itertools.pairwise(extents):
+                    assert end <= begin
+
+
+@given(operations(), RANGES)
+def test_every_visible_operation_is_drawn_once_or_counted(
+    found: list[Operation], shown: Range
+) -> None:
+    drawn = timeline.drawn(found, NOW, shown)
+    counts = Counter(bar.operation for bar in bars(drawn))
+    assert set(counts.values()) <= {1}
+    begin = NOW - shown.length * 2 / 3
+    expected = {
+        each.id
+        for each in found
+        if each.ended_at is None or each.ended_at >= begin  # what is live ends now at the earliest
+    }
+    assert set(counts) <= expected
+    if not drawn.further:
+        assert len(counts) + sum(scope.more for scope in drawn.scopes) == len(expected)
+    else:
+        assert len(drawn.scopes) == timeline.MAX_SCOPES
+
+
+@given(operations(), RANGES, st.integers())
+def test_the_order_of_the_operations_changes_nothing(
+    found: list[Operation], shown: Range, seed: int
+) -> None:
+    shuffled = random.Random(seed).sample(found, len(found))
+    assert timeline.drawn(shuffled, NOW, shown) == timeline.drawn(found, NOW, shown)
+
+
+@settings(max_examples=20)
+@given(operations(most=20), RANGES, st.integers(1, 1000))
+def test_scopes_keep_their_order_while_only_time_passes(
+    found: list[Operation], shown: Range, seconds: int
+) -> None:
+    before = timeline.drawn(found, NOW, shown)
+    after = timeline.drawn(found, NOW + timedelta(seconds=seconds), shown)
+    kept = {scope.key for scope in before.scopes} & {scope.key for scope in after.scopes}
+    order = [[s.key for s in drawn.scopes if s.key in kept] for drawn in (before, after)]
+    assert order[0] == order[1]
+
+
+def test_two_thirds_of_the_range_are_behind_now() -> None:
+    for shown in Range:
+        assert timeline.drawn((), NOW, shown).now == pytest.approx(66.67, abs=0.01)
+
+
+def test_a_bar_says_when_it_was_announced_started_and_ended() -> None:
+    announced = NOW - timedelta(minutes=40)
+    bar = only(
+        operation(
+            status=EventStatus.COMPLETED,
+            announced=announced,
+            started_at=announced + timedelta(minutes=12),
+            ended_at=announced + timedelta(minutes=18),
+            approval=Approval(
+                kind=ApproverKind.GUEST, by="web-0", at=announced + timedelta(minutes=6)
+            ),
+        )
+    )
+    # 120 minutes are 100 per cent; now is at 80 of them.
+    assert bar.form is Form.DONE
+    assert bar.notice == timeline.Part(pytest.approx(33.33), pytest.approx(10.0))
+    assert bar.down == timeline.Part(pytest.approx(43.33), pytest.approx(5.0))
+    assert bar.approved == pytest.approx(38.33)
+    assert bar.expected is None
+    assert bar.not_before is None
+
+
+def test_what_is_scheduled_has_its_not_before_and_what_it_will_take() -> None:
+    bar = only(operation(not_before=NOW + timedelta(minutes=12), duration_seconds=600))
+    assert bar.form is Form.NOTICE
+    assert bar.not_before == pytest.approx(76.67)
+    assert bar.expected == timeline.Part(pytest.approx(76.67), pytest.approx(8.33))
+    assert bar.down is None
+
+
+def test_what_is_down_reaches_to_now_and_is_expected_to_go_on() -> None:
+    started = NOW - timedelta(minutes=6)
+    bar = only(operation(status=EventStatus.STARTED, started_at=started, duration_seconds=720))
+    assert bar.form is Form.DOWN
+    assert bar.down == timeline.Part(pytest.approx(61.67), pytest.approx(5.0))
+    assert bar.expected == timeline.Part(pytest.approx(66.67), pytest.approx(5.0))
+
+
+@pytest.mark.parametrize(
+    ("status", "form"),
+    [
+        (EventStatus.QUEUED, Form.QUEUED),
+        (EventStatus.SCHEDULED, Form.NOTICE),
+        (EventStatus.STARTED, Form.DOWN),
+        (EventStatus.RETURNING, Form.DOWN),
+        (EventStatus.COMPLETED, Form.DONE),
+        (EventStatus.FAILED, Form.FAILED),
+        (EventStatus.CANCELED, Form.CANCELLED),
+    ],
+)
+def test_each_state_has_a_form_of_its_own(status: EventStatus, form: Form) -> None:
+    assert only(operation(status=status)).form is form
+
+
+def test_what_is_held_has_a_form_of_its_own() -> None:
+    assert only(operation(held_at=NOW)).form is Form.HELD
+
+
+def test_what_failed_has_a_cross_where_it_ended() -> None:
+    bar = only(operation(status=EventStatus.FAILED))
+    assert bar.cross == pytest.approx(bar.x + bar.width - timeline.CROSS, abs=EDGE)
+
+
+def test_a_label_stands_within_the_notice_where_it_fits() -> None:
+    wide = only(operation(announced=NOW - timedelta(minutes=60)))
+    assert wide.side is Side.WITHIN
+    assert wide.notice is not None
+    assert wide.notice.x < wide.label_x < wide.notice.x + wide.notice.width
+
+
+def test_a_label_stands_before_a_bar_at_the_right_edge() -> None:
+    bar = only(
+        operation(
+            announced=NOW,
+            not_before=NOW + timedelta(hours=3),
+            machines=("a-machine-with-a-long-name-0", *(f"m{n}" for n in range(60))),
+        ),
+        shown=Range.WEEK,
+    )
+    assert bar.side is Side.AFTER
+    late = operation(not_before=NOW + timedelta(hours=50), duration_seconds=20_000, announced=NOW)
+    assert only(late, shown=Range.WEEK).side in {Side.WITHIN, Side.BEFORE}
+
+
+def test_a_scope_that_is_down_comes_before_one_that_is_pending_and_one_that_is_over() -> None:
+    drawn = timeline.drawn(
+        [
+            operation(1, EventStatus.COMPLETED, scope="a"),
+            operation(2, EventStatus.SCHEDULED, scope="b", domain=3),
+            operation(3, EventStatus.STARTED, scope="c", machines=("x", "y")),
+        ],
+        NOW,
+        Range.TWO_HOURS,
+        str.upper,
+    )
+    assert [scope.name for scope in drawn.scopes] == ["C", "B", "A"]
+    assert [scope.down for scope in drawn.scopes] == [2, 0, 0]
+    assert [scope.pending for scope in drawn.scopes] == [0, 1, 0]
+    assert drawn.scopes[1].lanes[0].update_domain == 3
+
+
+def test_a_lane_has_no_more_rows_than_it_may_and_live_bars_go_first() -> None:
+    past = [operation(n, EventStatus.COMPLETED) for n in range(1, 60)]
+    live = [operation(n) for n in range(60, 66)]
+    (scope,) = timeline.drawn([*past, *live], NOW, Range.TWO_HOURS).scopes
+    (lane,) = scope.lanes
+    assert lane.rows == timeline.MAX_ROWS
+    assert {each.id for each in live} <= {bar.operation for bar in lane.bars}
+    assert len(lane.bars) + scope.more == 65
+
+
+def test_no_more_bars_are_drawn_than_may_be() -> None:
+    found = [
+        operation(
+            n,
+            EventStatus.COMPLETED,
+            scope=f"s{n % 10}",
+            domain=n // 10 % 20,
+            announced=NOW - timedelta(seconds=60 * (n // 200)),
+            started_at=NOW - timedelta(seconds=60 * (n // 200)),
+            ended_at=NOW - timedelta(seconds=60 * (n // 200)),
+        )
+        for n in range(2000)
+    ]
+    drawn = timeline.drawn(found, NOW, Range.WEEK)
+    assert len(bars(drawn)) <= timeline.MAX_BARS
+    assert len(bars(drawn)) + sum(scope.more for scope in drawn.scopes) == 2000
+
+
+def test_the_scale_has_no_label_at_the_edges_or_over_now() -> None:
+    for shown in Range:
+        drawn = timeline.drawn((), NOW, shown)
+        assert 5 <= len(drawn.ticks) <= 13
+        places = [tick.x for tick in drawn.ticks if tick.label]
+        assert all(2 <= x <= 98 and abs(x - drawn.now) > 4 for x in places)
+        assert places == sorted(places)
+
+
+def test_the_ticks_of_two_hours_are_quarters() -> None:
+    labels = [tick.label for tick in timeline.drawn((), NOW, Range.TWO_HOURS).ticks]
+    assert "15:00" in labels
+    assert "16:15" in labels
+    assert [t.strong for t in timeline.drawn((), NOW, Range.TWO_HOURS).ticks].count(True) == 2
+
+
+def test_a_title_has_who_approved_and_each_time() -> None:
+    word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
+    title = only(operation(status=EventStatus.COMPLETED, approval=word)).title
+    for told in ("1.1", "Reboot", "web-0", f"{word.at:%H:%M:%S}", "Completed"):
+        assert told in title
