@@ -100,7 +100,7 @@ class Town:
         return REPLACE(each, status=status, **more)
 
 
-def judge(counted: Facts, town: Town) -> None:
+def check(counted: Facts, town: Town) -> None:
     taken = counted.taken(town.now)
     operations = town.operations.values()
     assert set(taken.live) == {o for o in operations if o.live}
@@ -141,7 +141,7 @@ def test_the_counters_equal_a_count_of_everything(seed: int) -> None:
     counted.fill(())
     for _ in range(300):
         town.step(counted.learn)
-        judge(counted, town)
+        check(counted, town)
 
 
 def saved(town: Town) -> memory.MemoryStore:
@@ -210,10 +210,10 @@ def test_what_ended_before_the_start_is_counted_once_whatever_happens_while_it_i
     asyncio.run(read())
     for changes in later:
         counted.learn(changes)
-    judge(counted, town)
+    check(counted, town)
     for _ in range(100):
         town.step(counted.learn)
-    judge(counted, town)
+    check(counted, town)
 
 
 def test_a_store_that_is_away_is_asked_again() -> None:

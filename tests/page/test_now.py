@@ -19,6 +19,7 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
+from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now
 from forewarn.server.page.facts import Condition, Facts
 from forewarn.server.page.timeline import Form, Range
@@ -60,12 +61,13 @@ class Page:
 
     def __init__(self, machines: list[Machine], *operations: Operation) -> None:
         self.machines = {each.key: each for each in machines}
-        self.scopes = scopes(*{each.scope for each in machines}, "Web")
         self.seen: dict[str, Sighting] = {}
         self.facts = Facts(self.machines)
         self.facts.fill(())
         self.facts.learn(Changes(operations=operations))
-        self.page = now.NowPage(self.machines, self.scopes, self.seen.get)
+        inventory = Inventory(self.machines, self.seen.get)
+        inventory.fill(scopes(*{each.scope for each in machines}, "Web").values(), ())
+        self.page = now.NowPage(inventory)
 
     def made(
         self, found: list[Alert] | None = None, rollouts: tuple[Rollout, ...] = ()

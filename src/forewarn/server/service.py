@@ -55,8 +55,10 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.operator.schemas import NewLogin
+from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
 from forewarn.server.page.logins import Links
+from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
@@ -224,9 +226,12 @@ class Service:
     def _page_of(self, process: str) -> PageContext | None:
         if not self._door.has_page:
             return None
+        facts, renderer = Facts(self._inventory.machines), Renderer()
         return PageContext(
             backend=self._backend,
-            renderer=Renderer(),
+            renderer=renderer,
+            facts=facts,
+            now=SharedNow(self._backend, facts, renderer),
             live=Live(self._watch, self._real, process),
             links=Links(secret_files.new_token),
             door=self._door,
@@ -344,6 +349,9 @@ class Service:
 
     def _subscribe(self) -> None:
         """Have each part told of changes, in this order, on this thread."""
+        if self._page is not None:
+            self._page.facts.fill(self._inventory.operations.values())
+            self._feed.subscribe(self._page.facts.learn)  # before the guests' machines are new
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was

@@ -1,6 +1,10 @@
 """The page that operators open in a browser: HTML from the operator plane's TCP address.
 
     routes       what each address of the page answers, and its forms
+    now          what Now shows, made for all windows of one range together
+    facts        counters of the fleet and its operations, kept by the changefeed
+    timeline     operations as bars in lanes of a scope's update domains
+    fleet_map    a square for each machine, or for update domains
     rendering    templates to HTML, on a thread of its own; the files that browsers keep
     formats      times and spans as the page writes them
     live         tells open pages that something has changed

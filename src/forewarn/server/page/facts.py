@@ -111,6 +111,8 @@ class Facts:
         self._minutes: dict[int, Counter[str]] = {}
         self._approvals: deque[tuple[datetime, timedelta]] = deque(maxlen=MAX_APPROVALS)
         self._shape = 0
+        self.changes = 0
+        """How many changes it was told of."""
         self._reading: asyncio.Future[None] | None = None
         self._is_read = False
         self._ended: set[str] = set()
@@ -127,6 +129,7 @@ class Facts:
 
     def learn(self, changes: model.Changes) -> None:
         """Count what changed."""
+        self.changes += 1
         removed = set(changes.removed_machines)
         for key in removed:
             self._move(self._machines.get(key), None)

@@ -1,7 +1,7 @@
 """The map of the fleet: a square for each machine, or for update domains where they are many.
 
-It is pure. A layout lasts until machines come or go; what is drawn anew each time are the squares
-of machines under maintenance, and rows of all others.
+It is pure. A layout lasts until machines come or go; over its rows of squares, only those of
+machines under maintenance are drawn each time.
 """
 
 from collections.abc import Callable, Iterable, Mapping

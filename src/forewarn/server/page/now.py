@@ -1,9 +1,10 @@
-"""What the page Now shows: tiles, what needs attention, what is next, rollouts, the fleet.
+"""What the page Now shows: tiles, what needs an operator, what is next, rollouts, the fleet.
 
-All of it is made on the page's thread, of what `facts` counted; the answer depends on nothing else
-but the machines' last requests, a share of which is looked at each time.
+All of it is made on the page's thread, of what `facts` counted and of the machines' last requests,
+a share of which is looked at each time. Windows that ask together get the same.
 """
 
+import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,15 +12,23 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from markupsafe import Markup
 
 from forewarn.maintenance import alerts, model, transitions
 from forewarn.maintenance.rollout_model import Rollout, UnitState
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.requests import Backend
 from forewarn.server.page import fleet_map, timeline
-from forewarn.server.page.facts import DAY, Condition, Taken
+from forewarn.server.page.facts import DAY, Condition, Facts, Taken
+from forewarn.server.page.rendering import Renderer
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus, EventType
 
 LOOKS: Final = 2000
 """How many machines are looked at for each request, to see who listens: some 2 ms."""
+
+SHARED: Final = timedelta(seconds=1)
+"""How old what other windows were sent may be, while nothing changes."""
 
 MAX_ALERTS: Final = 4
 MAX_NEXT: Final = 8
@@ -148,23 +157,11 @@ class Listening:
 
 
 class NowPage:
-    """Makes what the page Now shows. Belongs to the page's thread, but for `shape`.
+    """Makes what the page Now shows; belongs to the page's thread, but for reading `shape`."""
 
-    Args:
-        machines: All machines by key; any thread may look one up.
-        scopes: All scopes by key, likewise.
-        sighting: What a machine's requests told last; any thread may ask.
-    """
-
-    def __init__(
-        self,
-        machines: Mapping[str, model.Machine],
-        scopes: Mapping[str, model.Scope],
-        sighting: model.Sightings,
-    ) -> None:
-        self._machines = machines
-        self._scopes = scopes
-        self._listening = Listening(sighting)
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._listening = Listening(inventory.sighting)
         self._layout = fleet_map.layout((), {}, {})
         self._of_scopes: Mapping[str, int] = {}
         self._segments: dict[int, tuple[Rollout, tuple[Segment, ...]]] = {}
@@ -180,7 +177,7 @@ class NowPage:
     ) -> dict[str, Any]:
         """Return what the templates draw; `found` is what needs an operator, None if unknown."""
         if taken.fleet is not None and taken.sizes is not None:
-            self._layout = fleet_map.layout(taken.fleet, taken.sizes, self._scopes)
+            self._layout = fleet_map.layout(taken.fleet, taken.sizes, self._inventory.scopes)
             self._listening.begin([machine.key for machine in taken.fleet])
             of_scopes: Counter[str] = Counter()
             for (scope, _), count in taken.sizes.items():
@@ -188,7 +185,9 @@ class NowPage:
             self._of_scopes = of_scopes
             self.shape = taken.shape
         self._listening.look(taken.now)
-        chart = timeline.drawn((*taken.live, *taken.past), taken.now, shown, self._name_of_scope)
+        chart = timeline.drawn(
+            (*taken.live, *taken.past), taken.now, shown, self._inventory.name_of_scope
+        )
         unfinished = [operation for operation in taken.live if not operation.status.over]
         lines = [*_alert_lines(found or (), taken.now)]
         running = sorted(_shown_rollouts(rollouts, taken.now), key=lambda r: -r.number)
@@ -203,21 +202,20 @@ class NowPage:
                 for lanes in chart.scopes
             },
             "quiet": max(0, len(self._of_scopes) - len(chart.scopes) - chart.further),
-            "coming": [*coming(unfinished, self._name_of_scope)],
+            "coming": [*coming(unfinished, self._inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
             "rollouts": [self._rollout(rollout) for rollout in running[:MAX_ROLLOUTS]],
             "more_rollouts": max(0, len(running) - MAX_ROLLOUTS),
             "map": fleet_map.drawn(
-                self._layout, taken.conditions, self._machines.get, self._name_of_scope
+                self._layout,
+                taken.conditions,
+                self._inventory.machines.get,
+                self._inventory.name_of_scope,
             ),
         }
 
-    def _name_of_scope(self, key: str) -> str:
-        scope = self._scopes.get(key)
-        return scope.name if scope is not None else key
-
     def _kind_of_scope(self, key: str) -> str:
-        scope = self._scopes.get(key)
+        scope = self._inventory.scopes.get(key)
         return scope.kind.replace("_", " ") if scope is not None else ""
 
     def _tiles(
@@ -260,6 +258,51 @@ class NowPage:
             over=sum(segment.count for segment in known[1] if segment.state.over),
             segments=known[1],
         )
+
+
+class SharedNow:
+    """Hands the windows of one range the same page, until something changes.
+
+    Used on the event loop's thread.
+    """
+
+    def __init__(self, backend: Backend, facts: Facts, renderer: Renderer) -> None:
+        self._backend = backend
+        self._facts = facts
+        self._renderer = renderer
+        self._page = NowPage(backend.inventory)
+        self._made: dict[timeline.Range, tuple[int, datetime, asyncio.Task[Markup]]] = {}
+
+    async def html(self, shown: timeline.Range) -> Markup:
+        """Return the page's main part, which has every change so far."""
+        now, changes = self._backend.now(), self._facts.changes
+        known = self._made.get(shown)
+        if known is None or known[0] != changes or now - known[1] > SHARED or _has_failed(known[2]):
+            known = changes, now, asyncio.create_task(self._render(shown, now))
+            self._made[shown] = known
+        return await asyncio.shield(known[2])
+
+    async def _render(self, shown: timeline.Range, now: datetime) -> Markup:
+        backend, facts, page = self._backend, self._facts, self._page
+        found = None
+        try:
+            await facts.read(backend.read, now)
+            found = await backend.alerts(now)
+        except StoreError:
+            pass  # the page says so, and shows what memory has
+        taken = facts.taken(now, page.shape)
+        rollouts = tuple(backend.rollouts.rollouts.values())
+
+        def made() -> Markup:
+            values = page.made(taken, found, rollouts, shown)
+            html = self._renderer.text("_now.html", {"now": now, **values})
+            return Markup(html)  # noqa: S704 - the template has escaped it
+
+        return await self._renderer.on_thread(made)
+
+
+def _has_failed(task: "asyncio.Task[Markup]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def segments(rollout: Rollout) -> tuple[Segment, ...]:

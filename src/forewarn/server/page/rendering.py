@@ -10,13 +10,15 @@ import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jinja2
 import msgspec
 from litestar import Response
 
 from forewarn.server.page import formats
+
+T = TypeVar("T")
 
 FOLDER: Final = Path(__file__).parent
 
@@ -114,9 +116,12 @@ class Renderer:
         self, template: str, make: Callable[[], Mapping[str, Any]], status: int = 200
     ) -> Response[str]:
         """Return an answer; on the page's thread `make` returns what its template needs."""
-        loop = asyncio.get_running_loop()
-        text = await loop.run_in_executor(self._thread, lambda: self.text(template, make()))
+        text = await self.on_thread(lambda: self.text(template, make()))
         return Response(text, status_code=status, headers=HEADERS, media_type="text/html")
+
+    async def on_thread(self, make: Callable[[], T]) -> T:
+        """Return what a function makes on the page's thread, of immutable values."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, make)
 
     def close(self) -> None:
         """End the thread after what it is at."""

@@ -23,9 +23,12 @@ from forewarn.server.operator import auth, routing, schemas
 from forewarn.server.operator.accounts import FailedLogin
 from forewarn.server.operator.requests import Backend, TheCaller
 from forewarn.server.page import logins, rendering
+from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
 from forewarn.server.page.logins import Links
+from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
+from forewarn.server.page.timeline import Range
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 MAX_SEARCH: Final = 256
@@ -36,6 +39,7 @@ MAX_KEY: Final = 512
 
 Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
 Key = Annotated[str, QueryParameter(max_length=MAX_KEY)]
+Shown = Annotated[Range, QueryParameter(name="range")]
 State = Annotated[str, QueryParameter(max_length=100)]
 
 
@@ -47,6 +51,8 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     live: Live
     links: Links
     door: auth.Door
+    facts: Facts
+    now: SharedNow
 
     async def show(
         self,
@@ -95,9 +101,12 @@ def post(path: str) -> routing.Decorator:
 
 
 @get("/")
-async def show_now(request: "Request[Any, Any, Any]", page: ThePage) -> Response[str]:
+async def show_now(
+    request: "Request[Any, Any, Any]", page: ThePage, shown: Shown = Range.TWO_HOURS
+) -> Response[str]:
     """Show what happens now."""
-    return await page.show(request, "now.html")
+    parts = await page.now.html(shown)
+    return await page.show(request, "now.html", lambda: {"parts": parts})
 
 
 @get("/search")
