@@ -22,7 +22,7 @@ from forewarn.server.operator import (
     routing,
 )
 from forewarn.server.operator.requests import Backend, SchemaCreator
-from forewarn.server.page import routes
+from forewarn.server.page import operation_routes, routes
 from forewarn.version import __version__
 
 ROUTES: Final = tuple(
@@ -35,6 +35,9 @@ ROUTES: Final = tuple(
     if isinstance(each, HTTPRouteHandler)
 )
 """The API's routes."""
+
+OF_PAGE: Final = (*routes.ROUTES, *operation_routes.ROUTES)
+"""The page's."""
 
 
 class _Tuples(OpenAPISchemaPlugin):
@@ -81,9 +84,9 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
         return routes.refuse(page, request, told)
 
     roles.check(ROUTES)
-    roles.check(routes.ROUTES, roles.OF_PAGE)
+    roles.check(OF_PAGE, roles.OF_PAGE)
     return Litestar(
-        [*ROUTES, *(routes.ROUTES if page is not None else ())],
+        [*ROUTES, *(OF_PAGE if page is not None else ())],
         dependencies={
             "page": Provide(the_page, sync_to_thread=False, use_cache=True),
             "backend": Provide(the_backend, sync_to_thread=False, use_cache=True),

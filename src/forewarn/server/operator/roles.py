@@ -74,8 +74,10 @@ OF_PAGE: Final[Table] = MappingProxyType(
         "GET /page/static/{name}": None,
         "GET /": AccessRole.VIEWER,
         "GET /search": AccessRole.VIEWER,
+        "GET /operations/{reference}": AccessRole.VIEWER,
         "GET /page/stream": AccessRole.VIEWER,
         "POST /logout": AccessRole.VIEWER,
+        "POST /page/operations/{reference}/{verb}": AccessRole.OPERATOR,
     }
 )
 """The same of the page for browsers, which no other program should use."""

@@ -20,6 +20,19 @@ def instant(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def moment_of(moment: datetime, now: datetime) -> str:
+    """Return `14:05:09` today, `11-21 14:05:09` in this year, and else all of it."""
+    moment, now = moment.astimezone(UTC), now.astimezone(UTC)
+    if moment.date() == now.date():
+        return clock(moment)
+    return f"{moment:%m-%d %H:%M:%S}" if moment.year == now.year else instant(moment)
+
+
+def seconds(count: float) -> timedelta:
+    """Return a number of seconds as a span."""
+    return timedelta(seconds=count)
+
+
 def millis(moment: datetime) -> int:
     """Return a time as scripts have it: in milliseconds since 1970."""
     return round(moment.timestamp() * 1000)
@@ -49,6 +62,18 @@ def span(length: timedelta) -> str:
 
 
 FILTERS: Final = MappingProxyType(
-    {each.__name__: each for each in (time_of_day, clock, instant, millis, countdown, span)}
+    {
+        each.__name__: each
+        for each in (
+            time_of_day,
+            clock,
+            instant,
+            moment_of,
+            seconds,
+            millis,
+            countdown,
+            span,
+        )
+    }
 )
 """By the names that templates call them."""

@@ -36,12 +36,12 @@
   };
 
   const panel = () => document.getElementById("panel");
-  let opener = null;
+  let shown = null; // the address of what the panel shows
   const close = () => {
     panel().hidden = true;
     panel().replaceChildren();
-    document.querySelector(`[data-opens="${CSS.escape(opener ?? "")}"]`)?.focus();
-    opener = null;
+    document.querySelector(`[data-opens="${CSS.escape(shown ?? "")}"]`)?.focus();
+    shown = null;
   };
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -72,6 +72,7 @@
   document.addEventListener("changed", (event) => {
     const millis = Number(event.detail?.data);
     if (millis) set(millis);
+    if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
   });
   document.addEventListener("htmx:after:swap", (event) => {
     if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
@@ -84,7 +85,7 @@
 
   document.addEventListener("click", (event) => {
     const opens = event.target.closest("[data-opens]");
-    if (opens) opener = opens.dataset.opens;
+    if (opens && !(event.ctrlKey || event.metaKey || event.shiftKey)) shown = opens.dataset.opens;
     if (event.target.closest("[data-close]")) {
       if (panel().contains(event.target)) close();
       else event.target.closest(".refusal")?.remove();
