@@ -1,0 +1,101 @@
+"""An operation in the panel beside a page: what it says, and what its buttons do."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from forewarn.vocabulary import AccessRole
+from page.site import Site
+from server.running import request_reboot
+
+
+def opened(window: Page, reference: str = "1.1") -> None:
+    """Open an operation in the panel, as a link of Now does."""
+    window.evaluate(
+        """(address) => {
+            const link = document.createElement("a");
+            link.href = address;
+            link.textContent = "open";
+            link.dataset.opens = address;
+            link.setAttribute("hx-get", address);
+            link.setAttribute("hx-target", "#panel");
+            document.querySelector(".bar").append(link);
+            htmx.process(link);
+        }""",
+        f"/operations/{reference}",
+    )
+    window.get_by_role("link", name="open", exact=True).click()
+
+
+def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    opened(window)
+    panel = window.locator("#panel")
+    expect(panel).to_be_visible()
+    expect(panel.locator("h2")).to_be_focused()
+    expect(panel).to_contain_text("web-0")
+    window.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(window.get_by_role("link", name="open", exact=True)).to_be_focused()
+
+
+def test_a_button_does_what_the_command_line_does(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    opened(window)
+    window.on("dialog", lambda dialog: dialog.accept())
+    panel = window.locator("#panel")
+    panel.get_by_role("button", name="Approve").click()
+    expect(panel.locator(".approved")).to_be_visible()
+    (operation,) = site.root.get("/v1/history")["operations"]
+    assert operation["events"][0]["approval"]["kind"] == "operator"
+    (record, *_) = site.root.get("/v1/audit")["records"]
+    assert record["action"] == "POST /page/operations/1.1/approve"
+
+
+def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    opened(window)
+    panel = window.locator("#panel")
+    expect(panel.get_by_role("button", name="Postpone")).to_be_visible()
+    with site.complaints():  # Chromium tells of the status
+        window.evaluate("""() => htmx.ajax("POST", "/page/operations/9.9/cancel")""")
+        expect(window.locator("#refusal")).to_contain_text("9.9")
+    window.locator("#refusal [data-close]").click()
+    expect(window.locator("#refusal .refusal")).to_have_count(0)
+    expect(panel).to_contain_text("web-0")
+
+
+def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window(AccessRole.VIEWER)
+    opened(window)
+    panel = window.locator("#panel")
+    expect(panel).to_contain_text("web-0")
+    expect(panel.locator("form")).to_have_count(0)
+    with site.complaints():
+        window.evaluate("""() => htmx.ajax("POST", "/page/operations/1.1/approve")""")
+        expect(window.locator("#refusal")).to_contain_text("FORBIDDEN")
+    (operation,) = site.root.get("/v1/history")["operations"]
+    assert operation["events"][0]["approval"] is None
+
+
+def test_what_an_operator_wrote_is_text_and_never_markup(site: Site) -> None:
+    wrote = "<script>document.title = 'run'</script><b>bold</b>"
+    request_reboot(site.root, description=wrote)
+    window = site.window()
+    opened(window)
+    expect(window.locator("#panel")).to_contain_text(wrote)
+    assert window.locator("#panel script").count() == 0
+    window.goto(f"{site.url}/operations/1.1")
+    expect(window.locator("main")).to_contain_text(wrote)
+    assert "run" not in window.title()
+
+
+@pytest.mark.parametrize("reference", ["7.7", "<script>", "%2e%2e"])
+def test_an_unknown_operation_is_a_page_that_says_so(site: Site, reference: str) -> None:
+    window = site.window()
+    with site.complaints():
+        window.goto(f"{site.url}/operations/{reference}")
+        expect(window.locator("h1")).to_be_visible()
