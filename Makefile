@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ docs: $(VENV)/.docs ## Build the site of the documentation in site/ (ARGS="serve
 
 schemas: $(VENV)/.dev ## Write the JSON Schemas of fleet file and settings anew
 	@$(BIN)/python packaging/write_schemas.py
+
+manual: $(VENV)/.dev ## Write the manual's pages and the shells' completions anew (needs go-md2man)
+	@$(BIN)/python packaging/write_manual.py
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv

@@ -28,18 +28,20 @@ FILES: Final = {
     "service.json": (Settings, "settings.md", "The settings of forewarn serve."),
 }
 
-HEADING: Final = re.compile(r"^###? `([^`]+)`\n+(.*?)(?=\n\n|\n#|\Z)", re.MULTILINE | re.DOTALL)
+SECTION: Final = re.compile(r"^###? `([^`]+)`\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def described(page: str) -> dict[str, str]:
     """Return what a page of the reference says first of each key, by its heading."""
     text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
-    return {
-        key: LINK.sub(r"\1", " ".join(said.split()))
-        for key, said in HEADING.findall(text)
-        if not said.startswith(("|", "```", "#", "-"))
-    }
+    found = {}
+    for key, section in SECTION.findall(text):
+        paragraphs = [" ".join(each.split()) for each in section.split("\n\n")]
+        said = [p for p in paragraphs if p and not p.startswith(("|", "```", "- "))]
+        said.sort(key=lambda paragraph: paragraph.startswith("Default: "))
+        found[key] = LINK.sub(r"\1", next(iter(said), ""))
+    return found
 
 
 def schema(kind: type, page: str, title: str, url: str) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""The schemas that editors read are those of the types, and know every key and what it is for."""
+"""Files made of other files are made of those: editors' schemas, the manual, completions."""
 
 import importlib.util
 import json
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +17,19 @@ from forewarn.maintenance import fleet
 from house import tree
 
 PACKAGING = tree.ROOT / "packaging"
-SPEC = importlib.util.spec_from_file_location("write_schemas", PACKAGING / "write_schemas.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-write_schemas = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(write_schemas)
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, PACKAGING / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+write_schemas = script("write_schemas")
+write_manual = script("write_manual")
 
 PAGE = (tree.ROOT / "docs" / "reference" / "fleet-file.md").read_text(encoding="utf-8")
 
@@ -62,3 +73,26 @@ def test_sample_files_name_a_schema_that_is_there() -> None:
         (url,) = re.findall(r"^#:schema (\S+)$", sample.read_text(encoding="utf-8"), re.MULTILINE)
         assert url.startswith(write_schemas.URL)
         assert url.removeprefix(write_schemas.URL) in write_schemas.FILES
+
+
+@pytest.mark.skipif(shutil.which("go-md2man") is None, reason="the manual needs go-md2man")
+def test_the_manual_is_that_of_the_reference() -> None:
+    written = write_manual.written()
+    there = [*write_manual.MAN.iterdir(), *write_manual.COMPLETION.iterdir()]
+    assert sorted(written) == sorted(there)
+    wrong = [path.name for path in there if path.read_text(encoding="utf-8") != written[path]]
+    assert wrong == [], "run 'make manual'"
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man-db formats the manual")
+@pytest.mark.parametrize("name", sorted(write_manual.PAGES))
+def test_man_shows_each_page_without_a_warning(name: str) -> None:
+    shown = subprocess.run(
+        ["man", "--warnings", "--local-file", str(write_manual.MAN / name)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+    )
+    assert shown.stderr == ""
+    assert "DESCRIPTION" in shown.stdout

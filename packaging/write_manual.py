@@ -1,0 +1,82 @@
+"""Writes packaging/man and packaging/completion: what a package installs for man and for shells.
+
+The manual is the reference of docs/reference, made by go-md2man (Debian's package of that name).
+`make manual` runs this; a test compares.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+MAN: Final = ROOT / "packaging" / "man"
+COMPLETION: Final = ROOT / "packaging" / "completion"
+
+PAGES: Final = {
+    "forewarn.1": ("cli.md", "announce maintenance to virtual machines, and handle it"),
+    "forewarn.toml.5": ("settings.md", "settings of the service"),
+    "forewarn-agent.toml.5": ("agent-settings.md", "settings of the agent"),
+    "forewarn-fleet.5": ("fleet-file.md", "the fleet file: machines and the scopes they share"),
+    "forewarn-relay.toml.5": ("relay-settings.md", "settings of the relay"),
+}
+"""Each page of the manual, the page of the reference that it shows, and what it is about."""
+
+SHELLS: Final = {"bash": "forewarn", "zsh": "_forewarn", "fish": "forewarn.fish"}
+"""The name under which each shell looks for a command's completion."""
+
+HEADINGS: Final = {"1": "User Commands", "5": "File Formats"}
+
+LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+TABLE: Final = re.compile(r"(?m)^\|.*\|\n\|[-| :]+\|\n((?:\|.*\|\n)+)")
+
+
+def manual(name: str) -> str:
+    """Return a page of the manual, as roff."""
+    page, about = PAGES[name]
+    title, _, section = name.rpartition(".")
+    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    text = TABLE.sub(_listed, LINK.sub(r"\1", text.partition("\n")[2]))
+    text = re.sub(r"(?m)^(#+) `(.*)`(.*)$", r"\1 \2\3", text)
+    head = f'% "{title.upper()}" "{section}" "" "Forewarn" "{HEADINGS[section]}"\n'
+    made = subprocess.run(
+        ["go-md2man"],  # noqa: S607 - wherever it is installed
+        input=f"{head}# NAME\n{title} - {about}\n\n# DESCRIPTION\n{text}",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout
+
+
+def _listed(table: re.Match[str]) -> str:
+    """Return a table as a list of its rows: roff's tables do not break long cells."""
+    rows = []
+    for line in table[1].splitlines():
+        *terms, meaning = (cell.strip() for cell in line.strip("|").split(" | "))
+        rows.append(f"{', '.join(filter(None, terms)) or '-'}\n: {meaning}\n")
+    return "\n".join(rows)
+
+
+def completion(shell: str) -> str:
+    """Return the script that `forewarn completion` prints."""
+    made = subprocess.run(  # noqa: S603 - our own
+        [sys.executable, "-m", "forewarn", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout
+
+
+def written() -> dict[Path, str]:
+    """Return each file's text."""
+    pages = {MAN / name: manual(name) for name in PAGES}
+    return pages | {COMPLETION / name: completion(shell) for shell, name in SHELLS.items()}
+
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
