@@ -1,8 +1,8 @@
 """Hostile guests and strangers, in many ways at once, and what twenty others notice of them.
 
 The service, its guests and those who attack are hosts of their own, in network namespaces on one
-bridge; where those cannot be had, all share the loopback interface. nginx with the limits that it
-has for an address is attacked in the same ways.
+bridge; where those cannot be had, all share the loopback interface. A relay is attacked in the same
+ways, with a service behind it, and so is nginx with the limits that it has for an address.
 
 While somebody is hostile, twenty machines read their documents well within the rate, an operator
 announces a reboot every PAUSE_SECONDS and looks at the history, and the machine that each reboot is
@@ -31,6 +31,7 @@ import servers
 import strangers
 from guests import Guests
 from networks import ATTACKER, ATTACKERS, NEIGHBOUR, PROXY, SERVICE, STRANGER, WORKER, Network
+from servers import RelayContestant
 from service import Service
 from strangers import Attack
 from tables import Row, percentile, show
@@ -112,6 +113,10 @@ CASES: tuple[tuple[tuple[str, ...], str], ...] = (
 QUICK = (0, 7, 11, 16, 21, 27)
 QUICK_NGINX = (0, 11)
 """The cases that `--quick` takes, and those of them that nginx takes."""
+
+
+Attacked = Service | RelayContestant
+"""Who is attacked; a relay is asked for what is its service's, too."""
 
 
 class Attacks(NamedTuple):
@@ -232,7 +237,7 @@ class Work:
         network: Where it is.
     """
 
-    def __init__(self, service: Service, network: Network) -> None:
+    def __init__(self, service: Attacked, network: Network) -> None:
         self._service = service
         self._network = network
         self._announced: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
@@ -302,23 +307,25 @@ class Newcomer:
 def fleet(network: Network, workers: int) -> dict[str, Any]:
     """Return the fleet: the others, those who work, the attackers in one scope, those proxied."""
     alone = {"other": (NEIGHBOUR, OTHERS + 1), "worker": (WORKER, workers)}
+    on = {"host": servers.HOST}
     machines = [
-        {"name": f"{name}{number}", "address": network.address(kind, number)}
+        {"name": f"{name}{number}", "address": network.address(kind, number), **on}
         for name, (kind, count) in alone.items()
         for number in range(count)
     ]
-    machines += [{"name": f"proxied{number}"} for number in range(len(CASES) * MANY)]
+    machines += [{"name": f"proxied{number}", **on} for number in range(len(CASES) * MANY)]
     hostile = [
-        {"name": f"hostile{number}", "address": network.address(ATTACKER, number)}
+        {"name": f"hostile{number}", "address": network.address(ATTACKER, number), **on}
         for number in range(MACHINES)
     ]
     # One who approves what is the attackers', before they do.
-    hostile.append({"name": "approver", "address": network.address(NEIGHBOUR, APPROVER)})
+    approver = {"name": "approver", "address": network.address(NEIGHBOUR, APPROVER), **on}
+    hostile.append(approver)
     scope = {"name": "hostile", "update_domains": 1, "machines": hostile}
     return {"machine": machines, "availability_set": [scope]}
 
 
-def announced(service: Service, name: str, event_type: str = "Reboot") -> str:
+def announced(service: Attacked, name: str, event_type: str = "Reboot") -> str:
     """Announce something to a machine, and return the event's id."""
     later = (datetime.now(UTC) + LATER).isoformat()
     plan = {"event_type": event_type, "machines": [name], "not_before": later}
@@ -326,7 +333,7 @@ def announced(service: Service, name: str, event_type: str = "Reboot") -> str:
     return event
 
 
-def own_events(service: Service, network: Network, count: int) -> list[str]:
+def own_events(service: Attacked, network: Network, count: int) -> list[str]:
     """Return events of the attackers' scope that were, a hundred at a time."""
     found: list[str] = []
     address = network.address(NEIGHBOUR, APPROVER)
@@ -338,13 +345,13 @@ def own_events(service: Service, network: Network, count: int) -> list[str]:
             found += batch
     assert approver.statuses == {"200": count // 100}, approver.statuses
     until = time.monotonic() + 30
-    while service.metric("forewarn_operations_ended_total") < count:
+    while len(service.history(status="Completed")) < count:
         assert time.monotonic() < until, "the attackers' events are not over"
-        time.sleep(0.05)
+        time.sleep(0.2)
     return found * (IDS // count)
 
 
-def not_before(service: Service) -> dict[str, str]:
+def not_before(service: Attacked) -> dict[str, str]:
     """Return when everything that is scheduled is to start at the earliest."""
     return {o["id"]: o["not_before"] for o in service.history(status="Scheduled")}
 
@@ -377,7 +384,7 @@ def limits_said(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def measured(
-    work: Work, service: Service, network: Network, attacks: list[Attack], requests: int
+    work: Work, service: Attacked, network: Network, attacks: list[Attack], requests: int
 ) -> Row:
     """Let the others ask, machines approve and an operator work while somebody is hostile."""
     work.begin()
@@ -413,7 +420,7 @@ def measured(
     }
 
 
-def settled(service: Service) -> float:
+def settled(service: Attacked) -> float:
     """Return after how many seconds nothing is left of attackers who are gone."""
     began = time.monotonic()
     accepted = -1.0
@@ -502,7 +509,7 @@ def without_store(
 
 
 def judge(found: dict[str, Any], *, timed: bool) -> None:
-    """Hold the service to what it promises, whoever is hostile."""
+    """Hold the service, or a relay, to what it promises, whoever is hostile."""
     for row in found["hostile"]:
         assert row["refused"] == 0, row
         assert row["notices moved"] == 0, row
@@ -512,23 +519,34 @@ def judge(found: dict[str, Any], *, timed: bool) -> None:
                 print(f"  missed: {row['what']}, {row['who']}: {column} {row[column]}")
     assert found["approvals lost"] == 0, found["approvals lost"]
     assert found["outages"]["notices moved"] == 0, found["outages"]
-    away = found["store away"]
+    away = found.get("store away")
+    if away is None:
+        return
     assert set(away["GETs"]) == {"200"}, away
     assert away["approvals, away and back"] == "503 200", away
     assert away["refused after s"] < REFUSED_SECONDS, away
 
 
-def rows_of(service: Service, network: Network, *, quick: bool) -> dict[str, Any]:
-    """Be hostile to the service in every way, and to nginx where it is installed."""
-    requests = 20 * OTHERS if quick else REQUESTS
-    numbers = QUICK if quick else range(len(CASES))
-    service.ask("PUT", "/v1/fleet", fleet(network, WORKERS // 10 if quick else WORKERS))
+def prepared(
+    service: Attacked, network: Network, *, quick: bool
+) -> tuple[dict[int, list[Attack]], str]:
+    """Announce what the cases need; return who attacks in each, and an event of the others."""
     others = [announced(service, f"other{number}") for number in range(OTHERS)]
     unknown = [f"00000000-0000-4000-8000-{number:012X}" for number in range(IDS - OTHERS)]
     own = own_events(service, network, 100 if quick else IDS)
     attacks = Attacks(network, own, [*others, *unknown])
-    cases = {number: attacks.of(number) for number in numbers}
-    work = Work(service, network)
+    numbers = QUICK if quick else range(len(CASES))
+    return {number: attacks.of(number) for number in numbers}, others[0]
+
+
+def rows_of(
+    work: Work,
+    service: Attacked,
+    network: Network,
+    cases: dict[int, list[Attack]],
+    requests: int,
+) -> dict[int, Row]:
+    """Be hostile in every way."""
     quiet = service.memory_mib()
     rows: dict[int, Row] = {}
     for number, each in cases.items():
@@ -537,10 +555,24 @@ def rows_of(service: Service, network: Network, *, quick: bool) -> dict[str, Any
         row["more MiB"] = round(row.pop("peak MiB") - quiet, 1)
         rows[number] = {"what": ", ".join(ways) or "nothing", "who": who} | row
         print(f"  {number + 1} of {len(CASES)}: {rows[number]}", flush=True)
-    away = without_store(service, network, attacks.of(7), others[0], 0.5 if quick else AWAY_SECONDS)
-    approved = {
-        event["id"] for o in service.history() for event in o["events"] if event["approval"]
-    }
+    return rows
+
+
+def lost(work: Work, service: Attacked) -> int:
+    """Return how many approvals were answered with 200, and are not in the history."""
+    events = [event for o in service.history() for event in o["events"]]
+    return len(set(work.approved) - {event["id"] for event in events if event["approval"]})
+
+
+def of_service(service: Service, network: Network, *, quick: bool) -> dict[str, Any]:
+    """Be hostile to the service, and to nginx where it is installed."""
+    requests = 20 * OTHERS if quick else REQUESTS
+    service.ask("PUT", "/v1/fleet", fleet(network, WORKERS // 10 if quick else WORKERS))
+    cases, event = prepared(service, network, quick=quick)
+    work = Work(service, network)
+    rows = rows_of(work, service, network, cases, requests)
+    silent = cases[QUICK[1]]
+    away = without_store(service, network, silent, event, 0.5 if quick else AWAY_SECONDS)
     log = service.log.read_text(encoding="utf-8")
     lacking = machine.missing("nginx")
     if lacking:
@@ -553,9 +585,34 @@ def rows_of(service: Service, network: Network, *, quick: bool) -> dict[str, Any
     return {
         "hostile": list(rows.values()),
         "store away": away,
-        "approvals lost": len(set(work.approved) - approved),
+        "approvals lost": lost(work, service),
         "outages": {"stalls": log.count(STALLED), "notices moved": log.count(MOVED)},
     }
+
+
+def of_relay(network: Network, listener: str, *, quick: bool) -> dict[str, Any]:
+    """Be hostile to a relay in the same ways."""
+    requests = 20 * OTHERS if quick else REQUESTS
+    neighbour = network.address(NEIGHBOUR, 0)
+    with RelayContestant(
+        fleet(network, WORKERS // 10 if quick else WORKERS),
+        settings=SETTINGS,
+        address="0.0.0.0",
+        asked=network.service,
+        listener=listener,
+        within=network.within(SERVICE),
+        ready=lambda port: servers.ask(port, network.service, neighbour)[0] == 200,
+    ) as relay:
+        cases, _ = prepared(relay, network, quick=quick)
+        work = Work(relay, network)
+        rows = rows_of(work, relay, network, cases, requests)
+        log = relay.service.log.read_text(encoding="utf-8")
+        stalled = relay.metric("forewarn_stalled_seconds_total")
+        return {
+            "hostile": list(rows.values()),
+            "approvals lost": lost(work, relay),
+            "outages": {"stalls": round(stalled, 1), "notices moved": log.count(MOVED)},
+        }
 
 
 def missing() -> list[str]:
@@ -578,7 +635,11 @@ def run(*, quick: bool) -> dict[str, Any]:
     show(f"{OTHERS} guests beside hostile ones; aims: {aims}; no notice moved", found["hostile"])
     show("the same while the store is away", [found["store away"]])
     show("outages", [found["outages"] | {"approvals lost": found["approvals lost"]}])
+    relay = found["relay"]
+    show("a relay, attacked in the same ways", relay["hostile"])
+    show("its outages", [relay["outages"] | {"approvals lost": relay["approvals lost"]}])
     judge(found, timed=not quick)
+    judge(relay, timed=not quick)
     return found
 
 
@@ -599,7 +660,8 @@ def main() -> None:
         listener = f'trusted_proxies = ["{proxy}/32"]\nproxy_secret_files = ["{secret}"]'
         within = network.within(SERVICE)
         with Service(SETTINGS, address="0.0.0.0", listener=listener, within=within) as service:
-            found = rows_of(service, network, quick=chosen.quick)
+            found = of_service(service, network, quick=chosen.quick)
+        found["relay"] = of_relay(network, listener, quick=chosen.quick)
     report = {"network": "namespaces" if chosen.parted else "loopback"} | found
     chosen.report.write_text(json.dumps(report), encoding="utf-8")
 

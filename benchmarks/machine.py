@@ -76,6 +76,11 @@ def memory_kib(pid: int, field: str = "VmRSS") -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
 
 
+def forget_peak(pid: int) -> None:
+    """Let the peak of a process's memory begin anew (proc(5), clear_refs)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """The contestants of a comparison: each a server of its own on the server's core."""
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -8,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import machine
 import networks
 from networks import Network
-from service import Service, placed
+from service import Service, placed, series_of
 
 HERE = Path(__file__).parent / "contestants"
 TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -94,6 +95,11 @@ class Contestant:
         self._process.wait(30)
         shutil.rmtree(self._folder)
 
+    @property
+    def pid(self) -> int:
+        """Its process; nsenter becomes what it begins."""
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """The processor time that it has used."""
         return machine.cpu_seconds(self._process.pid)
@@ -139,39 +145,75 @@ token_file = "{folder}/token"
 [state]
 folder = "{folder}"
 [status]
-listen = "off"
+listen = "{address}:{status}"
 [[guest.listener]]
-address = "127.0.0.1"
+address = "{address}"
 port = {port}
+{listener}
 """
 """The settings of a relay whose service listens for it at a loopback port."""
 
+HOST = "h1"
+"""The host of the relay's machines."""
+
 
 class RelayContestant:
-    """A relay on the server's core; its service is beside the load, and has nothing to do."""
+    """A relay on the server's core; its service is beside the load.
+
+    It can be measured as a `Service`: what guests cost is the relay's, the rest its service's.
+
+    Args:
+        settings: Of the service.
+        address: Where guests ask; and where this process asks how the relay fares, unless `asked`
+            says otherwise.
+        asked: The address at which this process reaches the relay.
+        listener: TOML that is added to the listener's settings.
+        within: What stands before the commands of both.
+        ready: Returns whether the relay answers guests, by its port.
+    """
 
     name = "forewarn relay"
 
-    def __init__(self, machines: int = CALLERS) -> None:
-        self._machines = machines
-        self._plane = machine.free_port()
-        settings = f'{WITHOUT_RATE}\n[relay]\nlisten = "127.0.0.1:{self._plane}"\n'
-        self.service = Service(settings, alone=False)
-        self._relay = Contestant(self.name, self._command)
+    def __init__(
+        self,
+        fleet: dict[str, Any] | None = None,
+        *,
+        settings: str = WITHOUT_RATE,
+        address: str = "127.0.0.1",
+        asked: str = "127.0.0.1",
+        listener: str = "",
+        within: Sequence[str] = (),
+        ready: Callable[[int], bool] = lambda port: ask(port) == (200, BODY),
+    ) -> None:
+        self._fleet = fleet or placed(CALLERS, host=HOST)
+        self._plane, self._status = machine.free_port(), machine.free_port()
+        self._address, self._asked = address, asked
+        self._listener, self._within = listener, within
+        plane = f'{settings}\n[relay]\nlisten = "127.0.0.1:{self._plane}"\n'
+        self.service = Service(plane, alone=False, within=within)
+        self._relay = Contestant(self.name, self._command, ready)
         self.port = self._relay.port
+        self.ask, self.history = self.service.ask, self.service.history
 
     def _command(self, port: int, folder: Path) -> list[str]:
-        token = self.service.ask("POST", "/v1/relays/tokens", {"host": "h1"})["token"]
+        token = self.service.ask("POST", "/v1/relays/tokens", {"host": HOST})["token"]
         (folder / "token").touch(mode=0o600)
         (folder / "token").write_text(token, encoding="utf-8")
-        text = RELAY.format(plane=self._plane, folder=folder, port=port)
+        text = RELAY.format(
+            plane=self._plane,
+            folder=folder,
+            port=port,
+            address=self._address,
+            status=self._status,
+            listener=self._listener,
+        )
         (folder / "relay.toml").write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "forewarn.relay"]
-        return [*command, "--config", str(folder / "relay.toml")]
+        return [*self._within, *command, "--config", str(folder / "relay.toml")]
 
     def __enter__(self) -> Self:
         self.service.start()
-        self.service.ask("PUT", "/v1/fleet", placed(self._machines, host="h1"))
+        self.service.ask("PUT", "/v1/fleet", self._fleet)
         self._relay.__enter__()
         return self
 
@@ -182,11 +224,25 @@ class RelayContestant:
     def cpu_seconds(self) -> float:
         return self._relay.cpu_seconds()
 
-    def memory_mib(self) -> float:
-        return self._relay.memory_mib()
+    def memory_mib(self, field: str = "VmRSS") -> float:
+        return machine.memory_kib(self._relay.pid, field) / 1024
+
+    def forget_peak(self) -> None:
+        machine.forget_peak(self._relay.pid)
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """What the relay counts by the name that the service has for it."""
+        connection = http.client.HTTPConnection(self._asked, self._status, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+        return series_of(page, name.replace("forewarn_", "forewarn_relay_", 1))
+
+    def metric(self, name: str) -> float:
+        return sum(self.metrics(name).values())
 
     def counted(self) -> int | None:
-        return None
+        return int(self.metric("forewarn_guest_requests_total"))
 
 
 def _nginx(

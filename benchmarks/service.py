@@ -112,15 +112,10 @@ class Service:
         connection = OperatorSocket(str(self.folder / "operator.sock"))
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
-        lines = answer.read().decode().splitlines()
+        page = answer.read().decode()
         connection.close()
-        assert answer.status == 200, lines
-        found = {}
-        for line in lines:
-            series, _, value = line.rpartition(" ")
-            if series.partition("{")[0] == name:
-                found[series.removeprefix(name)] = float(value)
-        return found
+        assert answer.status == 200, page
+        return series_of(page, name)
 
     def metric(self, name: str) -> float:
         """What it counts by this name, all labels together."""
@@ -165,7 +160,17 @@ class Service:
     def forget_peak(self) -> None:
         """Let the peak of its memory begin anew (proc(5), clear_refs)."""
         assert self._process is not None
-        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+        machine.forget_peak(self._process.pid)
+
+
+def series_of(page: str, name: str) -> dict[str, float]:
+    """What a page of metrics has by this name, by its labels as they stand."""
+    found = {}
+    for line in page.splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.partition("{")[0] == name:
+            found[series.removeprefix(name)] = float(value)
+    return found
 
 
 def standalone(count: int, **more: object) -> dict[str, Any]:
