@@ -40,21 +40,40 @@ def machine(environment: Machine) -> Machine:
     return environment
 
 
-def test_the_wheel_has_every_unit_setting_and_rule_as_it_stands(wheel: Path) -> None:
+def shipped(wheel: Path, folder: str) -> dict[str, bytes]:
+    """Return what the wheel has below a folder, by the path below it."""
     with zipfile.ZipFile(wheel) as opened:
-        folder = "forewarn/packaging/"
-        shipped = {
-            name.removeprefix(folder): opened.read(name)
+        return {
+            name.partition(folder)[2]: opened.read(name)
             for name in opened.namelist()
-            if name.startswith(folder)
+            if folder in name
         }
-    files = [path for path in tree.committed_files() if path.is_relative_to(PACKAGING)]
+
+
+def test_the_wheel_has_every_unit_setting_and_rule_as_it_stands(wheel: Path) -> None:
+    folders = (PACKAGING, PACKAGING / "schemas")
     there = {
         str(path.relative_to(PACKAGING)): path.read_bytes()
-        for path in files
-        if path.name not in NOT_SHIPPED and path.suffix != ".py"
+        for path in tree.committed_files()
+        if path.parent in folders and path.name not in NOT_SHIPPED and path.suffix != ".py"
     }
-    assert shipped == there
+    assert shipped(wheel, "forewarn/packaging/") == there
+
+
+def test_the_wheel_has_the_manual_and_the_completions_where_they_are_looked_for(
+    wheel: Path,
+) -> None:
+    pages = {f"man/man{p.name[-1]}/{p.name}": p.read_bytes() for p in (PACKAGING / "man").iterdir()}
+    folders = {
+        "forewarn": "bash-completion/completions/",
+        "_forewarn": "zsh/site-functions/",
+        "forewarn.fish": "fish/vendor_completions.d/",
+    }
+    scripts = {
+        folders[path.name] + path.name: path.read_bytes()
+        for path in (PACKAGING / "completion").iterdir()
+    }
+    assert shipped(wheel, ".data/data/share/") == pages | scripts
 
 
 def test_both_are_installed_for_the_environment_that_was_asked(machine: Machine) -> None:
