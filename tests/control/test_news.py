@@ -99,7 +99,7 @@ def test_an_outage_and_an_operator_postpone(house: House, reader: Reader) -> Non
     before = house.ask(REBOOT, "web-0").operations[0].not_before
     reader()
     done(house.plane.extend_notices(HOUR))
-    done(house.plane.postpone("1", before + 3 * HOUR, by="ann"))
+    done(house.plane.postpone(["1"], before + 3 * HOUR, by="ann"))
     found = reader()
     assert [one.type for one in found] == [NewsType.OPERATION_POSTPONED] * 2
     assert [one.data.not_before for one in found] == [before + HOUR, before + 3 * HOUR]
@@ -118,10 +118,10 @@ def test_what_is_approved_before_its_window_is_approved_and_not_started(
 def test_a_cancelled_maintenance_is_finished(house: House, reader: Reader) -> None:
     house.ask(REBOOT, "web-0", "bastion")
     reader()
-    done(house.plane.cancel("1.1", reason="not today"))
+    done(house.plane.cancel(["1.1"], reason="not today"))
     (canceled,) = reader()
     assert (canceled.type, canceled.data.reason) == (NewsType.OPERATION_CANCELED, "not today")
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     assert reader.types() == [NewsType.OPERATION_CANCELED, NewsType.MAINTENANCE_FINISHED]
 
 
@@ -149,7 +149,7 @@ def test_a_rolling_update_tells_its_pause_its_resumption_and_its_end(
     resumed, announced = reader()
     assert (resumed.type, resumed.data.by) == (NewsType.MAINTENANCE_RESUMED, "ann")
     assert announced.type is NewsType.OPERATION_SCHEDULED
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     assert reader.types() == [NewsType.OPERATION_CANCELED, NewsType.MAINTENANCE_FINISHED]
 
 
@@ -166,7 +166,7 @@ def test_what_waits_for_another_domain_is_queued(reader: Reader) -> None:
         NewsType.MAINTENANCE_SCHEDULED,
         NewsType.OPERATION_QUEUED,
     ]
-    done(plane.cancel("1", reason=""))
+    done(plane.cancel(["1"], reason=""))
     assert [one.type for one in told(store)][-3:] == [
         NewsType.OPERATION_CANCELED,
         NewsType.OPERATION_SCHEDULED,
@@ -265,7 +265,7 @@ def test_a_rollout_tells_its_progress_its_waves_and_its_end(house: House, reader
     assert (paused.type, paused.data.by) == (NewsType.ROLLOUT_PAUSED, "bob")
     done(house.plane.order_rollout(1, RolloutOrderKind.RESUME, "", "bob"))
     assert reader.types() == [NewsType.ROLLOUT_RESUMED]
-    done(house.plane.cancel("1", reason=""))
+    done(house.plane.cancel(["1"], reason=""))
     settle(step)
     found = reader()
     assert NewsType.ROLLOUT_HALTED in [one.type for one in found]
@@ -275,12 +275,12 @@ def test_a_rollout_tells_its_progress_its_waves_and_its_end(house: House, reader
 
 def test_each_state_of_a_drain_is_news_of_its_host() -> None:
     before = Drain(host="h1", state=HostState.UP, requested_at=NOW, changed_at=NOW)
-    known = news.Before(operations={}, maintenances={}, drains={"h1": before}, rollouts={})
+    known = news.Before(maintenances={}, drains={"h1": before}, rollouts={})
     found = []
     for state in HostState:
         drain = Drain(host="h1", state=state, requested_at=NOW, changed_at=NOW)
         changes = news.Changes(drains=(drain,))
-        found += [one.type for one in news.of(known, changes, (), NOW)]
+        found += [one.type for one in news.of_others(known, changes, (), NOW)]
     assert found == [NewsType(f"host.{state}") for state in HostState if state is not HostState.UP]
 
 

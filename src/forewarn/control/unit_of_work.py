@@ -47,6 +47,18 @@ _ALONE = (
 """The fields of Changes of which one value is saved at a time."""
 
 
+_TOLD = (
+    "maintenances",
+    "holds",
+    "released",
+    "machines",
+    "removed_machines",
+    "drains",
+    "rollouts",
+)
+"""The fields of Changes, beside operations, that there is news of."""
+
+
 class Work(msgspec.Struct, Generic[T], frozen=True):
     """What a job came to: what to answer, and what to save."""
 
@@ -92,8 +104,8 @@ class UnitOfWork:
         self._new_numbers: set[int] = set()
         """Those given to maintenances in this transaction."""
         self._news: list[NewsItem] = []
-        self._ended: set[int] = set()
-        """The maintenances that may be finished."""
+        self._closed: set[int] = set()
+        """The maintenances that were open and are not any more."""
         self._begin()
 
     # Answered from memory, as far as it goes. Keys that are not there are left out.
@@ -235,27 +247,27 @@ class UnitOfWork:
 
     def told(self) -> bytes:
         """Return the news of all that was saved, as it is stored."""
-        if self._ended:
-            concerned = self._ended - self.open_maintenances().keys()
-            outcomes = self.store.outcomes(concerned)
+        if ended := self._closed | news.ended(self._news):
+            outcomes = self.store.outcomes(ended - self.open_maintenances().keys())
             self._news += news.finished(outcomes, self.now)
-            self._ended = set()
         return news.encode(self._news)
 
     def _tell(self, changes: Changes) -> None:
         """Note the news of changes that are about to be taken over."""
-        unknown = [o.id for o in changes.operations if o.id not in self._operations]
+        known = self._operations
+        unknown = [o.id for o in changes.operations if o.id not in known]
         if unknown := [name for name in unknown if not self._is_new(name)]:
             self.operations(unknown)
-        before = news.Before(
-            operations=self._operations,
-            maintenances=self._open or {},
-            drains=self._drains or {},
-            rollouts=self._rollouts,
-        )
-        self._news += news.of(before, changes, self._new_numbers, self.now)
-        self._ended |= news.ended(before, changes)
-        self._new_numbers.difference_update(one.number for one in changes.maintenances)
+        if any(getattr(changes, name) for name in _TOLD):
+            before = news.Before(
+                maintenances=self._open or {},
+                drains=self._drains or {},
+                rollouts=self._rollouts,
+            )
+            self._news += news.of_others(before, changes, self._new_numbers, self.now)
+            self._closed |= news.closed(before.maintenances, changes.maintenances)
+            self._new_numbers.difference_update(one.number for one in changes.maintenances)
+        self._news += news.of_operations(known, changes.operations, self.now)
 
     def _is_new(self, operation: str) -> bool:
         """Tell whether an operation that is not known is announced in this transaction."""

@@ -1,7 +1,7 @@
 """What outsiders are told of a change: news, each item with a stable type and a few plain facts.
 
-`of` compares what was with what a decision changed. The items are written down in the transaction
-of the change, so whoever reads them misses nothing and hears of nothing that was undone. What they
+Items are drawn from what was and what a decision changed, and written down in the transaction of
+that change, so whoever reads them misses nothing and hears of nothing that was undone. What they
 look like is public (docs/reference/news.md): a type is never given another meaning.
 """
 
@@ -107,20 +107,20 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     """What guests know the operation's events by; at most MAX_NAMES."""
     by: str = ""
     approver: ApproverKind | None = None
-    """What kind of approver `by` is."""
+    """What kind of approver `by` is, where it approved."""
     reason: str = ""
     wave: int = 0
     """From 1."""
     waves: int = 0
     units: dict[str, int] = {}
-    """How many units of a rollout are in each state."""
+    """How many units of a rollout are in each state that any is in."""
     operations: dict[str, int] = {}
     """How many operations of a maintenance have ended with each status."""
     count: int = 0
     """How many items were left out, machines left the fleet, or changes were lost."""
 
 
-class NewsItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewsItem(msgspec.Struct, frozen=True, gc=False):
     """One item: something that happened."""
 
     type: NewsType
@@ -131,9 +131,8 @@ class NewsItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known before a change, by name; None stands for what is new."""
+    """What was known before a change, but for operations; None stands for what is new."""
 
-    operations: Mapping[str, Operation | None]
     maintenances: Mapping[int, Maintenance]
     """Those that were open."""
     drains: Mapping[str, Drain]
@@ -149,6 +148,8 @@ _ROLLOUT: Final = {
     RolloutState.STOPPED: NewsType.ROLLOUT_STOPPED,
     RolloutState.DONE: NewsType.ROLLOUT_DONE,
 }
+
+_ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[NewsItem]).decode
@@ -177,8 +178,32 @@ def number(sequence: int, index: int) -> str:
     return f"{sequence}-{index}"
 
 
-def of(before: Before, changes: Changes, new: Collection[int], now: datetime) -> list[NewsItem]:
-    """Return what a decision changed.
+def of_operations(
+    known: Mapping[str, Operation | None], operations: Iterable[Operation], now: datetime
+) -> list[NewsItem]:
+    """Return what a decision changed of operations.
+
+    This runs for each approval of a guest, so it looks at no more than it must.
+
+    Args:
+        known: What was known before of each of them; None, or nothing, where it is new.
+        operations: As they are now.
+        now: The time of the decision.
+    """
+    found: list[NewsItem] = []
+    for after in operations:
+        before = known.get(after.id)
+        kinds = (_STATUS[after.status],) if before is None else _kinds(before, after)
+        if kinds:
+            subject, data = f"operation {after.id}", _operation(after)
+            found += [NewsItem(kind, now, subject, data) for kind in kinds]
+    return found
+
+
+def of_others(
+    before: Before, changes: Changes, new: Collection[int], now: datetime
+) -> list[NewsItem]:
+    """Return what a decision changed but for operations.
 
     Args:
         before: What the decision was made on, with everything that it changed.
@@ -191,9 +216,6 @@ def of(before: Before, changes: Changes, new: Collection[int], now: datetime) ->
         _of_maintenance(found, before.maintenances, maintenance, new, now)
     found += [_hold(NewsType.HOLD_RELEASED, hold, now) for hold in changes.released]
     found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
-    known = before.operations
-    for operation in changes.operations:
-        _of_operation(found, known.get(operation.id), operation, now)
     for drain in changes.drains:
         _of_drain(found, before.drains.get(drain.host), drain, now)
     for rollout in changes.rollouts:
@@ -220,19 +242,14 @@ def finished(outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime) -
     ]
 
 
-def ended(before: Before, changes: Changes) -> set[int]:
-    """Return the numbers of the maintenances that may be finished with these changes."""
-    known = before.operations
-    numbers = {
-        operation.maintenance
-        for operation in changes.operations
-        if operation.status.over
-        and ((old := known.get(operation.id)) is None or not old.status.over)
-    }
-    for maintenance in changes.maintenances:
-        if not maintenance.open and maintenance.number in before.maintenances:
-            numbers.add(maintenance.number)
-    return numbers
+def ended(items: Iterable[NewsItem]) -> set[int]:
+    """Return the numbers of the maintenances of which an operation is over by this news."""
+    return {item.data.maintenance for item in items if item.type in _ENDED}
+
+
+def closed(before: Mapping[int, Maintenance], maintenances: Iterable[Maintenance]) -> set[int]:
+    """Return the numbers of the maintenances that were open before and are not any more."""
+    return {one.number for one in maintenances if one.number in before and not one.open}
 
 
 def lost(changes: int, replica: str, now: datetime) -> NewsItem:
@@ -241,58 +258,65 @@ def lost(changes: int, replica: str, now: datetime) -> NewsItem:
     return NewsItem(type=NewsType.CHANGES_LOST, at=now, subject="store", data=data)
 
 
-def _of_operation(
-    found: list[NewsItem], before: Operation | None, after: Operation, now: datetime
-) -> None:
-    if before is None:
-        found.append(_operation(_STATUS[after.status], after, now))
-        return
-    if after.events is not before.events and after.approved and not before.approved:
-        found.append(_operation(NewsType.OPERATION_APPROVED, after, now, _last_approval(after)))
-    if after.status is not before.status:
-        found.append(_operation(_STATUS[after.status], after, now))
-    elif after.pending and after.not_before > before.not_before:
-        found.append(_operation(NewsType.OPERATION_POSTPONED, after, now))
+def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
+    status, events = after.status, after.events
+    moved = status is not before.status
+    kinds: list[NewsType] = []
+    if events is not before.events and _is_approved(before, after):
+        kinds.append(NewsType.OPERATION_APPROVED)
+    if moved:
+        kinds.append(_STATUS[status])
+    elif after.not_before > before.not_before and after.pending:
+        kinds.append(NewsType.OPERATION_POSTPONED)
     if after.outcome_unknown and not before.outcome_unknown:
-        found.append(_operation(NewsType.OPERATION_OUTCOME_UNKNOWN, after, now))
+        kinds.append(NewsType.OPERATION_OUTCOME_UNKNOWN)
     if after.acknowledged_by and not before.acknowledged_by:
-        found.append(_operation(NewsType.OPERATION_ACKNOWLEDGED, after, now))
+        kinds.append(NewsType.OPERATION_ACKNOWLEDGED)
+    return kinds
 
 
-def _last_approval(operation: Operation) -> Approval | None:
-    given = (event.approval for event in operation.events if event.approval is not None)
-    return max(given, key=lambda approval: approval.at, default=None)
+def _is_approved(before: Operation, after: Operation) -> bool:
+    """Tell whether the last approval that was missing has come."""
+    if len(after.events) == 1:  # most have one, and nobody takes an approval back
+        return after.events[0].approval is not None and before.events[0].approval is None
+    return after.approved and not before.approved
 
 
-def _operation(
-    kind: NewsType, operation: Operation, now: datetime, approval: Approval | None = None
-) -> NewsItem:
-    machines, events = operation.machines, operation.events
-    by = operation.acknowledged_by
-    if approval is not None:
-        by = approval.by
-    return NewsItem(
-        type=kind,
-        at=now,
-        subject=f"operation {operation.id}",
-        data=NewsData(
-            maintenance=operation.maintenance,
-            operation=operation.id,
-            status=operation.status,
-            event_type=operation.event_type,
-            source=operation.source,
-            target=operation.target,
-            description=operation.description,
-            duration_seconds=operation.duration_seconds,
-            not_before=operation.not_before,
-            scopes=tuple([event.scope for event in events[:MAX_NAMES]]),
-            machines=machines[:MAX_NAMES],
-            machine_count=len(machines),
-            event_ids=tuple([event.id for event in events[:MAX_NAMES]]),
-            by=by,
-            approver=None if approval is None else approval.kind,
-            reason=operation.outcome_unknown or operation.outcome,
-        ),
+def _operation(operation: Operation) -> NewsData:
+    events = operation.events
+    event = events[0]
+    approval: Approval | None
+    scopes: tuple[str, ...]
+    ids: tuple[str, ...]
+    if len(events) == 1:
+        machines, scopes, ids = event.machines, (event.scope,), (event.id,)
+        approval = event.approval
+    else:
+        machines = operation.machines
+        scopes = tuple([event.scope for event in events])
+        ids = tuple([event.id for event in events])
+        given = (event.approval for event in events if event.approval is not None)
+        approval = max(given, key=lambda approval: approval.at, default=None)
+    by, approver = operation.acknowledged_by, None
+    if not by and approval is not None:
+        by, approver = approval.by, approval.kind
+    return NewsData(
+        maintenance=operation.maintenance,
+        operation=operation.id,
+        status=operation.status,
+        event_type=operation.event_type,
+        source=operation.source,
+        target=operation.target,
+        description=operation.description,
+        duration_seconds=operation.duration_seconds,
+        not_before=operation.not_before,
+        scopes=scopes[:MAX_NAMES],
+        machines=machines[:MAX_NAMES],
+        machine_count=len(machines),
+        event_ids=ids[:MAX_NAMES],
+        by=by,
+        approver=approver,
+        reason=operation.outcome_unknown or operation.outcome,
     )
 
 
