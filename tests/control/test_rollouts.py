@@ -11,13 +11,16 @@ import pytest
 from builders import MINUTE, NOW, SECOND
 from control.conftest import done
 from control.test_host_drains import Site
+from forewarn.control import rollout_orders
 from forewarn.control import rollouts as driver
 from forewarn.control.rollouts import Rollouts, RolloutTargets
 from forewarn.maintenance import fleet
-from forewarn.maintenance.model import HoldKind, HostState, Operation, Refused
+from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.maintenance.rollout_model import (
+    CheckProgress,
     Rollout,
     RolloutPolicy,
     RolloutState,
@@ -34,12 +37,35 @@ RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
 
 
+class ManualChecks:
+    """Checks whose ends the test decides; by default each passes at once."""
+
+    names = frozenset({"smoke"})
+
+    def __init__(self) -> None:
+        self.runs: list[CheckRun] = []
+        self.fails = 0
+        """How many of the next runs fail."""
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def run(self, run: CheckRun) -> CheckResult:
+        self.runs.append(run)
+        await self.open.wait()
+        if self.fails:
+            self.fails -= 1
+            return CheckResult(passed=False, message="cold caches")
+        return CheckResult(passed=True)
+
+
 class RolloutSite(Site):
     """A service without sockets that has rollouts too."""
 
     def _wire(self) -> None:
         super()._wire()
-        self.rollouts = Rollouts(self.plane, self.clock, self.hosts.survey)
+        if not hasattr(self, "checks"):
+            self.checks = ManualChecks()
+        self.rollouts = Rollouts(self.plane, self.clock, self.hosts.survey, self.checks)
 
     def start(self) -> None:
         super().start()
@@ -64,7 +90,9 @@ class RolloutSite(Site):
         return rollout
 
     def begin(self, *given: Any, **policy: Any) -> Rollout:
-        started: Rollout = done(self.plane.start_rollout(self.prepare(*given, **policy)))
+        started: Rollout = done(
+            self.plane.order(rollout_orders.start(self.prepare(*given, **policy)))
+        )
         return started
 
     def rollout(self, number: int = 1) -> Rollout:
@@ -78,7 +106,7 @@ class RolloutSite(Site):
         return {unit.name: unit.state for unit in self.rollout(number).units}
 
     def order(self, kind: RolloutOrderKind, unit: str = "", number: int = 1) -> Rollout:
-        ordered: Rollout = done(self.plane.order_rollout(number, kind, unit, "bob"))
+        ordered: Rollout = done(self.plane.order(rollout_orders.steer(number, kind, unit, "bob")))
         return ordered
 
     async def reach(
@@ -312,7 +340,7 @@ def test_a_rollout_that_the_rules_refuse_says_why() -> None:
     async def story(site: RolloutSite) -> None:
         rollout = site.prepare(RolloutTargets(machines=("db",)))
         task = RolloutTask(event_type=EventType.PREEMPT)
-        done(site.plane.start_rollout(msgspec.structs.replace(rollout, task=task)))
+        done(site.plane.order(rollout_orders.start(msgspec.structs.replace(rollout, task=task))))
         await site.reach(lambda: bool(site.unit("db").reason), approving=False, rounds=5)
 
     site = played(story)
@@ -364,3 +392,155 @@ def test_a_plan_of_what_is_under_way_begins_now() -> None:
     assert plan.units == 2
     assert plan.latest_end is not None
     assert plan.latest_end > NOW + 30 * MINUTE
+
+
+# The check.
+
+CHECKED = {"check": "smoke", "check_tries": 2, "check_within_seconds": 200}
+YEARS = timedelta(days=800)
+DB_AND_CACHE = RolloutTargets(machines=("db", "cache"))
+
+
+def test_each_unit_is_followed_by_a_check() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    site = played(story)
+    assert [run.number for run in site.checks.runs] == [1, 2]
+    assert {run.name for run in site.checks.runs} == {"smoke"}
+    assert {run.seconds for run in site.checks.runs} == {100}
+
+
+def test_no_further_unit_is_asked_for_while_a_check_runs() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.checks.open.clear()
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(lambda: bool(site.checks.runs))
+        await site.settle()
+        assert sorted(site.states().values()) == [DONE, WAITING]
+        site.checks.open.set()
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    played(story)
+
+
+def test_a_check_that_fails_too_often_halts_the_rollout_and_passes_after_a_resume() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.checks.fails = 2
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(RolloutState.HALTED))
+        assert "cold caches" in site.rollout().reason
+        first, second = (run.began_at for run in site.checks.runs)
+        assert second - first >= 100 * SECOND
+        site.order(RolloutOrderKind.RESUME)
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    site = played(story)
+    assert len(site.checks.runs) == 4
+
+
+def test_a_check_that_raises_has_failed() -> None:
+    class Broken(ManualChecks):
+        async def run(self, run: CheckRun) -> CheckResult:
+            raise OSError("no disk")
+
+    async def story(site: RolloutSite) -> None:
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(RolloutState.HALTED))
+
+    site = RolloutSite()
+    site.checks = Broken()
+    assert "no disk" in played(story, site).rollout().reason
+
+
+def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit() -> None:
+    kill_at = 1
+    while True:
+        site = RolloutSite()
+
+        async def story(site: RolloutSite = site, kill_at: int = kill_at) -> None:
+            site.begin(DB_AND_CACHE, **CHECKED)
+            site.store.last_commit = site.store.commits + kill_at
+            for _ in range(300):
+                await site.settle()
+                if site.rollout().state is RolloutState.DONE:
+                    return
+                try:
+                    site.approve()
+                except StoreUnavailable:
+                    continue
+                await site.settle()
+                site.clock.advance(20 * SECOND)
+            raise AssertionError(site.rollout())
+
+        site.play(story)
+        assert site.rollout().check.passed_at is not None
+        ended = [unit.changed_at for unit in site.rollout().units if unit.changed_at]
+        assert site.rollout().check.passed_at >= max(ended), kill_at
+        if not site.kills:
+            assert kill_at > 8
+            return
+        kill_at += 1
+
+
+def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
+    site = RolloutSite()
+
+    def step(replica: str) -> rollout_orders.SteppedRollout:
+        stepped: rollout_orders.SteppedRollout = done(
+            site.plane.order(rollout_orders.step(1, None, replica, timedelta(seconds=30)))
+        )
+        return stepped
+
+    site.begin(RolloutTargets(machines=("db",)), **CHECKED)
+    due = msgspec.structs.replace(site.rollout(), check=CheckProgress(due=True))
+    with site.store.write() as transaction:
+        transaction.save(Changes(rollouts=(due,)))
+    first = step("r1").check
+    assert first is not None
+    second = step("r2")
+    assert second.check is None
+    assert second.wake_at == site.clock.now() + timedelta(seconds=130)
+    done(site.plane.release_claims("r2", alone=False))
+    assert step("r2").check is None
+    done(site.plane.release_claims("r1", alone=False))
+    third = step("r2").check
+    assert third is not None
+    site.clock.advance(130 * SECOND)
+    fourth = step("r1").check
+    assert fourth is not None
+    for stale in (first, third):
+        done(site.plane.order(rollout_orders.record_check(stale, CheckResult(passed=True))))
+        assert site.rollout().check.lease_until is not None
+    done(site.plane.order(rollout_orders.record_check(fourth, CheckResult(passed=True))))
+    assert step("r1").check is None
+    assert site.rollout().units[0].state is RUNNING
+
+
+def test_a_rollout_that_drains_hosts_has_no_time_for_approval() -> None:
+    for given in ({"drained": ("h1",), "approval_until": NOW}, {"approval_until": NOW + YEARS}):
+        with pytest.raises(Refused) as refused:
+            RolloutSite().prepare(HOSTS, **given)
+        assert refused.value.code is ErrorCode.INVALID
+
+
+def test_until_a_time_no_step_of_a_unit_starts_without_approval() -> None:
+    until = NOW + timedelta(hours=5)
+
+    async def story(site: RolloutSite) -> None:
+        site.begin(RolloutTargets(scopes=("web",)), approval_until=until)
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        done(site.plane.approve_for_guests(["1.1"], by="test"))
+        await site.reach(lambda: len(site.all_operations()) > 1, approving=False)
+        site.clock.advance(timedelta(hours=4))
+        await site.settle()
+        assert {o.status for o in site.live()} == {EventStatus.SCHEDULED}
+        await site.reach(site.is_in(RolloutState.DONE), approving=False, rounds=1500)
+
+    site = played(story)
+    first, *later = sorted(site.all_operations(), key=lambda o: o.id)
+    assert first.started_at is not None
+    assert first.started_at < until
+    assert later
+    assert all(o.started_at is not None and o.started_at >= until for o in later)

@@ -2,16 +2,21 @@
 
 import json
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
-from server.running import ME, Client, Running
+from forewarn.connectors.settings import CommandConnectorSettings
+from forewarn.server.settings import RolloutCheck, RolloutSettings
+from forewarn.store import memory
+from server.running import ME, Client, Running, fleet, settings_in
 
 PATIENCE_SECONDS = 30.0
 """How long the service is asked for what is about to be so."""
@@ -57,8 +62,12 @@ def until(
     *,
     number: int = 1,
     approving: bool = True,
+    checking: bool = False,
 ) -> Any:
-    """Approve and let time pass until a rollout is so; return it."""
+    """Approve and let time pass until a rollout is so; return it.
+
+    With `checking`, time passes slowly while no unit is under way: a real program runs.
+    """
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         detail = client.get(f"/v1/rollouts/{number}")
@@ -67,7 +76,8 @@ def until(
         for event in client.get("/v1/events")["events"]:
             if approving and event["status"] == "Scheduled":
                 client.ask("POST", "/v1/approvals", {"references": [event["id"]]})
-        clock.advance(timedelta(seconds=5))
+        fast = is_running(detail) or not checking
+        clock.advance(timedelta(seconds=5 if fast else 0.05))
     raise AssertionError(detail)
 
 
@@ -296,3 +306,71 @@ def test_schedule_takes_a_window(client: Client, cli: Cli) -> None:
     assert operation["opens_at"] == operation["not_before"] == "2026-03-01T13:00:00Z"
     assert operation["closes_at"] == "2026-03-01T14:00:00Z"
     assert client.get("/v1/events")["events"][0]["opens_at"] == "2026-03-01T13:00:00Z"
+
+
+# The check.
+
+
+@pytest.fixture
+def checked(tmp_path: Path, clock: ManualClock) -> Iterator[Client]:
+    """A client of a service with a check that passes once there is a file."""
+    settings = settings_in(tmp_path)
+    good = tmp_path / "good"
+    checks = (
+        RolloutCheck(name="file", program=("test", "-e", str(good))),
+        RolloutCheck(name="fine", program=("true",)),
+    )
+    connector = msgspec.structs.replace(
+        settings.connector, command=CommandConnectorSettings(state=str(tmp_path / "commands"))
+    )
+    settings = msgspec.structs.replace(
+        settings, rollout=RolloutSettings(check=checks), connector=connector
+    )
+    with Running(settings, memory.MemoryStore(), clock) as running:
+        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
+        yield running.client()
+
+
+def test_a_rollout_halts_with_what_its_check_says_and_goes_on_when_it_passes(
+    checked: Client, clock: ManualClock, tmp_path: Path
+) -> None:
+    policy = {"check": "file", "check_tries": 1, "check_within_seconds": 30}
+    plan = start(checked, dry_run=True, machines=["web-0", "web-1"], policy=policy)
+    assert "check" in plan["forecast"]["limited_by"]
+    start(checked, machines=["web-0", "web-1"], policy=policy)
+    detail = until(checked, clock, is_state("halted"), checking=True)
+    assert "file" in detail["rollout"]["reason"]
+    assert "exit status 1" in detail["rollout"]["reason"]
+    assert detail["policy"]["check"] == "file"
+    assert {alert["kind"] for alert in checked.get("/v1/alerts")["items"]} == {"rollout-halted"}
+    (tmp_path / "good").touch()
+    order(checked, "resume")
+    until(checked, clock, is_state("done"), checking=True)
+
+
+def test_a_check_that_no_setting_names_is_refused(checked: Client) -> None:
+    answer = start(checked, machines=["web-0"], policy={"check": "other"}, status=404)
+    assert answer["error"]["code"] == "not-found"
+
+
+def test_until_a_time_the_rollout_waits_for_approval(client: Client, clock: ManualClock) -> None:
+    later = (clock.now() + timedelta(hours=9)).isoformat()
+    policy = {"approval_until": later}
+    started = start(client, machines=["web-0"], policy=policy)
+    assert started["forecast"]["latest_end"] > later
+    until(client, clock, is_running, approving=False)
+    (event,) = client.get("/v1/events")["events"]
+    assert datetime.fromisoformat(event["not_before"]) >= datetime.fromisoformat(later)
+    until(client, clock, is_state("done"))
+    naive = {"approval_until": "2026-03-02T12:00:00"}
+    start(client, machines=["web-0"], policy=naive, status=400)
+
+
+def test_checks_and_approval_are_options_of_the_command(cli: Cli) -> None:
+    status, out, _ = cli(
+        "rollout", "plan", "reboot", "--machine", "web-0", "--approval-until", "+9h"
+    )
+    assert status == 0
+    assert "web-0" in out
+    status, _, _ = cli("rollout", "plan", "reboot", "--machine", "web-0", "--check", "other")
+    assert status == ExitStatus.NOT_FOUND

@@ -1,10 +1,12 @@
 """What must hold of every change of a rollout, judged without the words of its decider."""
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 from forewarn.maintenance import time_windows
 from forewarn.maintenance.model import Changes, key
+from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
 from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import TargetKind
@@ -20,6 +22,12 @@ class RolloutJudge:
     def __init__(self, memory: MemoryStore) -> None:
         self._memory = memory
         self.asks = 0
+        self._ended: Counter[int] = Counter()
+        """How many units of each rollout have ended so far."""
+        self._seen_by: dict[tuple[int, int], int] = {}
+        """By rollout and run of its check: how many of them had ended when it began."""
+        self._proven: Counter[int] = Counter()
+        """How many of them were followed by a check that passed."""
 
     def see(self, changes: Changes) -> None:
         """Judge a change against what was committed before it."""
@@ -31,6 +39,7 @@ class RolloutJudge:
                 raise Wrong(f"rollout {new.number}: its units changed")
             if old.state.over and new.state is not old.state:
                 raise Wrong(f"rollout {new.number} went from {old.state} to {new.state}")
+            self._see_check(old, new)
             asked = []
             for before, after in zip(old.units, new.units, strict=True):
                 if before.state is UnitState.DONE and after.state is not UnitState.DONE:
@@ -45,6 +54,31 @@ class RolloutJudge:
                 if fresh and maintenance.number not in numbers:
                     raise Wrong(f"maintenance {maintenance.number} was asked for and not noted")
 
+    def see_pass(self, run: CheckRun) -> None:
+        """Remember that a check has passed, whether its result is in time or not."""
+        began = self._seen_by.get((run.rollout, run.number), 0)
+        self._proven[run.rollout] = max(self._proven[run.rollout], began)
+
+    def _see_check(self, old: Rollout, new: Rollout) -> None:
+        """One check runs at a time, and none is left out."""
+        running = UnitState.RUNNING
+        self._ended[new.number] += sum(
+            before.state is running and after.state is not running
+            for before, after in zip(old.units, new.units, strict=True)
+        )
+        if new.check.run != old.check.run:
+            lease, began_at = old.check.lease_until, new.check.began_at
+            if lease is not None and began_at is not None and began_at < lease:
+                raise Wrong(f"rollout {new.number}: two runs of its check at once")
+            self._seen_by[new.number, new.check.run] = self._ended[new.number]
+        over = new.state is RolloutState.DONE and old.state is not new.state
+        if over and self._unproven(new):
+            raise Wrong(f"rollout {new.number} is done, and its check has not passed since")
+
+    def _unproven(self, rollout: Rollout) -> bool:
+        behind = self._proven[rollout.number] < self._ended[rollout.number]
+        return bool(rollout.policy.check) and behind
+
     def _see_ask(self, old: Rollout, new: Rollout, unit: RolloutUnit, changes: Changes) -> None:
         self.asks += 1
         found = [m for m in changes.maintenances if m.number == unit.maintenance]
@@ -53,6 +87,13 @@ class RolloutJudge:
         policy, which = old.policy, f"rollout {old.number} asked for {unit.name}"
         if old.state is not RolloutState.RUNNING:
             raise Wrong(f"{which} while it was {old.state}")
+        if self._unproven(new):
+            raise Wrong(f"{which} before its check had passed")
+        until = policy.approval_until
+        steps = [o for o in changes.operations if o.maintenance == unit.maintenance]
+        early = [o.id for o in steps if until is not None and o.not_before < until]
+        if early:
+            raise Wrong(f"{which}, and {early[0]} may start without the approval it requires")
         running = [one for one in new.units if one.state is UnitState.RUNNING]
         most = policy.at_once
         limit = int(most) if most.isdigit() else len(new.units) * int(most[:-1]) // 100

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from forewarn.control import rollout_orders
 from forewarn.control import rollouts as preparing
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.maintenance.rollout_model import (
     CONFIRM,
     Rollout,
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 WINDOWS: Final = ((), (), ("daily 20:00-04:00",), ("Sat,Sun 10:00-22:00", "daily 00:00-08:00"))
 """Each is open for two of the steps of three hours in which the end of a seed passes."""
 
+APPROVAL: Final = timedelta(hours=5)
+"""How long some rollouts require approval."""
+
 MOST_STEPS: Final = 200
 """The most steps of a rollout without a pause: a few for each of its units."""
 
@@ -35,6 +41,8 @@ class RolloutOperators:
     def __init__(self, town: Town) -> None:
         self._town = town
         self._chance = town.chance
+        self.checks: list[CheckRun] = []
+        """What runs; a service that was killed meanwhile waits for them no more."""
 
     def start(self) -> None:
         """Start a rollout over a few hosts, scopes or machines."""
@@ -60,6 +68,9 @@ class RolloutOperators:
             cutoff_seconds=chance.choice([0, 1800]),
             notice_seconds=chance.choice([0, 0, 1800]),
             stop_after=chance.choice([1, 1, 2]),
+            check=chance.choice(["", "smoke", "smoke"]),
+            check_tries=chance.choice([1, 3]),
+            approval_until=chance.choice([None, None, self._town.now + APPROVAL]),
         )
         task = RolloutTask(
             event_type=chance.choice([EventType.REBOOT, EventType.FREEZE, EventType.REDEPLOY]),
@@ -71,14 +82,14 @@ class RolloutOperators:
                 RolloutTargets(**{kind: named[kind]}),
                 task,
                 policy,
-                drained=self._drained() if chance.random() < 0.5 else (),
+                drained=() if policy.approval_until or chance.random() < 0.5 else self._drained(),
                 by="ann",
                 now=self._town.now,
             )
         except Refused as refusal:
             self._town.counts[f"rollout: {refusal.code}"] += 1
             return
-        self._town.ask("rollout", self._town.plane.start_rollout, rollout)
+        self._town.ask("rollout", self._town.plane.order, rollout_orders.start(rollout))
 
     def _drained(self) -> list[str]:
         hosts = self._town.drains.survey().hosts
@@ -92,14 +103,34 @@ class RolloutOperators:
         for rollout in self.going():
             survey = None
             for _ in range(MOST_STEPS):
-                stepping = self._town.plane.step_rollout
-                step = self._town.ask("step", stepping, rollout.number, survey)
+                order = rollout_orders.step(rollout.number, survey)
+                step = self._town.ask("step", self._town.plane.order, order)
+                if step is not None and step.check is not None:
+                    self.checks.append(step.check)
                 if step is not None and step.survey:
                     survey = self._town.drains.survey()
                 elif step is None or not step.changed:
                     break
             else:
                 raise Wrong(f"rollout {rollout.number} does not come to rest")
+
+    def check(self, *, passes: bool | None = None) -> None:
+        """A check ends: it passes, fails, is lost, or its result comes late or twice."""
+        if not self.checks:
+            return
+        run = self.checks.pop(self._chance.randrange(len(self.checks)))
+        passed = self._chance.random() < 0.8 if passes is None else passes
+        fate = 1.0 if passes is not None else self._chance.random()
+        if fate < 0.1:
+            self._town.counts["check lost"] += 1
+            return
+        if fate < 0.2:
+            self.checks.append(run)
+        if passed:
+            self._town.judge.rollouts.see_pass(run)
+        result = CheckResult(passed=passed, message="" if passed else "cold caches")
+        what = "check passed" if passed else "check failed"
+        self._town.ask(what, self._town.plane.order, rollout_orders.record_check(run, result))
 
     def order(self) -> None:
         """An operator steers a rollout, sensibly or not."""
@@ -116,12 +147,16 @@ class RolloutOperators:
 
     def _order(self, rollout: Rollout, kind: RolloutOrderKind, unit: str = "") -> None:
         self._town.ask(
-            f"order {kind}", self._town.plane.order_rollout, rollout.number, kind, unit, "bob"
+            f"order {kind}",
+            self._town.plane.order,
+            rollout_orders.steer(rollout.number, kind, unit, "bob"),
         )
 
     def finish(self) -> None:
         """Let each rollout go on whatever it waits for; leave out what the rules refuse."""
         self.drive()
+        while self.checks:
+            self.check(passes=True)
         for rollout in self.going():
             if rollout.state in {RolloutState.PAUSED, RolloutState.HALTED} or rollout.unconfirmed:
                 self._order(rollout, RolloutOrderKind.RESUME)

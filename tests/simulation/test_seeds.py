@@ -27,6 +27,7 @@ from forewarn.maintenance import (
     host_drain,
     notice,
     rollout,
+    rollout_check,
     time_windows,
     transitions,
 )
@@ -82,6 +83,7 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]
     wanted += [f"drain{order}" for order in ("", " retry", " skip", " stop", " return", " undrain")]
     wanted += ["drain step: crashed", "shut down", "reboot", "reboot lost", "reboot failed"]
+    wanted += ["check passed", "check failed", "check lost", "check passed: crashed"]
     wanted += ["rollout", "step", "order pause", "order resume", "order stop", "order skip"]
     assert [what for what in wanted if not counts[what]] == []
     assert sum(town.judge.rollouts.asks for town in towns) > 50
@@ -283,6 +285,18 @@ def at_any_hour(rollout: Any, now: datetime, *, by_drain: bool) -> time_windows.
     return time_windows.Span(time_windows.FIRST, time_windows.ENDLESS)
 
 
+def unchecked(of: Any) -> Any:
+    return of
+
+
+def run_again(of: Any, now: datetime) -> None:
+    return None
+
+
+def by_notice_alone(of: Any, now: datetime) -> datetime:
+    return now + rollout.notice_of(of)
+
+
 def never_closed(self: Operation, now: datetime) -> bool:
     return False
 
@@ -306,7 +320,7 @@ def play_all() -> None:
             "not on the attention list",
         ),
         (loading, "around", short_sighted, "are down|is also in operation|is announced although"),
-        (notice, "later", unjudged, "back to"),
+        (notice, "later", unjudged, "back to|before its window opens"),
         (ServiceClock, "may_start", at_any_time, "started while"),
         (decide, "extend_notices", not_given_back, "before its guests had their notice"),
         (timekeeping, "believe", believed_for_nothing, "before its guests had their notice"),
@@ -320,6 +334,9 @@ def play_all() -> None:
         (tombstones, "record", unrecorded, "is new at"),
         (rollout, "amount", all_at_once, "are under way, at most"),
         (rollout, "_window", at_any_hour, "outside its windows"),
+        (rollout_check, "needed", unchecked, "before its check had passed|and its check has not"),
+        (rollout_check, "waits_until", run_again, "two runs of its check"),
+        (rollout, "not_before", by_notice_alone, "without the approval"),
         (Operation, "closed", never_closed, "after its window closed"),
         (host_drain, "closed", nowhere, "a host that is drained"),
         (host_drain, "_look", empty_at_once, "and has"),
@@ -348,6 +365,9 @@ def play_all() -> None:
         "removed scopes",
         "rollouts' limit",
         "rollouts' windows",
+        "rollouts' checks",
+        "rollouts' leases",
+        "rollouts' approval",
         "windows",
         "targets",
         "empty hosts",

@@ -199,6 +199,7 @@ class Town:
             (12, self.drains.drive),
             (1, self.rollouts.start),
             (5, self.rollouts.drive),
+            (4, self.rollouts.check),
             (1, self.rollouts.order),
         ]
         return [move for weight, move in table for _ in range(weight)]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.rollout_model import (
+    CheckProgress,
     Rollout,
     RolloutOrder,
     RolloutPolicy,
@@ -56,6 +57,8 @@ ROLLOUTS = st.builds(
         windows=st.lists(TEXTS, max_size=2).map(tuple),
         blackouts=st.lists(st.builds(Span, MOMENTS, MOMENTS), max_size=2).map(tuple),
         order=st.sampled_from(RolloutOrder),
+        approval_until=st.none() | MOMENTS,
+        check=TEXTS,
     ),
     units=st.lists(UNITS, max_size=3).map(tuple),
     state=st.sampled_from(RolloutState),
@@ -63,6 +66,17 @@ ROLLOUTS = st.builds(
     wave=st.integers(0, 9),
     wave_at=st.none() | MOMENTS,
     confirmed=st.booleans(),
+    check=st.builds(
+        CheckProgress,
+        due=st.booleans(),
+        run=st.integers(0, 99),
+        failed=st.integers(0, 9),
+        reason=TEXTS,
+        replica=TEXTS,
+        began_at=st.none() | MOMENTS,
+        lease_until=st.none() | MOMENTS,
+        passed_at=st.none() | MOMENTS,
+    ),
     requested_by=TEXTS,
     requested_at=MOMENTS,
     changed_by=TEXTS,

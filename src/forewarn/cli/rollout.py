@@ -101,6 +101,20 @@ OrderOption = Annotated[
     Literal["tightest", "listed"],
     option("--order", "ORDER", "tightest: as many at once as possible; listed: as given."),
 ]
+ApprovalUntilOption = Annotated[
+    str,
+    option("--approval-until", "TIME", "Until then, nothing starts without its guests' approval."),
+]
+CheckOption = Annotated[
+    str,
+    option("--check", "NAME", "The check of the settings that has to pass after each unit."),
+]
+CheckTriesOption = Annotated[
+    int, option("--check-tries", "N", "How often it may fail in a row.", min=1, max=100)
+]
+CheckWithinOption = Annotated[
+    str, option("--check-within", "SPAN", "How long all of its tries may take.")
+]
 DurationOption = Annotated[
     str,
     option(
@@ -148,13 +162,17 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
         notice: NoticeOption = "0",
         stop_after: StopAfterOption = 1,
         order: OrderOption = "tightest",
+        approval_until: ApprovalUntilOption = "",
+        check: CheckOption = "",
+        check_tries: CheckTriesOption = 3,
+        check_within: CheckWithinOption = "5m",
         duration: DurationOption = "-1",
         description: DescriptionOption = None,
         without_notice: WithoutNoticeOption = False,
         no_drain: NoDrainOption = False,
         service: OperatorClient,
     ) -> None:
-        policy = {
+        policy: dict[str, object] = {
             "at_once": at_once,
             "waves": [wave.strip() for wave in waves.split(",") if wave.strip()],
             "pause_seconds": -1 if pause == "confirm" else _seconds(pause),
@@ -166,7 +184,12 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
             "notice_seconds": _seconds(notice),
             "stop_after": stop_after,
             "order": order,
+            "check": check,
+            "check_tries": check_tries,
+            "check_within_seconds": _seconds(check_within),
         }
+        if approval_until:
+            policy["approval_until"] = service.moment(times.moment(approval_until))
         ask(
             service,
             dry_run=dry_run,
@@ -382,6 +405,7 @@ def _draw(detail: "rollout_schemas.RolloutDetail") -> None:
             ("units", _progress(rollout)),
             ("wave", f"{rollout.wave} of {rollout.waves}"),
             ("at once", policy.at_once),
+            *([("check", policy.check)] if policy.check else []),
             *(
                 [("windows", f"{', '.join(policy.windows)} {policy.zone}")]
                 if policy.windows

@@ -282,7 +282,7 @@ class CommandConnector(Connector):
     def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)
         how = self._spoken(ended)
-        words = "; ".join(filter(None, (said.message or _text(ended.err), complaint)))
+        words = "; ".join(filter(None, (said.message or readable(ended.err), complaint)))
         message = f"{how}: {words}".strip(": ")
         return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)
 
@@ -359,7 +359,8 @@ def _said(out: bytes) -> tuple[_Said, str]:
     return _Said(said.done, said.hosts, _clean(said.message)), ""
 
 
-def _text(data: bytes) -> str:
+def readable(data: bytes) -> str:
+    """Return the end of a program's output as people can read it."""
     return _clean(data.decode("utf-8", "replace"))
 
 

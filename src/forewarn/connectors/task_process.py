@@ -24,15 +24,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from forewarn.connectors import runner
-from forewarn.connectors.port import Task
 
 WHOLE = "_all"
 """The subject of a run for a whole operation: no machine's name begins with `_`."""
@@ -88,6 +88,22 @@ class TaskRun(NamedTuple):
     folder: Path
 
 
+class RunOwner(Protocol):
+    """What a program is run for: a task, or a check."""
+
+    @property
+    def operation(self) -> str:
+        """What names it."""
+
+    @property
+    def attempt(self) -> int:
+        """The fencing number."""
+
+    @property
+    def started_at(self) -> datetime:
+        """When it started, which tells it from another one of the same name."""
+
+
 class RunLimits(NamedTuple):
     """How long a program may take."""
 
@@ -109,7 +125,7 @@ class TaskRuns:
         self._latest: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def of(self, task: Task) -> list[TaskRun]:
+    def of(self, task: RunOwner) -> list[TaskRun]:
         """Return an operation's runs, the latest first."""
         found = []
         with self._lock, contextlib.suppress(FileNotFoundError):
@@ -123,7 +139,7 @@ class TaskRuns:
 
     def begin(
         self,
-        task: Task,
+        task: RunOwner,
         subject: str,
         argv: tuple[str, ...],
         *,
@@ -168,7 +184,7 @@ class TaskRuns:
             await _closing(pipe)
         return await asyncio.to_thread(self._left, run)
 
-    def adopt(self, task: Task, subject: str, run: TaskRun | None, check: TaskRun) -> None:
+    def adopt(self, task: RunOwner, subject: str, run: TaskRun | None, check: TaskRun) -> None:
         """Let the check command's result be the result of a run that was lost; None: elsewhere."""
         if run is None:
             run, alive = self._make(task, subject, check=False)
@@ -184,7 +200,7 @@ class TaskRuns:
             return lines[-1] if lines else ""
         return ""
 
-    def forget(self, task: Task) -> None:
+    def forget(self, task: RunOwner) -> None:
         """Remove an operation's runs."""
         with self._lock:
             self._latest.pop(task.operation, None)
@@ -219,10 +235,10 @@ class TaskRuns:
             _log.error("cannot read a result", file=str(run.folder / "result"))
         return RunTrace.BEGUN if (run.folder / "begun").exists() else RunTrace.NOTHING
 
-    def _place(self, task: Task) -> Path:
+    def _place(self, task: RunOwner) -> Path:
         return self._folder / f"{task.operation}@{task.started_at:%Y%m%dT%H%M%S.%fZ}"
 
-    def _make(self, task: Task, subject: str, *, check: bool) -> tuple[TaskRun, int]:
+    def _make(self, task: RunOwner, subject: str, *, check: bool) -> tuple[TaskRun, int]:
         """Make a run's folder; return the run, and the descriptor that keeps it alive."""
         place = self._place(task)
         prefix = f"{CHECKS}-{task.attempt}" if check else str(task.attempt)

@@ -19,7 +19,8 @@
     fleet_sync       keeps the fleet in step with its libvirt hosts
     executor         claims started operations and runs the connector
     host_drains      drives the drains of hosts
-    rollouts         drives rollouts
+    rollout_orders   what is done in a transaction for rollouts
+    rollouts         drives rollouts, and has their checks run
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
 Used by `server` and `testing`.

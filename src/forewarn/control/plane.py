@@ -21,8 +21,7 @@ import msgspec
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.accounts import AuditedWriter, OperatorRequest
-from forewarn.control.relay_orders import RelayOrder
-from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.unit_of_work import Needs, Order, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
     decide,
@@ -31,7 +30,7 @@ from forewarn.maintenance import (
     host_plan,
     invariants,
     planner,
-    rollout,
+    rollout_check,
 )
 from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
@@ -52,11 +51,9 @@ from forewarn.maintenance.model import (
     key,
     unseen,
 )
-from forewarn.maintenance.rollout import Ask, Footprint, RolloutOrderKind, Stop, UnitNews, Wait
-from forewarn.maintenance.rollout_model import Rollout, RolloutUnit
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.store.port import Reading
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
+from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000
 """The most operations that start in one transaction (ten thousand are ten of them)."""
@@ -66,12 +63,6 @@ PURGE_BATCH = 1000
 
 TRIM_BATCH = 1000
 """The most rows of the outbox that are forgotten in one transaction."""
-
-MAX_ROLLOUTS = 50
-"""Rollouts under way at once: each is looked at after each change."""
-
-KEPT_ROLLOUTS = 200
-"""Rollouts that are kept; then each new one takes the place of the oldest that is over."""
 
 MAX_REFUSALS: Final = 100_000
 """The most refused requests in the audit log, some 30 MB: strangers add to them."""
@@ -108,17 +99,6 @@ class SteppedDrain(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to look at the hosts before it."""
     reboot: bool = False
     """Whether to run the host's reboot command now, once."""
-    wake_at: datetime | None = None
-    """When the next step is due if nothing changes before."""
-
-
-class SteppedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do after a step of a rollout."""
-
-    changed: bool = False
-    """Whether another step follows at once."""
-    survey: bool = False
-    """Whether to look at the hosts before it."""
     wake_at: datetime | None = None
     """When the next step is due if nothing changes before."""
 
@@ -461,7 +441,8 @@ class Plane:
         """Void this executor's claims; the answer is how many operations it held.
 
         At the start that is safe: one process at a time has its name. One that is alone with the
-        store takes over all claims, whatever it was called before.
+        store takes over all claims, whatever it was called before. Checks of rollouts that it ran
+        are run again.
         """
         live = unit.live_operations().values()
         claimed = {o.id: o for o in live if o.attempt and o.status is EventStatus.STARTED}
@@ -474,7 +455,10 @@ class Plane:
         decision = self._decide(
             unit, Snapshot(operations=concerned), decide.release_leases, concerned, heir
         )
-        return Work(len(held), decision.changes)
+        known = unit.store.rollouts().values()
+        lost = [one for one in known if alone or one.check.replica == executor]
+        checks = tuple(rollout_check.released(one) for one in lost if one.check.lease_until)
+        return Work(len(held), msgspec.structs.replace(decision.changes, rollouts=checks))
 
     # The drain of hosts.
 
@@ -559,119 +543,11 @@ class Plane:
             changes = msgspec.structs.replace(changes, drains=(step.drain,))
         return changes
 
-    # Rollouts.
+    # Rollouts, and the relays on hosts.
 
     @_job
-    def start_rollout(self, unit: UnitOfWork, wanted: Rollout) -> Work[Rollout]:
-        """Start a rollout; the answer is it, with its number.
-
-        One that was started already under its idempotency key is answered as it is now.
-        """
-        known = unit.store.rollouts()
-        if (asked := rollout.granted(wanted, known.values())) is not None:
-            return Work(asked)
-        number = max(known, default=0) + 1
-        started = msgspec.structs.replace(
-            wanted, number=number, requested_at=unit.now, changed_at=unit.now
-        )
-        over = [number for number, one in known.items() if not one.goes_on]
-        if len(known) - len(over) >= MAX_ROLLOUTS:
-            message = f"{len(known) - len(over)} rollouts are under way, at most {MAX_ROLLOUTS}"
-            raise Refused(ErrorCode.LIMIT, message, most=MAX_ROLLOUTS)
-        old = tuple(over[: max(0, len(known) + 1 - KEPT_ROLLOUTS)])
-        return Work(started, Changes(rollouts=(started,), removed_rollouts=old))
-
-    @_job
-    def step_rollout(
-        self, unit: UnitOfWork, number: int, survey: HostSurvey | None
-    ) -> Work[SteppedRollout]:
-        """Do what follows for a rollout: ask for one unit, halt it, or note what became of it."""
-        before = unit.rollout(number)
-        if before is None or not before.goes_on:
-            return Work(SteppedRollout())
-        news = loading.rollout_news(unit, before)
-        following = rollout.follow(before, news, unit.now)
-        reader = loading.UnitReader(unit, before)
-
-        def footprint(one: RolloutUnit) -> Footprint:
-            return rollout.footprint(reader.machines(one), before.policy.spread)
-
-        def occupied(one: RolloutUnit, takes: Footprint) -> str:
-            return rollout.in_the_way(one, takes, unit.live_operations(takes.domains).values())
-
-        following, step = rollout.step(following, footprint, occupied, unit.now)
-        changes = Changes()
-        if isinstance(step, Ask):
-            index, asked = step.units[0], following.units[step.units[0]]
-            if asked.drain and survey is None:
-                return Work(SteppedRollout(survey=True))
-            try:
-                if asked.drain:
-                    assert survey is not None
-                    maintenance, changes = 0, self._drain_unit(unit, following, asked, survey)
-                else:
-                    request = rollout.request(
-                        following, asked, footprint(asked), step.window, unit.now
-                    )
-                    maintenance = unit.next_maintenance_number()
-                    snapshot = loading.for_request(unit, request, limited=True)
-                    rule = decide.request_maintenance
-                    changes = self._decide(unit, snapshot, rule, request, maintenance).changes
-                following = rollout.asked(following, index, maintenance, unit.now)
-            except Refused as refusal:
-                following = rollout.refused(following, index, refusal, unit.now)
-        elif isinstance(step, Stop):
-            changes = self._recall(unit, following, news)
-        if following != before:
-            changes = msgspec.structs.replace(changes, rollouts=(following,))
-        until = step.until if isinstance(step, Wait) else None
-        return Work(SteppedRollout(changed=bool(changes), wake_at=until), changes)
-
-    @_job
-    def order_rollout(
-        self, unit: UnitOfWork, number: int, kind: RolloutOrderKind, name: str, by: str
-    ) -> Work[Rollout]:
-        """Do what an operator orders about a rollout; `name` is a unit's."""
-        before = unit.rollout(number)
-        if before is None:
-            message = f"no rollout {number}: see 'forewarn rollout list'"
-            raise Refused(ErrorCode.NOT_FOUND, message, rollout=number)
-        ordered = rollout.order(before, kind, name, by, unit.now)
-        changes = self._recall(unit, ordered, loading.rollout_news(unit, ordered))
-        return Work(ordered, msgspec.structs.replace(changes, rollouts=(ordered,)))
-
-    def _drain_unit(
-        self, unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSurvey
-    ) -> Changes:
-        """Ask for the drain of a unit's host, as an operator would."""
-        wanted = Drain(
-            host=one.name,
-            state=HostState.UP,
-            reboot=True,
-            without_notice=of.task.without_notice,
-            requested_by=of.requested_by,
-            requested_at=unit.now,
-            changed_at=unit.now,
-        )
-        before = unit.drains()
-        host_plan.check([wanted], before, survey, loading.on_hosts(unit, survey))
-        return Changes(drains=(host_drain.request(before.get(one.name), wanted, unit.now),))
-
-    def _recall(self, unit: UnitOfWork, of: Rollout, news: UnitNews) -> Changes:
-        """Cancel what has not started of the units that a rollout recalls."""
-        numbers = rollout.to_recall(of)
-        live = {o.id: o for n in numbers for o in news.operations.get(n, ()) if o.live}
-        if not live:
-            return Changes()
-        snapshot = loading.around(unit, live, rolling=True)
-        reason = f"rollout {of.number} is {of.state}"
-        return self._decide(unit, snapshot, decide.recall_maintenances, numbers, reason).changes
-
-    # The relays on hosts.
-
-    @_job
-    def order_relay(self, unit: UnitOfWork, order: RelayOrder[T]) -> Work[T]:
-        """Do what a function of `relay_orders` says."""
+    def order(self, unit: UnitOfWork, order: Order[T]) -> Work[T]:
+        """Do what a function of `relay_orders` or `rollout_orders` says."""
         return order(unit, self._decide)
 
     # Operators' accounts, and what they asked.

@@ -1,45 +1,23 @@
 """What the service does in a transaction because of relays: their tokens, and holds of their hosts.
 
-Each function returns an order for `Plane.order_relay`, which runs it as one of the writer's jobs.
+Each function returns an order for `Plane.order`, which runs it as one of the writer's jobs.
 What a replica saw may be over by then, so an order looks again at what the store has.
 """
 
-from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from forewarn.control import loading
-from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, Order, UnitOfWork, Work
 from forewarn.maintenance import decide, notice, relays
-from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused, Snapshot
+from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
 from forewarn.maintenance.relays import Relay, RelayToken
-from forewarn.maintenance.transitions import Decision, Transitions
+from forewarn.maintenance.transitions import Transitions
 from forewarn.vocabulary import ErrorCode
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-class Decide(Protocol):
-    """Decides on a command, and checks what it leads to (`Plane`)."""
-
-    def __call__(
-        self,
-        unit: UnitOfWork,
-        snapshot: Snapshot,
-        command: Callable[Concatenate[Transitions, P], Iterable[str]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Decision:
-        """Return what follows; Refused where the rules do not allow it."""
-
-
-RelayOrder: TypeAlias = Callable[[UnitOfWork, Decide], Work[T]]
-
-
-def create_token(token: RelayToken) -> RelayOrder[RelayToken]:
+def create_token(token: RelayToken) -> Order[RelayToken]:
     """Give a host's relay a new token, beside the one that it uses."""
 
     def order(unit: UnitOfWork, _: Decide) -> Work[RelayToken]:
@@ -50,7 +28,7 @@ def create_token(token: RelayToken) -> RelayOrder[RelayToken]:
     return order
 
 
-def use_token(token: RelayToken) -> RelayOrder[None]:
+def use_token(token: RelayToken) -> Order[None]:
     """Note that a token was used first: the one that it replaces is void."""
 
     def order(unit: UnitOfWork, _: Decide) -> Work[None]:
@@ -65,7 +43,7 @@ def use_token(token: RelayToken) -> RelayOrder[None]:
     return order
 
 
-def revoke_tokens(host: str) -> RelayOrder[int]:
+def revoke_tokens(host: str) -> Order[int]:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
     The answer is how many there were.
@@ -83,7 +61,7 @@ def revoke_tokens(host: str) -> RelayOrder[int]:
     return order
 
 
-def hold(relay: Relay, since: datetime) -> RelayOrder[Relay]:
+def hold(relay: Relay, since: datetime) -> Order[Relay]:
     """Hold the host of a relay that is away, once for each absence.
 
     The answer is the relay as the store has it then: heard again, or held for its absence.
@@ -107,7 +85,7 @@ def hold(relay: Relay, since: datetime) -> RelayOrder[Relay]:
     return order
 
 
-def release(host: str) -> RelayOrder[None]:
+def release(host: str) -> Order[None]:
     """Release the host of a relay that is back, unless an operator did."""
 
     def order(unit: UnitOfWork, decided: Decide) -> Work[None]:
@@ -117,7 +95,7 @@ def release(host: str) -> RelayOrder[None]:
     return order
 
 
-def record_stall(host: str, length: timedelta) -> RelayOrder[int]:
+def record_stall(host: str, length: timedelta) -> Order[int]:
     """Move the notices of a host later: its guests got no answer for so long, until now.
 
     The answer is how many operations that concerned.

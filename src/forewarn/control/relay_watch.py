@@ -134,7 +134,7 @@ class RelayWatch:
             return None
         if token.used_at is None and digest not in self._using:
             self._using.add(digest)
-            used = self._plane.order_relay(relay_orders.use_token(token))
+            used = self._plane.order(relay_orders.use_token(token))
             used.add_done_callback(lambda done: self._used(digest, done.exception()))
         return token.host
 
@@ -185,7 +185,7 @@ class RelayWatch:
             return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
         length = timedelta(seconds=seconds * self._scale)
-        self._plane.order_relay(relay_orders.record_stall(host, length))
+        self._plane.order(relay_orders.record_stall(host, length))
 
     # What follows.
 
@@ -238,11 +238,9 @@ class RelayWatch:
             return
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
-        held = [
-            self._plane.order_relay(relay_orders.hold(*each)) for each in found.hold[:MAX_AT_ONCE]
-        ]
+        held = [self._plane.order(relay_orders.hold(*each)) for each in found.hold[:MAX_AT_ONCE]]
         released = found.release[:MAX_AT_ONCE]
-        freed = [self._plane.order_relay(relay_orders.release(relay.host)) for relay in released]
+        freed = [self._plane.order(relay_orders.release(relay.host)) for relay in released]
         for (relay, since), future in zip(found.hold, held, strict=False):
             known = await self._settled(asyncio.wrap_future(future))
             if known is not None:

@@ -1,25 +1,27 @@
 """Drives rollouts: has the plane take each step. And prepares one from what an operator names.
 
 `maintenance.rollout` decides. A step follows each change that may concern a rollout, and the time
-that the step before named. A step asks for one unit and notes that it has in one transaction, so
-that whoever is killed in between has done both or neither.
+that the step before named (`rollout_orders`). A check runs beside the steps, and what it came to is
+recorded as a change of its own.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import loading
+from forewarn.control import loading, rollout_orders
 from forewarn.control.plane import Plane
+from forewarn.maintenance import notice, rollout_plan
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_plan
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Machine, Refused, key, unknown
 from forewarn.maintenance.rollout import Footprint
+from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.maintenance.rollout_model import (
     MAX_UNITS,
     Rollout,
@@ -48,6 +50,9 @@ SHARE = 0.1
 MAX_STEPS = 20_000
 """The most steps of a rollout without a pause, a few for each unit: more is a defect."""
 
+RECORD_AGAIN: Final = timedelta(seconds=1)
+"""How long to wait before a check's result is recorded again: the store was away."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -63,6 +68,17 @@ class RolloutTargets(msgspec.Struct, frozen=True, kw_only=True):
     """Machines with all of these tags, each a unit."""
 
 
+class Checks(Protocol):
+    """Runs the checks that the settings name."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """What a rollout's policy may name."""
+
+    async def run(self, run: CheckRun) -> CheckResult:
+        """Run a check to its end, within the time that it may take; what goes wrong has failed."""
+
+
 class Rollouts:
     """Drives all rollouts. Lives on the event loop's thread.
 
@@ -70,14 +86,28 @@ class Rollouts:
         plane: Decides and saves.
         clock: Whose time it is.
         survey: Looks at all hosts.
+        checks: Runs the checks.
+        replica: This replica's name, under which it runs them.
+        scale: How many seconds of the clock are one of a program's.
     """
 
     def __init__(
-        self, plane: Plane, clock: Clock, survey: Callable[[], Awaitable[HostSurvey]]
+        self,
+        plane: Plane,
+        clock: Clock,
+        survey: Callable[[], Awaitable[HostSurvey]],
+        checks: Checks,
+        *,
+        replica: str = "",
+        scale: float = 1.0,
     ) -> None:
         self._plane = plane
         self._clock = clock
         self._survey = survey
+        self.checks = checks
+        self._replica = replica
+        self._margin = rollout_orders.CHECK_MARGIN * max(1.0, scale)
+        self._checking: set[asyncio.Task[None]] = set()
         self.rollouts: dict[int, Rollout] = {}
         """Every rollout that the store has, as of the last change."""
         self._wake = asyncio.Event()
@@ -124,6 +154,9 @@ class Rollouts:
             await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
             if not self._stop.is_set():
                 await self._clock.wait(nap.total_seconds(), self._wake)
+        for checking in self._checking:
+            checking.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)
 
     async def _drive_all(self) -> timedelta:
         nap = LONGEST_NAP
@@ -138,7 +171,12 @@ class Rollouts:
         """Take the steps of one rollout that follow now; return when the next is due."""
         survey = None
         for _ in range(MAX_STEPS):
-            stepped = await asyncio.wrap_future(self._plane.step_rollout(number, survey))
+            order = rollout_orders.step(number, survey, self._replica, self._margin)
+            stepped = await asyncio.wrap_future(self._plane.order(order))
+            if stepped.check is not None:
+                checking = asyncio.create_task(self._run_check(stepped.check))
+                self._checking.add(checking)
+                checking.add_done_callback(self._checking.discard)
             if stepped.survey:
                 survey = await self._survey()
             elif not stepped.changed:
@@ -147,6 +185,27 @@ class Rollouts:
                 return None
         message = f"rollout {number} does not come to rest"
         raise RuntimeError(message)
+
+    async def _run_check(self, run: CheckRun) -> None:
+        """Run a check and record how it ended, however long the store is away."""
+        try:
+            result = await self.checks.run(run)
+        except Exception as error:  # noqa: BLE001 - an exception is a failure too
+            _log.exception("a check failed to run", rollout=run.rollout, check=run.name)
+            result = CheckResult(passed=False, message=f"{type(error).__name__}: {error}")
+        _log.info("check", rollout=run.rollout, check=run.name, **msgspec.structs.asdict(result))
+        while True:
+            try:
+                order = rollout_orders.record_check(run, result)
+                return await asyncio.wrap_future(self._plane.order(order))
+            except StoreError as error:
+                _log.warning("the result of a check waits for the store", reason=error)
+            except Exception:  # noqa: BLE001 - the check runs again when its lease is over
+                _log.exception("the result of a check was not recorded", rollout=run.rollout)
+                return None
+            await self._clock.wait(RECORD_AGAIN.total_seconds(), self._stop)
+            if self._stop.is_set():
+                return None
 
 
 def prepared(
@@ -178,6 +237,7 @@ def prepared(
     if task.event_type is not EventType.REBOOT:
         drained = ()
     units, members = _units(reading, targets, drained)
+    _check_approval(policy, units, now)
     if not units:
         raise Refused(ErrorCode.INVALID, "expected hosts, scopes, machines or tags: nothing fits")
     if len(units) > MAX_UNITS:
@@ -194,6 +254,19 @@ def prepared(
         changed_at=now,
     )
     return rollout, rollout_plan.forecast(rollout, takes, now)
+
+
+def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
+    """Refuse a time until which approval is required where there can be none (INVALID)."""
+    if policy.approval_until is None:
+        return
+    message = ""
+    if any(unit.drain for unit in units):
+        message = "approval_until is not for hosts that are drained: their machines move away live"
+    elif policy.approval_until > now + notice.FURTHEST:
+        message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
+    if message:
+        raise Refused(ErrorCode.INVALID, message, where="policy")
 
 
 def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast:

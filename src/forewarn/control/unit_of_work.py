@@ -7,7 +7,7 @@ once, at the end. What cannot be answered from memory is asked of the store afte
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,13 +22,16 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Scope,
+    Snapshot,
     Tombstone,
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.store.port import Transaction
 
 K = TypeVar("K")
+P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -362,3 +365,21 @@ def _missing(known: Collection[K], keys: Iterable[K]) -> list[K]:
 
 def _known(known: dict[K, V | None], keys: Iterable[K]) -> dict[K, V]:
     return {key: value for key in keys if (value := known[key]) is not None}
+
+
+class Decide(Protocol):
+    """Decides on a command, and checks what it leads to (`Plane`)."""
+
+    def __call__(
+        self,
+        unit: UnitOfWork,
+        snapshot: Snapshot,
+        command: Callable[Concatenate[Transitions, P], Iterable[str]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision:
+        """Return what follows; Refused where the rules do not allow it."""
+
+
+Order: TypeAlias = Callable[[UnitOfWork, Decide], Work[T]]
+"""What the writer does in one transaction (`Plane.order`)."""

@@ -15,6 +15,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     accounts     operators' tokens, and the records of the audit log
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
     rollout      what a rollout does next; rollout_model has its values
+    rollout_check  the check that has to pass before a rollout goes on
     rollout_plan the order of a rollout's units, and how it will go, on virtual time
     time_windows when maintenance windows are open, as people write them
     fleet        the fleet file, and what applying one changes

@@ -484,6 +484,9 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """What operators did to its rolling updates, oldest first."""
     idempotency_key: str = ""
     """What its request was sent with; a request with an equal one means this maintenance."""
+    approval_until: datetime | None = None
+    """Until then every step of its rolling updates starts only with approval; None for its notice
+    alone."""
 
     @property
     def open(self) -> bool:

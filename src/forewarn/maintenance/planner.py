@@ -104,6 +104,9 @@ class Request(MaintenanceFields, frozen=True, kw_only=True):
     """What an operator asks for, and who that is."""
 
     requested_by: str = ""
+    approval_until: datetime | None = None
+    """Until then further steps of a rolling update start only with approval, too; None for their
+    notice alone."""
 
 
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from forewarn.maintenance import notice, time_windows
+from forewarn.maintenance import notice, rollout_check, time_windows
 from forewarn.maintenance.model import (
     Drain,
     HostState,
@@ -31,6 +31,7 @@ from forewarn.maintenance.model import (
     listed,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import (
     Rollout,
     RolloutPolicy,
@@ -97,6 +98,8 @@ class Obstacle(StrEnum):
     PAUSE = "pause"
     """The pause between two waves."""
     CONFIRMATION = "confirmation"
+    CHECK = "check"
+    """The check has not passed yet since a unit ended."""
     OPERATOR = "operator"
     """It is paused or halted."""
 
@@ -110,6 +113,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """When they may start."""
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the check: nothing is asked for before it has passed."""
+
+    run: CheckRun
+
+
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing to ask for now."""
 
@@ -120,7 +129,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Too many units failed."""
+    """Too many units failed, or the check did."""
 
     reason: str
 
@@ -129,7 +138,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing follows any more."""
 
 
-Step: TypeAlias = Ask | Wait | Stop | Done
+Step: TypeAlias = Ask | Check | Wait | Stop | Done
 
 
 def amount(text: str, units: int) -> int:
@@ -211,6 +220,7 @@ class UnitNews(msgspec.Struct, frozen=True, kw_only=True):
 def follow(rollout: Rollout, news: UnitNews, now: datetime) -> Rollout:
     """Return the rollout with what became of its units."""
     units = list(rollout.units)
+    has_ended = False
     for index, unit in enumerate(units):
         if unit.state is not UnitState.RUNNING:
             continue
@@ -221,8 +231,10 @@ def follow(rollout: Rollout, news: UnitNews, now: datetime) -> Rollout:
             followed = _follow(unit, news.maintenances.get(unit.maintenance), operations)
         if followed.state is not unit.state:
             followed = replace(followed, changed_at=now)
+            has_ended = True
         units[index] = followed
-    return _with_units(rollout, units)
+    followed_by = _with_units(rollout, units)
+    return rollout_check.needed(followed_by) if has_ended else followed_by
 
 
 def _follow(
@@ -320,9 +332,13 @@ def step(
         return _halted(rollout, reason, now), Stop(reason=reason)
     if rollout.state is not RolloutState.RUNNING:
         return rollout, Wait(obstacle=Obstacle.OPERATOR, why=rollout.reason)
-    if not census.running and not census.waiting:
+    checks = rollout_check.blocks(rollout)
+    if not census.running and not census.waiting and not checks:
         return replace(rollout, state=RolloutState.DONE, reason="", changed_at=now), Done()
-    rollout, step = _step(rollout, census, footprints, occupied, now=now)
+    if checks:
+        rollout, step = _check(rollout, now)
+    else:
+        rollout, step = _step(rollout, census, footprints, occupied, now=now)
     if isinstance(step, Wait) and step.why != rollout.reason:
         rollout = replace(rollout, reason=step.why)
     elif isinstance(step, Ask) and rollout.reason:
@@ -369,6 +385,9 @@ def _step(
         rollout = replace(rollout, wave=wave, wave_at=now, confirmed=False)
     if (pause := _pause(rollout, now)) is not None:
         return rollout, pause
+    rollout = rollout_check.needed_after_pause(rollout)
+    if rollout_check.blocks(rollout):
+        return _check(rollout, now)
     room = amount(policy.at_once, len(units)) - len(census.running)
     if room <= 0:
         return rollout, Wait(obstacle=Obstacle.AT_ONCE)
@@ -382,6 +401,19 @@ def _step(
     return _ask(
         rollout, waiting, now, room=room, window=window, footprints=footprints, occupied=occupied
     )
+
+
+def _check(rollout: Rollout, now: datetime) -> tuple[Rollout, Step]:
+    """Return what follows for a check that has to pass before anything else."""
+    policy, progress = rollout.policy, rollout.check
+    tried = f"check {policy.check} failed {progress.failed} of {policy.check_tries} times"
+    why = f"{tried}: {progress.reason}"[:MAX_REASON].removesuffix(": ")
+    if progress.failed >= policy.check_tries:
+        return _halted(rollout, why, now), Stop(reason=why)
+    if (until := rollout_check.waits_until(rollout, now)) is not None:
+        told = why if progress.failed else f"check {policy.check} has not passed yet"
+        return rollout, Wait(obstacle=Obstacle.CHECK, until=until, why=told)
+    return rollout, Check(run=rollout_check.next_run(rollout, now))
 
 
 def _pause(rollout: Rollout, now: datetime) -> Wait | None:
@@ -408,6 +440,13 @@ def notice_of(rollout: Rollout) -> timedelta:
     return max(least, timedelta(seconds=rollout.policy.notice_seconds))
 
 
+def not_before(rollout: Rollout, now: datetime) -> datetime:
+    """Return when a unit that is asked for now may start without approval, at the earliest."""
+    earliest = now + notice_of(rollout)
+    until = rollout.policy.approval_until
+    return earliest if until is None else max(earliest, until)
+
+
 def _window(rollout: Rollout, now: datetime, *, by_drain: bool) -> Span | Wait:
     """Return the next window that a unit fits into, or the wait until it may be asked for.
 
@@ -415,13 +454,12 @@ def _window(rollout: Rollout, now: datetime, *, by_drain: bool) -> Span | Wait:
     a drain is asked for in the window.
     """
     policy = rollout.policy
-    lead = timedelta(0) if by_drain else notice_of(rollout) + timedelta(seconds=1)
+    second = timedelta(seconds=1)
+    lead = timedelta(0) if by_drain else notice_of(rollout) + second
+    earliest = now if by_drain else not_before(rollout, now) + second
     cutoff = timedelta(seconds=policy.cutoff_seconds)
     for span in time_windows.following(policy.windows, policy.zone, policy.blackouts, now):
-        if (
-            max(now + lead, span.opens) >= span.closes
-            or max(now, span.opens) > span.closes - cutoff
-        ):
+        if max(earliest, span.opens) >= span.closes or max(now, span.opens) > span.closes - cutoff:
             continue
         asked_at = max(span.opens, time_windows.FIRST + lead) - lead
         if asked_at <= now:
@@ -520,8 +558,10 @@ def request(
     """Return the maintenance that a unit asks for: of all of it, or of what is left of it."""
     task = rollout.task
     whole = not unit.done and unit.kind is not TargetKind.MACHINES
-    earliest = now + notice_of(rollout) + timedelta(seconds=1)
-    longer = rollout.policy.notice_seconds > 0 and earliest > window.opens
+    policy = rollout.policy
+    earliest = not_before(rollout, now) + timedelta(seconds=1)
+    is_given = policy.notice_seconds > 0 or policy.approval_until is not None
+    longer = is_given and earliest > window.opens
     return Request(
         event_type=task.event_type,
         machines=() if whole else _left(unit, takes),
@@ -535,6 +575,7 @@ def request(
         description=task.description,
         without_notice=task.without_notice,
         requested_by=rollout.requested_by,
+        approval_until=policy.approval_until,
     )
 
 
@@ -666,11 +707,17 @@ def _resumed(rollout: Rollout, now: datetime) -> Rollout:
         if _pause(rollout, now) is None:
             raise _conflict(rollout)
         return replace(rollout, confirmed=True, reason="")
+    return going_on(rollout)
+
+
+def going_on(rollout: Rollout) -> Rollout:
+    """Return the rollout as it goes on: with its failures accepted, and its check run again."""
     units = [
         replace(unit, accepted=True) if unit.state is UnitState.FAILED else unit
         for unit in rollout.units
     ]
-    return replace(_with_units(rollout, units), state=RolloutState.RUNNING, reason="")
+    again = rollout_check.begin_again(_with_units(rollout, units))
+    return replace(again, state=RolloutState.RUNNING, reason="")
 
 
 def _skipped(rollout: Rollout, name: str, by: str, now: datetime) -> Rollout:

@@ -54,6 +54,15 @@ class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
     stop_after: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = 1
     """How many failed units halt the rollout."""
     order: RolloutOrder = RolloutOrder.TIGHTEST
+    approval_until: datetime | None = None
+    """Until then units start only if their guests approve, or the operator for them; None: until
+    the notice is over."""
+    check: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """The check of the service's settings that has to pass before further units go; `""`: none."""
+    check_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    """How often it may fail in a row before the rollout halts."""
+    check_within_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 300
+    """How long all of its tries may take: each has its part of it, and so long to end."""
 
 
 class RolloutTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +134,8 @@ class RolloutState(StrEnum):
     PAUSED = "paused"
     """An operator paused it: nothing further is asked for."""
     HALTED = "halted"
-    """Too many units failed: what had not started is cancelled, and an operator decides."""
+    """Too many units failed, or the check did: what had not started is cancelled, and an operator
+    decides."""
     STOPPED = "stopped"
     """An operator ended it."""
     DONE = "done"
@@ -135,6 +145,27 @@ class RolloutState(StrEnum):
     def over(self) -> bool:
         """Whether nothing is asked for any more, whatever an operator does."""
         return self in {RolloutState.STOPPED, RolloutState.DONE}
+
+
+class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """How far the check of a rollout is."""
+
+    due: bool = False
+    """Whether it has to pass before a further unit goes."""
+    run: int = 0
+    """The number of its latest run; an earlier one's result is stale."""
+    failed: int = 0
+    """How many tries have failed in a row."""
+    reason: str = ""
+    """Why the last of them failed."""
+    replica: str = ""
+    """Who runs it."""
+    began_at: datetime | None = None
+    """When its latest run began; None for none."""
+    lease_until: datetime | None = None
+    """Until when a run that is under way is waited for; None for none."""
+    passed_at: datetime | None = None
+    """When the run began that passed last."""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -154,6 +185,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the wave before it was over; None for the first one."""
     confirmed: bool = False
     """Whether an operator confirmed this wave."""
+    check: CheckProgress = CheckProgress()
     requested_by: str = ""
     requested_at: datetime
     changed_by: str = ""

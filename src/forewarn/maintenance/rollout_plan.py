@@ -2,7 +2,8 @@
 
 `arranged` deals units to waves, in an order in which as many as possible go at once. `plan` lets
 `rollout.step` decide from then to the end, as it will in earnest: once as if every guest approved
-at once, and once as if each notice ran out.
+at once and each check passed at once, and once as if each notice ran out and each check passed with
+its last try.
 """
 
 import heapq
@@ -13,12 +14,13 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance.rollout import Ask, Done, Footprint, Obstacle, Wait
+from forewarn.maintenance import rollout_check
+from forewarn.maintenance.rollout import Ask, Check, Done, Footprint, Obstacle, Wait
+from forewarn.maintenance.rollout_check import CheckResult
 from forewarn.maintenance.rollout_model import (
     Rollout,
     RolloutOrder,
     RolloutPolicy,
-    RolloutState,
     RolloutUnit,
     UnitState,
 )
@@ -170,6 +172,11 @@ class _Run(msgspec.Struct):
     rounds: int
     end: datetime | None
     skipped: list[str]
+    checked_at: datetime | None = None
+    """When the latest check passed."""
+
+    def wait(self, obstacle: Obstacle, took: timedelta) -> None:
+        self.waited[obstacle] = self.waited.get(obstacle, timedelta(0)) + took
 
 
 def forecast(
@@ -223,7 +230,6 @@ def _run(
 ) -> _Run:
     """Let a rollout go to its end on virtual time."""
     run = _Run(starts={}, ends={}, waited={}, rounds=0, end=None, skipped=[])
-    notice = deciding.notice_of(rollout)
     seconds = rollout.task.duration_seconds
     takes = timedelta(seconds=seconds) if seconds > 0 else ASSUMED
     under_way: list[tuple[datetime, int]] = []
@@ -232,23 +238,31 @@ def _run(
             run.starts[unit.key], run.ends[unit.key] = now, now + takes
             under_way.append((now + takes, index))
     heapq.heapify(under_way)
-    rollout = replace(rollout, state=RolloutState.RUNNING)
+    rollout = rollout_check.released(deciding.going_on(rollout))
     for _ in range(MAX_STEPS):
+        rollout = _ended(rollout, under_way, now)
         rollout, step = deciding.step(
             rollout, lambda unit: footprints[unit.key], lambda unit, taken: "", now
         )
         if isinstance(step, Done):
-            run.end = max(run.ends.values(), default=now)
+            ends = [*run.ends.values(), *([run.checked_at] if run.checked_at else [])]
+            run.end = max(ends, default=now)
             break
         if isinstance(step, Ask):
             run.rounds += 1
             for index in step.units:
                 unit = rollout.units[index]
-                start = now if unit.drain or approved else now + notice
+                start = now if unit.drain or approved else deciding.not_before(rollout, now)
                 start = max(start, step.window.opens)
                 run.starts[unit.key], run.ends[unit.key] = start, start + takes
                 heapq.heappush(under_way, (start + takes, index))
                 rollout = deciding.asked(rollout, index, 0, now)
+            continue
+        if isinstance(step, Check):
+            took = timedelta(seconds=0 if approved else rollout.policy.check_within_seconds)
+            rollout = _checked(rollout, step, took)
+            run.wait(Obstacle.CHECK, took)
+            run.checked_at = now = now + took
             continue
         until = step.until if isinstance(step, Wait) else None
         if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:
@@ -261,19 +275,27 @@ def _run(
         if later is None or (not under_way and until is not None and _never(step)):
             break
         if isinstance(step, Wait):
-            waited = run.waited.get(step.obstacle, timedelta(0))
-            run.waited[step.obstacle] = waited + (later - now)
+            run.wait(step.obstacle, later - now)
         now = later
-        done: list[int] = []
-        while under_way and under_way[0][0] <= now:
-            done.append(heapq.heappop(under_way)[1])
-        if done:
-            units = list(rollout.units)
-            for index in done:
-                units[index] = replace(units[index], state=UnitState.DONE)
-            rollout = replace(rollout, units=tuple(units))
     run.skipped = [unit.name for unit in rollout.units if unit.state is UnitState.SKIPPED]
     return run
+
+
+def _ended(rollout: Rollout, under_way: list[tuple[datetime, int]], now: datetime) -> Rollout:
+    """Return the rollout with the units that are done by now, and take them from the heap."""
+    if not under_way or under_way[0][0] > now:
+        return rollout
+    units = list(rollout.units)
+    while under_way and under_way[0][0] <= now:
+        index = heapq.heappop(under_way)[1]
+        units[index] = replace(units[index], state=UnitState.DONE)
+    return rollout_check.needed(replace(rollout, units=tuple(units)))
+
+
+def _checked(rollout: Rollout, step: Check, took: timedelta) -> Rollout:
+    """Return the rollout once its check has passed."""
+    rollout = rollout_check.begun(rollout, step.run, "", took)
+    return rollout_check.ended(rollout, step.run.number, CheckResult(passed=True))
 
 
 def _never(step: object) -> bool:

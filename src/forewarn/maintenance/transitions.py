@@ -516,14 +516,17 @@ class Transitions:
         step = planner.PlannedOperation(machines=machines, rolling_update=index)
         if self.conflicting(step) is not None:
             return
-        if maintenance.closes_at is not None:
+        until = maintenance.approval_until
+        if maintenance.closes_at is not None or until is not None:
             least = max(
                 notice.minimum(
                     maintenance.event_type, self.scopes[machine.scope].terminate_notice_minutes
                 )
                 for machine in machines
             )
-            if notice.whole_seconds(self.now + least) >= maintenance.closes_at:
+            until = until if until is not None and until > self.now + least else None
+            earliest = notice.whole_seconds(until or self.now + least)
+            if maintenance.closes_at is not None and earliest >= maintenance.closes_at:
                 reason = notice.window_closes(maintenance.closes_at)
                 finished = {"state": model.RollingState.FINISHED, "reason": reason}
                 self._put_rolling_update(maintenance, index, **finished)
@@ -536,7 +539,7 @@ class Transitions:
             return
         done = (*rolling.done, *(machine.key for machine in machines))
         self._put_rolling_update(maintenance, index, done=done)
-        self.enter(number, step)
+        self.enter(number, step, until)
 
     def _put_rolling_update(
         self, maintenance: model.Maintenance, index: int, **changes: object

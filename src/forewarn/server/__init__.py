@@ -3,6 +3,7 @@
     guest     what machines reach: the metadata endpoint
     operator  what people and their tools reach: the API
     relay_feed  what the service and the relays on hosts say to each other
+    rollout_checks  runs the programs and asks the URLs that let rollouts go on
     settings  one TOML file, checked whole before anything starts
     sockets   the operators' sockets, and why an address cannot be listened on
     secret_files  the operators' token and the proxies' secrets

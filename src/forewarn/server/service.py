@@ -63,6 +63,7 @@ from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
 from forewarn.server.relay.plane import RelayPlane
+from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import split_address
@@ -94,6 +95,9 @@ PROBE_EVERY: Final = 2.0
 
 OWNER_NAME: Final = "replica"
 """The file in the folder of the connector's runs with the name of the replica that began them."""
+
+CHECKS_NAME: Final = "checks"
+"""The folder of the programs that check rollouts, in that of the connector's runs."""
 
 CLOCK_SETTING: Final = "clock"
 """Where the clock's scale and origin are kept in the store."""
@@ -179,7 +183,7 @@ class Service:
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
-        self._rollouts = Rollouts(self._plane, watch, self._hosts.survey)
+        self._rollouts = self._make_rollouts()
         self._executor = Executor(
             self._plane,
             connector,
@@ -203,6 +207,19 @@ class Service:
         """Parts that never end by themselves."""
         self._serving: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
+
+    def _make_rollouts(self) -> Rollouts:
+        settings = self._settings
+        state = Path(settings.connector.command.state) / CHECKS_NAME
+        scale = settings.clock.scale
+        return Rollouts(
+            self._plane,
+            self._watch,
+            self._hosts.survey,
+            RolloutChecks(settings.rollout.check, state, os.environ, scale),
+            replica=self._own.name,
+            scale=scale,
+        )
 
     def _relay_plane(self, replica: str) -> RelayPlane | None:
         if not self._settings.relay.listen:

@@ -40,6 +40,9 @@ SIMULATED_HOSTS_NAME: Final = "simulated-hosts.json"
 MAX_HOSTS: Final = 100
 """The most libvirt hosts that one service watches: each is a process of 8 MB."""
 
+MAX_CHECKS: Final = 100
+"""The most checks of rollouts: each is a program or a page that somebody looks after."""
+
 MAX_TEXT: Final = 256
 """The most characters of a host's name, as in the fleet file."""
 
@@ -294,6 +297,50 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     command: CommandConnectorSettings = CommandConnectorSettings()
 
 
+class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What tells that a rollout may go on: a program or a URL. Policies name it."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+    """What a rollout names it by."""
+    program: tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...] = ()
+    """The program and its arguments, as `["/usr/local/bin/smoke-test"]`: a full path, or a bare
+    name that PATH finds; no shell reads it. Exit status 0 passes. Empty: there is a `url`."""
+    url: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    """What is asked by GET, as `https://shop.example/healthz`; a status of 200 to 299 passes. `""`:
+    there is a `program`."""
+
+    def __post_init__(self) -> None:
+        """Refuse both and none, and what cannot be run or asked."""
+        if bool(self.program) == bool(self.url):
+            raise FieldError("program", "expected either program or url")
+        if self.program and "/" in self.program[0] and not self.program[0].startswith("/"):
+            message = f"invalid program {self.program[0]!r}: expected a full path or a bare name"
+            raise FieldError("program", message)
+        if self.url:
+            try:
+                parts = urlsplit(self.url)
+                good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+            except ValueError:
+                good = False
+            if not good or not self.url.isascii() or not self.url.isprintable():
+                message = "invalid URL: expected one as https://shop.example/healthz"
+                raise FieldError("url", message)
+
+
+class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What rollouts may use."""
+
+    check: Annotated[tuple[RolloutCheck, ...], msgspec.Meta(max_length=MAX_CHECKS)] = ()
+    """None by default. They are here and not in a rollout's request, so that an operator's token is
+    no way to run a program as the service's user."""
+
+    def __post_init__(self) -> None:
+        """Refuse two checks of one name."""
+        names = [check.name for check in self.check]
+        if len(set(names)) < len(names):
+            raise FieldError("check", "two checks have the same name")
+
+
 class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The libvirt hosts that the fleet is on."""
 
@@ -342,6 +389,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     guest: GuestSettings = GuestSettings()
     rules: RulesSettings = RulesSettings()
     connector: ConnectorSettings = ConnectorSettings()
+    rollout: RolloutSettings = RolloutSettings()
     fleet: FleetSettings = FleetSettings()
     clock: ClockSettings = ClockSettings()
     log: Log = Log()

@@ -8,6 +8,7 @@ cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
+from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.store.port import Replica
 from forewarn.testing import faults
 from forewarn.testing.emulated_service import EmulatedService
@@ -73,7 +75,8 @@ class Operators:
             service.policy.host_back,
         )
         service.feed.subscribe(hosts.learn)
-        rollouts = Rollouts(service.plane, clock, hosts.survey)
+        nothing = RolloutChecks((), Path(), {})
+        rollouts = Rollouts(service.plane, clock, hosts.survey, nothing)
         service.feed.subscribe(rollouts.learn)
         now = clock.now()
         own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)

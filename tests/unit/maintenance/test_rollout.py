@@ -1,7 +1,6 @@
 """What a rollout asks for, and what it waits for."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ import pytest
 
 from builders import MINUTE, NOW, Bench
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import time_windows
 from forewarn.maintenance.model import (
     Drain,
     HoldKind,
@@ -30,89 +28,14 @@ from forewarn.maintenance.rollout import (
 )
 from forewarn.maintenance.rollout_model import (
     CONFIRM,
-    Rollout,
     RolloutPolicy,
     RolloutState,
-    RolloutTask,
     RolloutUnit,
     UnitState,
 )
 from forewarn.maintenance.time_windows import Span
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType, TargetKind
-
-RUNNING, WAITING, FAILED = UnitState.RUNNING, UnitState.WAITING, UnitState.FAILED
-ALWAYS = Span(time_windows.FIRST, time_windows.ENDLESS)
-HOUR = timedelta(hours=1)
-
-
-def rollout(*names: str, waves: Mapping[str, int] | None = None, **policy: Any) -> Rollout:
-    units = tuple(
-        RolloutUnit(name=name, kind=TargetKind.HOST, wave=(waves or {}).get(name, 0))
-        for name in names or ("h0", "h1", "h2", "h3")
-    )
-    return Rollout(
-        number=1,
-        task=RolloutTask(event_type=EventType.REBOOT),
-        policy=RolloutPolicy(**policy),
-        units=units,
-        requested_by="ann",
-        requested_at=NOW,
-        changed_at=NOW,
-    )
-
-
-class World:
-    """A rollout whose units take what `takes` says, and are carried out by hand."""
-
-    def __init__(self, of: Rollout, **takes: dict[str, int]) -> None:
-        self.rollout = of
-        self.now = NOW
-        self.takes = takes
-        self.places: dict[str, set[str]] = {}
-        self.other: dict[str, str] = {}
-
-    def footprint(self, unit: RolloutUnit) -> Footprint:
-        return Footprint(
-            machines=(f"on-{unit.name}",),
-            domains=self.takes.get(unit.name, {}),
-            places=frozenset(self.places.get(unit.name, ())),
-        )
-
-    def step(self) -> deciding.Step:
-        self.rollout, step = deciding.step(
-            self.rollout,
-            self.footprint,
-            lambda unit, takes: self.other.get(unit.name, ""),
-            self.now,
-        )
-        return step
-
-    def asked(self) -> list[str]:
-        """Take a step; return the units that it asks for, and note that they were asked for."""
-        step = self.step()
-        if not isinstance(step, Ask):
-            return []
-        for index in step.units:
-            self.rollout = deciding.asked(self.rollout, index, index + 1, self.now)
-        return [self.rollout.units[index].name for index in step.units]
-
-    def end(self, name: str, state: UnitState = UnitState.DONE, reason: str = "") -> None:
-        units = tuple(
-            msgspec.structs.replace(u, state=state, reason=reason) if u.name == name else u
-            for u in self.rollout.units
-        )
-        self.rollout = msgspec.structs.replace(self.rollout, units=units)
-
-    def order(self, kind: RolloutOrderKind, unit: str = "") -> None:
-        self.rollout = deciding.order(self.rollout, kind, unit, "bob", self.now)
-
-    def unit(self, name: str) -> RolloutUnit:
-        return next(unit for unit in self.rollout.units if unit.name == name)
-
-    def waits(self) -> Obstacle:
-        step = self.step()
-        assert isinstance(step, Wait), step
-        return step.obstacle
+from rollout_world import ALWAYS, FAILED, HOUR, OPENS, RUNNING, WAITING, World, rollout, windowed
 
 
 def test_by_default_one_unit_goes_after_another_and_then_it_is_done() -> None:
@@ -343,14 +266,6 @@ def test_a_unit_without_machines_is_left_out() -> None:
 
 
 # Windows.
-
-
-def windowed(**policy: Any) -> World:
-    """12:00 on a Monday, and a window from 22:00 to 23:00."""
-    return World(rollout(windows=("daily 22:00-23:00",), **policy))
-
-
-OPENS = datetime(2026, 3, 2, 22, tzinfo=UTC)
 
 
 def test_a_unit_is_asked_for_so_early_that_its_notice_is_over_when_the_window_opens() -> None:

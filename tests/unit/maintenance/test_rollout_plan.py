@@ -13,9 +13,11 @@ from forewarn.maintenance import rollout_plan
 from forewarn.maintenance.rollout import Footprint, Obstacle
 from forewarn.maintenance.rollout_model import (
     CONFIRM,
+    CheckProgress,
     Rollout,
     RolloutOrder,
     RolloutPolicy,
+    RolloutState,
     RolloutTask,
     RolloutUnit,
     UnitState,
@@ -95,6 +97,55 @@ def test_a_plan_counts_the_pauses_between_waves() -> None:
     assert [len(wave.units) for wave in forecast.waves] == [1, 3]
     assert forecast.earliest_end == NOW + timedelta(hours=1) + 20 * MINUTE
     assert forecast.limited_by[0] is Obstacle.PAUSE
+
+
+def test_a_plan_counts_the_checks_after_units() -> None:
+    takes = hosts(3)
+    rollout = made(takes, check="smoke", check_within_seconds=120)
+    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    assert forecast.earliest_end == NOW + 30 * MINUTE
+    assert forecast.latest_end == NOW + 3 * (25 + 2) * MINUTE
+    assert Obstacle.CHECK in forecast.limited_by
+    several = made(takes, at_once="2", check="smoke", check_within_seconds=120)
+    forecast = rollout_plan.forecast(several, takes, NOW)
+    assert forecast.latest_end == NOW + 2 * (25 + 2) * MINUTE
+
+
+def test_a_check_that_outlasts_other_units_does_not_turn_the_plan_back() -> None:
+    takes = hosts(4)
+    rollout = made(takes, at_once="2", check="smoke", check_within_seconds=3600, seconds=60)
+    first = msgspec.structs.replace(rollout.units[0], state=UnitState.RUNNING)
+    under_way = msgspec.structs.replace(rollout, units=(first, *rollout.units[1:]))
+    forecast = rollout_plan.forecast(under_way, takes, NOW)
+    # h0 ends, and is checked for an hour, in which h1 ends, which is checked too; then two more.
+    assert forecast.latest_end == NOW + MINUTE + 2 * timedelta(hours=1) + 16 * MINUTE + timedelta(
+        hours=1
+    )
+
+
+def test_a_plan_of_what_is_halted_tells_how_it_goes_on_once_it_is_resumed() -> None:
+    takes = hosts(2)
+    rollout = made(takes, check="smoke", check_tries=1)
+    failed = msgspec.structs.replace(rollout.units[0], state=UnitState.FAILED)
+    progress = CheckProgress(due=True, failed=1, run=1, began_at=NOW)
+    halted = msgspec.structs.replace(
+        rollout,
+        units=(failed, rollout.units[1]),
+        state=RolloutState.HALTED,
+        check=progress,
+    )
+    forecast = rollout_plan.forecast(halted, takes, NOW)
+    assert forecast.earliest_end == NOW + 10 * MINUTE
+    assert forecast.units == 1
+
+
+def test_a_plan_counts_how_long_guests_have_to_approve() -> None:
+    takes = hosts(2)
+    until = NOW + timedelta(hours=48)
+    rollout = made(takes, at_once="2", approval_until=until)
+    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    assert forecast.earliest_end == NOW + 10 * MINUTE
+    assert forecast.latest_end == until + 10 * MINUTE
 
 
 def test_a_plan_tells_that_a_wave_has_to_be_confirmed() -> None:

@@ -562,9 +562,7 @@ async def create_relay_token(
         created_by=caller.by,
         created_at=backend.now(),
     )
-    made = await backend.done(
-        backend.changing(caller, host).order_relay(relay_orders.create_token(made))
-    )
+    made = await backend.done(backend.changing(caller, host).order(relay_orders.create_token(made)))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
@@ -575,7 +573,7 @@ async def revoke_relay_tokens(
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
     revoked = await backend.done(
-        backend.changing(caller, host).order_relay(relay_orders.revoke_tokens(host))
+        backend.changing(caller, host).order(relay_orders.revoke_tokens(host))
     )
     _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)

@@ -8,6 +8,7 @@ import msgspec
 import structlog
 from litestar.params import FromQuery, JSONBody, PathParameter
 
+from forewarn.control import rollout_orders
 from forewarn.control import rollouts as preparing
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import model
@@ -47,7 +48,16 @@ async def start_rollout(
     )
     targets = model.mapped(RolloutTargets, data, tags=tuple(sorted(data.tags.items())))
     task = model.mapped(RolloutTask, data)
-    policy = model.mapped(RolloutPolicy, data.policy, blackouts=blackouts)
+    until = data.policy.approval_until
+    policy = model.mapped(
+        RolloutPolicy,
+        data.policy,
+        blackouts=blackouts,
+        approval_until=until and requests.in_utc(until, "approval_until"),
+    )
+    if policy.check and policy.check not in backend.rollouts.checks.names:
+        message = f"no check named {policy.check!r} in the service's settings"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     now = backend.now()
     rollout, forecast = await backend.read(
         lambda reading: preparing.prepared(
@@ -58,7 +68,7 @@ async def start_rollout(
     if not dry_run:
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
-        rollout = await backend.done(plane.start_rollout(rollout))
+        rollout = await backend.done(plane.order(rollout_orders.start(rollout)))
     return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=_view(rollout), forecast=forecast)
 
 
@@ -98,7 +108,8 @@ async def order_rollout(
         raise model.Refused(ErrorCode.INVALID, message, where="unit")
     _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
     plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
-    await backend.done(plane.order_rollout(number, data.order, data.unit, caller.by))
+    steered = rollout_orders.steer(number, data.order, data.unit, caller.by)
+    await backend.done(plane.order(steered))
     return await _detail(backend, number)
 
 

@@ -33,6 +33,8 @@ class PolicyBody(RolloutPolicy, frozen=True, kw_only=True, forbid_unknown_fields
     windows: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_WINDOWS)] = ()
     zone: ShortText = "UTC"
     blackouts: tuple[Blackout, ...] = ()  # type: ignore[assignment] # with zones
+    approval_until: Moment | None = None
+    check: ShortText = ""
 
 
 class RolloutRequest(Body, frozen=True, kw_only=True):

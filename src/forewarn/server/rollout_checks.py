@@ -1,0 +1,158 @@
+"""Runs the checks of rollouts: a program of the settings, or a URL that is asked.
+
+A program runs as the command connector's do (`connectors.task_process`): a runner of its own keeps
+the end of its output, and ends it when its time is over, whether the service still runs or not. A
+URL passes with a status of 200 to 299.
+"""
+
+import asyncio
+import shutil
+import ssl
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.transport import HttpExchange, RequestFailed
+from forewarn.connectors import command, task_process
+from forewarn.connectors.task_process import WHOLE, RunLimits, RunResult, TaskRuns
+from forewarn.maintenance.rollout_check import CheckResult, CheckRun
+from forewarn.protocol.message import Reply
+from forewarn.server.settings import RolloutCheck
+
+GRACE_SECONDS: Final = 2.0
+"""How long a program has after SIGTERM: it only looks, and has nothing to put in order."""
+
+MAX_BODY: Final = 64 * 1024
+"""Bytes of an answer: a health page, not a download."""
+
+READ_BYTES: Final = 64 * 1024
+
+MAX_SAID: Final = 200
+"""Characters that are quoted of an answer or of a program's output."""
+
+
+class CheckOwner(NamedTuple):
+    """What a check's program is run for, as `task_process` names it."""
+
+    operation: str
+    attempt: int
+    started_at: datetime
+
+
+class RolloutChecks:
+    """The checks that the settings name.
+
+    Args:
+        checks: What they are.
+        state: The folder for the runs of programs, on a local disk.
+        environment: The service's, of which programs get what is not its own.
+        scale: How many seconds of the service's clock are a real one.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[RolloutCheck],
+        state: Path,
+        environment: Mapping[str, str],
+        scale: float = 1.0,
+    ) -> None:
+        self._checks = {check.name: check for check in checks}
+        self._state = state.absolute()
+        self._environment = command.passed_on(environment)
+        self._scale = scale
+        self._runs: TaskRuns | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What a rollout's policy may name."""
+        return frozenset(self._checks)
+
+    async def run(self, run: CheckRun) -> CheckResult:
+        """Run a check to its end; what goes wrong has failed."""
+        check = self._checks.get(run.name)
+        if check is None:
+            return _failed(f"no check named {run.name!r} in the settings")
+        seconds = run.seconds / self._scale
+        return await (self._ask(check, seconds) if check.url else self._run(check, run, seconds))
+
+    async def _run(self, check: RolloutCheck, run: CheckRun, seconds: float) -> CheckResult:
+        """Run a program; exit status 0 has passed."""
+        found = shutil.which(check.program[0], path=self._environment.get("PATH"))
+        if found is None:
+            return _failed(f"no executable program {check.program[0]}")
+        told = {"rollout": run.rollout, "check": run.name, "wave": run.wave}
+        variables = {f"{command.PREFIX}{name.upper()}": str(told[name]) for name in told}
+        owner = CheckOwner(f"rollout-{run.rollout}", run.number, run.began_at)
+        limits = RunLimits(seconds, GRACE_SECONDS)
+        try:
+            runs = await asyncio.to_thread(self._opened)
+            one = await asyncio.to_thread(
+                runs.begin,
+                owner,
+                WHOLE,
+                (found, *check.program[1:]),
+                stdin=msgspec.json.encode(told),
+                environment=self._environment | variables,
+                limits=limits,
+            )
+        except (OSError, ValueError) as error:
+            return _failed(f"could not start the program: {error}")
+        ended = await runs.end(one)
+        trouble = await asyncio.to_thread(runs.trouble, one)
+        await asyncio.to_thread(runs.forget, owner)
+        if not isinstance(ended, RunResult):
+            return _failed(trouble or "its runner was killed")
+        if ended.succeeded:
+            return CheckResult(passed=True)
+        said = command.readable(ended.err) or command.readable(ended.out)
+        how = task_process.spoken(ended, limits)
+        return _failed(f"{how}: {said[-MAX_SAID:]}".removesuffix(": "))
+
+    def _opened(self) -> TaskRuns:
+        """Return the folder of the runs, without what earlier processes left."""
+        if self._runs is None:
+            self._runs = TaskRuns(self._state)
+            self._runs.sweep(())
+        return self._runs
+
+    async def _ask(self, check: RolloutCheck, seconds: float) -> CheckResult:
+        """Ask a URL; a status of 200 to 299 has passed."""
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await _get(check.url)
+        except TimeoutError:
+            return _failed(f"no answer within {seconds:.3g} s")
+        except (OSError, ValueError, RequestFailed) as error:
+            return _failed(str(error) or type(error).__name__)
+        if 200 <= reply.status < 300:
+            return CheckResult(passed=True)
+        said = command.readable(reply.body[: 4 * MAX_SAID])[:MAX_SAID]
+        return _failed(f"the answer is {reply.status}: {said}".removesuffix(": "))
+
+
+async def _get(url: str) -> Reply:
+    """Return the answer of a URL; no redirect is followed."""
+    parts = urllib.parse.urlsplit(url)
+    is_tls = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if is_tls else 80)
+    tls = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES)
+    try:
+        exchange = HttpExchange(EndpointAddress(host, port), MAX_BODY)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        writer.write(exchange.write(b"GET", target, [(b"Connection", b"close")], None))
+        while True:
+            reply = exchange.receive(await reader.read(READ_BYTES))
+            if reply is not None:
+                return reply
+    finally:
+        writer.transport.abort()
+
+
+def _failed(message: str) -> CheckResult:
+    return CheckResult(passed=False, message=message)

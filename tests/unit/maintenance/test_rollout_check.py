@@ -1,0 +1,281 @@
+"""The check of a rollout, and the approval that it requires."""
+
+from typing import Any
+
+import msgspec
+
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import rollout as deciding
+from forewarn.maintenance import rollout_check
+from forewarn.maintenance.rollout import (
+    Check,
+    Done,
+    Obstacle,
+    RolloutOrderKind,
+    Stop,
+    UnitNews,
+    Wait,
+)
+from forewarn.maintenance.rollout_check import CheckResult
+from forewarn.maintenance.rollout_model import (
+    CONFIRM,
+    Rollout,
+    RolloutState,
+    RolloutUnit,
+)
+from forewarn.maintenance.time_windows import Span
+from forewarn.vocabulary import EventType, TargetKind
+from rollout_world import (
+    ALWAYS,
+    FAILED,
+    HOUR,
+    MARGIN,
+    OPENS,
+    RUNNING,
+    WAITING,
+    World,
+    rollout,
+    windowed,
+)
+
+# The check.
+
+
+def checked(*names: str, **policy: Any) -> World:
+    policy = {"check": "smoke", "check_tries": 3, "check_within_seconds": 300} | policy
+    return World(rollout(*names, **policy))
+
+
+PASSED, BAD = CheckResult(passed=True), CheckResult(passed=False, message="exit status 1")
+
+
+def test_after_a_unit_the_check_has_to_pass_before_the_next_goes() -> None:
+    world = checked("h0", "h1")
+    assert world.asked() == ["h0"]
+    world.ends("h0")
+    run = world.begins_check()
+    assert (run.name, run.rollout, run.number, run.wave, run.seconds) == ("smoke", 1, 1, 1, 100)
+    assert world.waits() is Obstacle.CHECK
+    assert world.rollout.reason
+    world.check_ends(run, PASSED)
+    assert world.asked() == ["h1"]
+
+
+def test_the_check_of_the_last_unit_has_to_pass_before_the_rollout_is_done() -> None:
+    world = checked("h0")
+    world.asked()
+    world.ends("h0")
+    run = world.begins_check()
+    world.check_ends(run, PASSED)
+    assert isinstance(world.step(), Done)
+
+
+def test_nothing_is_checked_before_the_first_unit_and_without_a_check() -> None:
+    assert checked("h0").asked() == ["h0"]
+    world = World(rollout("h0", "h1"))
+    world.asked()
+    world.ends("h0")
+    assert world.asked() == ["h1"]
+
+
+def test_a_failed_check_is_tried_again_and_halts_the_rollout_when_it_failed_too_often() -> None:
+    world = checked("h0", "h1", "h2", at_once="2")
+    world.asked()
+    world.ends("h0")
+    for failed in (1, 2):
+        world.check_ends(world.begins_check(), BAD)
+        step = world.step()
+        assert isinstance(step, Wait)
+        assert step.obstacle is Obstacle.CHECK
+        assert step.until == NOW + failed * 100 * SECOND
+        assert "exit status 1" in step.why
+        world.now = step.until
+    world.check_ends(world.begins_check(), BAD)
+    step = world.step()
+    assert isinstance(step, Stop)
+    assert "smoke" in step.reason
+    assert "exit status 1" in step.reason
+    assert world.rollout.state is RolloutState.HALTED
+    assert deciding.to_recall(world.rollout) == [2]
+
+
+def test_a_check_that_passes_at_last_has_all_its_tries_the_next_time() -> None:
+    world = checked("h0", "h1", check_tries=2)
+    for name in ("h0", "h1"):
+        assert world.asked() == [name]
+        world.ends(name)
+        world.check_ends(world.begins_check(), BAD)
+        world.now += 150 * SECOND
+        world.check_ends(world.begins_check(), PASSED)
+        assert not isinstance(world.step(), Stop)
+
+
+def test_a_slow_try_that_fails_is_followed_by_the_next_at_once() -> None:
+    world = checked("h0", "h1")
+    world.asked()
+    world.ends("h0")
+    run = world.begins_check()
+    world.now += 101 * SECOND
+    world.check_ends(run, BAD)
+    assert world.begins_check().number == run.number + 1
+
+
+def test_a_unit_that_ends_while_the_check_runs_is_checked_too() -> None:
+    world = checked(at_once="2")
+    world.asked()
+    world.ends("h0")
+    first = world.begins_check()
+    world.ends("h1")
+    assert world.waits() is Obstacle.CHECK
+    world.check_ends(first, PASSED)
+    second = world.begins_check()
+    assert second.number == first.number + 1
+    world.check_ends(second, PASSED)
+    assert world.asked() == ["h2", "h3"]
+
+
+def test_a_unit_whose_window_closed_is_checked_too() -> None:
+    world = checked("h0", "h1")
+    world.asked()
+    world.ends("h0", WAITING)
+    assert isinstance(world.step(), Check)
+
+
+def test_a_check_whose_runner_was_lost_runs_again_and_that_is_no_failed_try() -> None:
+    world = checked("h0", "h1", check_tries=1)
+    world.asked()
+    world.ends("h0")
+    lost = world.begins_check()
+    world.now += 300 * SECOND + MARGIN - SECOND
+    assert world.waits() is Obstacle.CHECK
+    world.now += SECOND
+    again = world.begins_check()
+    world.check_ends(lost, BAD)  # it comes too late
+    assert world.waits() is Obstacle.CHECK
+    world.rollout = rollout_check.released(world.rollout)
+    third = world.begins_check()
+    world.check_ends(again, BAD)
+    world.check_ends(third, PASSED)
+    world.check_ends(third, BAD)
+    assert world.asked() == ["h1"]
+
+
+def test_a_resumed_rollout_runs_its_check_again() -> None:
+    world = checked("h0", "h1", check_tries=1)
+    world.asked()
+    world.ends("h0")
+    world.check_ends(world.begins_check(), BAD)
+    assert isinstance(world.step(), Stop)
+    assert world.waits() is Obstacle.OPERATOR
+    world.order(RolloutOrderKind.RESUME)
+    world.now += 300 * SECOND
+    world.check_ends(world.begins_check(), PASSED)
+    assert world.asked() == ["h1"]
+
+
+def test_no_check_begins_while_an_operator_has_paused_the_rollout() -> None:
+    world = checked("h0", "h1")
+    world.asked()
+    world.order(RolloutOrderKind.PAUSE)
+    world.ends("h0")
+    assert world.waits() is Obstacle.OPERATOR
+    world.order(RolloutOrderKind.RESUME)
+    assert isinstance(world.step(), Check)
+
+
+def test_a_failed_unit_counts_before_its_check() -> None:
+    world = checked("h0", "h1")
+    world.asked()
+    world.ends("h0", FAILED)
+    assert isinstance(world.step(), Stop)
+    world.order(RolloutOrderKind.RESUME)
+    assert isinstance(world.step(), Check)
+
+
+def test_a_pause_between_waves_begins_when_the_check_has_passed_and_ends_with_another() -> None:
+    world = checked("h0", "h1", "h2", waves={"h1": 1, "h2": 1}, pause_seconds=600)
+    world.asked()
+    world.ends("h0")
+    world.check_ends(world.begins_check(), PASSED)
+    assert world.waits() is Obstacle.PAUSE
+    world.now += 600 * SECOND
+    world.check_ends(world.begins_check(), PASSED)
+    assert world.asked() == ["h1"]
+    world.ends("h1")
+    world.now += SECOND
+    world.check_ends(world.begins_check(), PASSED)
+    assert world.asked() == ["h2"]
+
+
+def test_a_wave_that_an_operator_confirms_is_not_checked_again() -> None:
+    for pause in (CONFIRM, 600):
+        world = checked("h0", "h1", waves={"h1": 1}, pause_seconds=pause)
+        world.asked()
+        world.ends("h0")
+        world.check_ends(world.begins_check(), PASSED)
+        world.waits()
+        world.now += SECOND
+        world.order(RolloutOrderKind.RESUME)
+        assert world.asked() == ["h1"]
+
+
+# Approval.
+
+
+def test_until_a_time_units_start_only_with_approval() -> None:
+    until = NOW + 48 * HOUR
+    world = World(rollout("h0", approval_until=until))
+    assert world.asked() == ["h0"]
+    unit = world.unit("h0")
+    takes = world.footprint(unit)
+    asked = deciding.request(world.rollout, unit, takes, ALWAYS, NOW)
+    assert asked.not_before is not None
+    assert until <= asked.not_before <= until + 2 * SECOND
+    later = deciding.request(world.rollout, unit, takes, ALWAYS, until)
+    assert later.not_before is not None
+    assert later.not_before >= until + 15 * MINUTE
+
+
+def test_a_window_that_closes_before_approval_is_optional_is_left_out() -> None:
+    world = windowed(approval_until=OPENS + 2 * HOUR)
+    step = world.step()
+    assert isinstance(step, Wait)
+    assert step.until is not None
+    assert step.until.date() == (OPENS + 24 * HOUR).date()
+    world = windowed(approval_until=OPENS + HOUR / 2)
+    world.now = OPENS - 15 * MINUTE
+    assert world.asked() == ["h0"]
+    window = Span(OPENS, OPENS + HOUR)
+    unit = world.unit("h0")
+    asked = deciding.request(world.rollout, unit, world.footprint(unit), window, world.now)
+    assert asked.not_before is not None
+    assert asked.opens_at == OPENS
+    assert OPENS + HOUR / 2 <= asked.not_before < OPENS + HOUR
+
+
+def test_drains_do_not_wait_for_approval() -> None:
+    world = windowed(approval_until=OPENS + 48 * HOUR)
+    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.rollout.units)
+    world.rollout = msgspec.structs.replace(world.rollout, units=units)
+    world.now = OPENS
+    assert world.asked() == ["h0"]
+
+
+def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    unit = RolloutUnit(name="web-0", kind=TargetKind.MACHINES, state=RUNNING, maintenance=1)
+    of = msgspec.structs.replace(rollout(check="smoke"), units=(unit,))
+
+    def due(of: Rollout) -> bool:
+        operations = {1: list(bench.snapshot.operations.values())}
+        maintenances = bench.snapshot.maintenances
+        news = UnitNews(maintenances=maintenances, operations=operations, drains={})
+        return deciding.follow(of, news, bench.now).check.due
+
+    assert not due(of)
+    bench.let_pass(15 * MINUTE)
+    bench.finish("1.1")
+    assert due(of)
+    without = msgspec.structs.replace(rollout(), units=(unit,))
+    assert not due(without)
