@@ -83,6 +83,11 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
             return told
         return routes.refuse(page, request, told)
 
+    def begin(request: Request[Any, Any, Any]) -> None:
+        if page is not None:
+            page.begin(request)
+        requests.judge_query(request)
+
     roles.check(ROUTES)
     roles.check(OF_PAGE, roles.OF_PAGE)
     return Litestar(
@@ -93,7 +98,7 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
             "caller": Provide(the_caller, sync_to_thread=False),
         },
         guards=[roles.judge],
-        before_request=requests.judge_query,
+        before_request=begin,
         exception_handlers={Exception: answer},
         request_max_body_size=requests.MAX_BODY,
         logging_config=None,

@@ -35,8 +35,8 @@ class Live:
         self._announced = self.state
         self._streams = 0
         self._told = asyncio.Event()
-        self._later: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._soon: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     @property
     def state(self) -> str:
@@ -47,8 +47,8 @@ class Live:
         """Tell the pages soon."""
         del changes
         self._count += 1
-        if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(JOIN_SECONDS, self._tell)
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().create_task(self._tell_soon())
 
     def stream(self, since: str) -> AsyncIterator[bytes]:
         """Return what a page reads that shows the state `since`.
@@ -62,26 +62,28 @@ class Live:
 
     def close(self) -> None:
         """End every stream."""
-        self._closed = True
+        self._closing.set()
         self._tell()
 
     async def _lines(self, shown: str) -> AsyncIterator[bytes]:
         self._streams += 1
         try:
             yield b": open\n\n"
-            while not self._closed:
+            while not self._closing.is_set():
                 if shown == self._announced:
                     await self._real.wait(TICK_SECONDS, self._told)
                 shown = self._announced
-                if not self._closed:
+                if not self._closing.is_set():
                     yield f"event: changed\ndata: {formats.millis(self._clock.now())}\n\n".encode()
         finally:
             self._streams -= 1
 
+    async def _tell_soon(self) -> None:
+        await self._real.wait(JOIN_SECONDS, self._closing)
+        self._soon = None
+        self._tell()
+
     def _tell(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
         self._announced = self.state
         self._told.set()
         self._told = asyncio.Event()

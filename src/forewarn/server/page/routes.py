@@ -37,6 +37,9 @@ MAX_SEARCH: Final = 256
 MAX_KEY: Final = 512
 """The most characters of a link's key: ours have 46."""
 
+STATE: Final = "forewarn.state"
+"""The key in a request's ASGI scope of what had changed when it came (`live.Live.state`)."""
+
 Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
 Key = Annotated[str, QueryParameter(max_length=MAX_KEY)]
 Shown = Annotated[Range, QueryParameter(name="range")]
@@ -53,6 +56,10 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     door: auth.Door
     facts: Facts
     now: SharedNow
+
+    def begin(self, request: "Request[Any, Any, Any]") -> None:
+        """Note which changes this request's answer is sure to have."""
+        cast("dict[str, Any]", request.scope)[STATE] = self.live.state
 
     async def show(
         self,
@@ -78,7 +85,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
             "scale": self.backend.scale,
-            "state": self.live.state,
+            "state": cast("dict[str, Any]", request.scope)[STATE],
         }
         return await self.renderer.page(template, lambda: {**shown, **make()}, status)
 

@@ -75,7 +75,8 @@
     if (shown) htmx.ajax("GET", shown, { target: "#panel", swap: "innerMorph" });
   });
   document.addEventListener("htmx:after:swap", (event) => {
-    if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
+    if (event.detail.ctx?.target?.id === "panel" && !shown) close(); // Esc came before the answer
+    else if (event.detail.ctx?.target?.id === "panel" && panel().childElementCount) {
       const was = panel().hidden;
       panel().hidden = false;
       if (was) panel().querySelector("h2")?.focus();

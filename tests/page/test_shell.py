@@ -1,0 +1,213 @@
+"""What is around every page: its policy, keys, themes, sizes, and the live stream."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Response, expect
+
+from forewarn.server.operator import roles
+from forewarn.store import sqlite
+from forewarn.vocabulary import AccessRole
+from page.site import NARROW, Site
+from ports import free_port
+from server.running import Client, Running, request_reboot, settings_in
+
+
+def has_focus(window: Page) -> str:
+    return str(window.evaluate("document.activeElement.id || document.activeElement.textContent"))
+
+
+def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(site: Site) -> None:
+    window = site.window()
+    for path in ("/", "/login"):
+        answer = window.goto(site.url + path)
+        assert answer is not None
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+    broken = """() => {
+        const script = document.createElement("script");
+        script.textContent = "document.title = 'run'";
+        document.body.append(script);
+        return document.title;
+    }"""
+    with site.complaints() as complaints:
+        assert window.evaluate(broken) != "run"
+        expect(window.locator("body script")).to_have_count(1)
+    assert any("Content Security Policy" in each for each in complaints)
+
+
+def test_what_a_page_loads_is_kept_by_the_browser_and_changes_its_address(site: Site) -> None:
+    window = site.context().new_page()
+    files: list[Response] = []
+
+    def note(answer: Response) -> None:
+        files.append(answer)
+
+    window.on("response", note)
+    window.goto(site.link())
+    window.wait_for_url(f"{site.url}/")
+    loaded = [each for each in files if "/page/static/" in each.url]
+    assert len(loaded) >= 5
+    assert all("immutable" in each.headers["cache-control"] for each in loaded)
+    refused = Client(site.url).ask("GET", "/page/static/forewarn-0000000000000000.css")
+    assert refused.status == 404
+
+
+def test_a_slash_leads_to_the_search_and_is_a_letter_within_it(site: Site) -> None:
+    window = site.window()
+    window.keyboard.press("/")
+    search = window.locator("#search")
+    expect(search).to_be_focused()
+    expect(search).to_have_value("")
+    window.keyboard.type("a/b")
+    expect(search).to_have_value("a/b")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path"),
+    [("1.1", "/operations/1.1"), ("12", "/maintenance/12"), ("WEB-0", "/machines/WEB-0")],
+)
+def test_the_search_leads_to_what_has_the_name(site: Site, wanted: str, path: str) -> None:
+    answer = site.root.ask("GET", f"/search?q={wanted}")
+    assert (answer.status, answer.headers["Location"]) == (303, path)
+
+
+def test_the_search_for_anything_else_is_a_list_of_machines(site: Site) -> None:
+    answer = site.root.ask("GET", "/search?q=we%26b")
+    assert (answer.status, answer.headers["Location"]) == (303, "/machines?q=we%26b")
+
+
+def test_the_first_key_skips_what_every_page_repeats(site: Site) -> None:
+    window = site.window()
+    window.keyboard.press("Tab")
+    assert has_focus(window) == "Skip to the content"
+    window.keyboard.press("Enter")
+    assert has_focus(window) == "main"
+    order = []
+    window.goto(site.url)
+    for _ in range(8):
+        window.keyboard.press("Tab")
+        order.append(has_focus(window).strip())
+    pages = ["Now", "Machines", "Maintenance", "Rollouts", "History"]
+    assert order == ["Skip to the content", "Forewarn", *pages, "search"]
+
+
+def test_the_theme_is_the_systems_until_somebody_chooses(site: Site) -> None:
+    window = site.window(theme="dark")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = window.evaluate(colour)
+    window.get_by_role("button", name="Light or dark").click()
+    light = window.evaluate(colour)
+    assert dark != light
+    window.reload()
+    assert window.evaluate(colour) == light
+
+
+def test_a_telephone_shows_all_of_it_without_scrolling_sideways(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window(size=NARROW)
+    for path in ("/", "/operations/1.1"):
+        window.goto(site.url + path)
+        assert window.evaluate("document.documentElement.scrollWidth") == NARROW[0]
+
+
+def test_the_clock_is_the_services(site: Site) -> None:
+    window = site.window()
+    shown = window.locator("#clock")
+    first = shown.text_content()
+    expect(shown).not_to_have_text(first or "")
+
+
+def test_what_changes_shows_without_a_reload_and_leaves_the_rest_as_it_was(site: Site) -> None:
+    window = site.window(size=(1440, 300))
+    window.evaluate("window.before = true")
+    window.mouse.wheel(0, 200)
+    window.wait_for_function("scrollY > 100")
+    window.locator("#search").focus()
+    window.keyboard.type("web")
+    scrolled = window.evaluate("scrollY")
+    request_reboot(site.root)
+    expect(window.locator("main")).to_contain_text("1.1")
+    assert window.evaluate("window.before")
+    assert window.evaluate("scrollY") == scrolled
+    expect(window.locator("#search")).to_be_focused()
+    expect(window.locator("#search")).to_have_value("web")
+
+
+def test_an_open_panel_stays_open_and_follows_too(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    window.locator("main [data-opens='/operations/1.1']").first.click()
+    panel = window.locator("#panel")
+    expect(panel.get_by_role("button", name="Approve")).to_be_visible()
+    panel.locator("select").select_option("240")
+    site.root.ask("POST", "/v1/holds", {"kind": "everything"})
+    expect(panel.locator(".state")).to_contain_text("held")
+    expect(panel.locator("select")).to_have_value("240")
+    site.root.ask("POST", "/v1/approvals", {"references": ["1.1"]})
+    expect(panel.locator(".approved")).to_be_visible()
+    expect(panel.get_by_role("button", name="Approve")).to_have_count(0)
+
+
+def test_two_windows_show_what_one_of_them_does(site: Site) -> None:
+    request_reboot(site.root)
+    one, other = site.window(), site.window(AccessRole.VIEWER)
+    for window in (one, other):
+        window.goto(f"{site.url}/operations/1.1")
+    one.on("dialog", lambda dialog: dialog.accept())
+    one.get_by_role("button", name="Cancel").click()
+    for window in (one, other):
+        expect(window.locator(".state b")).to_have_text("Canceled")
+
+
+def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, browser: Browser) -> None:
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
+    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        site = Site(running, browser)
+        window = site.window()
+        window.evaluate("window.before = true")
+    live = window.locator("#live")
+    expect(live).to_have_attribute("data-state", "cut off")
+    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        request_reboot(running.client())
+        expect(live).to_have_attribute("data-state", "live")
+        expect(window.locator("main")).to_contain_text("1.1")
+        assert window.evaluate("window.before")
+        window.context.close()
+
+
+def test_a_page_whose_session_ended_leads_to_the_log_in(site: Site) -> None:
+    window = site.window(AccessRole.OPERATOR)
+    with site.complaints():
+        assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
+        request_reboot(site.root)
+        window.wait_for_url(f"{site.url}/login")
+
+
+def test_without_its_setting_there_is_no_page(tmp_path: Path) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0", page=False)
+    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        refused = running.client().ask("POST", "/v1/logins", {})
+        assert (refused.status, refused.error["code"]) == (409, "conflict")
+        assert Client(running.opened.operators[1]).ask("GET", "/login").status == 401
+        assert running.client().ask("GET", "/login").status == 404
+
+
+@pytest.mark.parametrize("route", [each for each, needed in roles.OF_PAGE.items() if needed])
+def test_each_address_lets_in_its_role_and_those_above_it_alone(site: Site, route: str) -> None:
+    method, path = route.split()
+    needed = roles.OF_PAGE[route]
+    assert needed is not None
+    for field in ("{name}", "{number}", "{reference}", "{verb}"):
+        path = path.replace(field, "1")
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": site.url}
+    for role in AccessRole:
+        made = site.root.ask("POST", "/v1/tokens", {"name": f"{role}", "role": role})
+        if path == "/page/stream" and role.allows(needed):
+            continue  # it has no end
+        answer = Client(site.url, made.json["token"]).ask(
+            method, path, b"" if method == "POST" else None, headers
+        )
+        assert (answer.status == 403) is not role.allows(needed), (role, answer.body)
