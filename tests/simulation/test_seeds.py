@@ -39,8 +39,9 @@ from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
 
-SEEDS = (*range(1, 25), 32)
-"""Of these, 32 removes a scope that had events and adds it again, as one seed in thirty does."""
+SEEDS = (1, 2, 32, *range(3, 25))
+"""Of these, 32 removes a scope that had events and adds it again, as one seed in thirty does. It is
+early: where a rule is broken, one seed after the other is played until it shows."""
 
 STEPS = 1200
 
