@@ -1,4 +1,4 @@
-"""Each test of the shells runs on both."""
+"""Each test of the shells runs on both; `cloud` is a real endpoint for them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,6 +6,20 @@ from typing import Any
 import pytest
 
 from client import shells
+from forewarn.testing import Emulator
+
+FLEET = """
+[[availability_set]]
+name = "web"
+machines = [{ name = "web-0", update_domain = 0 }, { name = "web-1", update_domain = 0 }]
+"""
+
+
+@pytest.fixture
+def cloud(forewarn_emulator: Emulator) -> Emulator:
+    """A real endpoint, which takes whoever asks for web-0, beside web-1 in one scope."""
+    forewarn_emulator.fleet(FLEET)
+    return forewarn_emulator
 
 
 @pytest.fixture(params=list(shells.SHELLS))

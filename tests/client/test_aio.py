@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,6 +17,7 @@ from client.world import listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Change
+from forewarn.testing import Emulator
 
 Doing = Callable[[AsyncClient], Coroutine[Any, Any, Any]]
 
@@ -85,21 +85,18 @@ def test_a_connection_that_is_being_made_is_cancelled_too() -> None:
         asyncio.run(run(server), debug=True)
 
 
-def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards() -> None:
-    changed = threading.Event()
-
-    async def run(url: str) -> None:
-        async with AsyncClient(url, name="web-0", pace=QUICK) as client:
+def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(cloud: Emulator) -> None:
+    async def run() -> None:
+        async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
             watch = client.watch()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await anext(watch)
-            changed.set()
+            cloud.schedule("Reboot", "web-0")
             change = await asyncio.wait_for(anext(watch), scripted.WAIT_SECONDS)
             assert change.appeared
 
-    with serving(lambda *_: message(200, document(*[listed()] * changed.is_set()))) as server:
-        asyncio.run(run(server.url), debug=True)
+    asyncio.run(run(), debug=True)
 
 
 def test_closing_ends_every_watch_at_once() -> None:

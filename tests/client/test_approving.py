@@ -7,42 +7,27 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from client.scripted import Asked, Scripted, Talk, document, message, serving
+from client.scripted import Asked, document, message, serving
 from client.shells import Shell
 from client.world import EVENT_ID, listed
 from forewarn.client.errors import BadAnswer, Misuse, Refused
+from forewarn.testing import Emulator
 
 Connect = Callable[..., Shell]
 
 
-def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect) -> None:
-    posts: list[bytes] = []
-
-    def script(talk: Talk) -> None:
-        while (asked := talk.request()) is not None:
-            if asked.method == "GET":
-                talk.answer(200, document(listed()))
-                continue
-            posts.append(asked.body)
-            match len(posts):
-                case 1:
-                    return
-                case 2:
-                    talk.reset()
-                    return
-                case 3:
-                    talk.answer(503)
-                case 4:
-                    talk.answer(429)
-                case 5:
-                    talk.answer(404)
-                case _:
-                    talk.answer(200)
-
-    with Scripted(script) as server:
-        connect(server.url, name="web-0").approve(EVENT_ID.lower())
-    assert len(posts) == 6
-    assert len(set(posts)) == 1
+def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:
+    event = cloud.schedule("Reboot", "web-0")
+    for kind in ("cut", "lost-answer"):
+        cloud.faults(kind, concerns="approvals")
+    for status in (503, 429, 404):
+        cloud.faults("status", concerns="approvals", status=status)
+    connect(cloud.endpoint, name="web-0").approve(event.event_id.lower())
+    posts = [each for each in cloud.requests if each.method == "POST"]
+    met = ["cut", "lost-answer", "status", "status", "status", ""]
+    assert [each.fault for each in posts] == met
+    assert len({each.body for each in posts}) == 1
+    assert event.approved_by == "web-0"
 
 
 def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
@@ -60,18 +45,15 @@ def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
     assert next(posts) == 2
 
 
-def test_one_document_without_the_event_does_not_end_its_approval(connect: Connect) -> None:
-    asked: list[str] = []
-
-    def answers(request: Asked, _: int) -> bytes:
-        asked.append(request.method)
-        if request.method == "POST":
-            return message(503 if asked.count("POST") == 1 else 200)
-        return message(200, document(*[listed()] * (asked.count("GET") != 2)))
-
-    with serving(answers) as server:
-        connect(server.url, name="web-0").approve(EVENT_ID)
-    assert asked == ["GET", "POST", "GET", "GET", "POST"]
+def test_one_document_without_the_event_does_not_end_its_approval(
+    connect: Connect, cloud: Emulator
+) -> None:
+    event = cloud.schedule("Reboot", "web-0")
+    cloud.faults("status", concerns="approvals", status=503)
+    cloud.faults("vanished", after=1)
+    connect(cloud.endpoint, name="web-0").approve(event.event_id)
+    assert [each.method for each in cloud.requests] == ["GET", "POST", "GET", "GET", "POST"]
+    assert event.approved_by == "web-0"
 
 
 @pytest.mark.parametrize(
@@ -107,15 +89,13 @@ def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connec
     assert posts == [[EVENT_ID, "b"], [EVENT_ID]]
 
 
-def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect) -> None:
-    def answers(asked: Asked, _: int) -> bytes:
-        return message(200, document(listed())) if asked.method == "GET" else message(500)
-
-    with serving(answers) as server:
-        began = time.monotonic()
-        with pytest.raises(BadAnswer, match="500"):
-            connect(server.url, name="web-0").approve(EVENT_ID, within_seconds=0.3)
-        assert time.monotonic() - began < 10
+def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect, cloud: Emulator) -> None:
+    event = cloud.schedule("Reboot", "web-0")
+    cloud.faults("status", concerns="approvals", status=500, times=10_000)
+    began = time.monotonic()
+    with pytest.raises(BadAnswer, match="500"):
+        connect(cloud.endpoint, name="web-0").approve(event.event_id, within_seconds=0.3)
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("status", [400, 403])

@@ -1,4 +1,4 @@
-"""What both shells do, against servers on real sockets."""
+"""What both shells do, on real sockets: against the emulator, and servers that say anything."""
 
 import gc
 import itertools
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from client.shells import QUICK, Shell
 from client.world import EVENT_ID, listed
 from forewarn.client import transport
 from forewarn.client.errors import BadAnswer, Misuse, Refused, Unreachable
+from forewarn.testing import Emulator
 
 Connect = Callable[..., Shell]
 STARTED = listed(EventStatus="Started")
@@ -31,6 +31,11 @@ def knowing(answers: Callable[[Asked, int], bytes]) -> Scripted:
     return serving(
         lambda asked, _: NAMED if "/compute/" in asked.target else answers(asked, next(numbers))
     )
+
+
+def connections(cloud: Emulator) -> int:
+    """How many clients are connected."""
+    return cloud.read(lambda service: len(service.wire.open))
 
 
 class Silent(Scripted):
@@ -46,34 +51,29 @@ class Silent(Scripted):
         talk.request()
 
 
-def test_a_document_is_read_with_whom_its_events_concern(connect: Connect) -> None:
-    ours, theirs = listed(), listed("B", Resources=["web-1"])
-    with knowing(lambda *_: message(200, document(ours, theirs))) as server:
-        client = connect(server.url)
-        assert [event.concerns_me for event in client.document().events] == [True, False]
-        assert [event.event_id for event in client.events(mine=True)] == [EVENT_ID]
-        assert len(client.events()) == 2
-        assert server.connections == 1
+def test_a_document_is_read_with_whom_its_events_concern(connect: Connect, cloud: Emulator) -> None:
+    ours = cloud.schedule("Reboot", "web-0")
+    cloud.schedule("Reboot", "web-1")
+    client = connect(cloud.endpoint)
+    assert [event.concerns_me for event in client.document().events] == [True, False]
+    assert [event.event_id for event in client.events(mine=True)] == [ours.event_id]
+    assert len(client.events()) == 2
+    assert connections(cloud) == 1
 
 
-def test_every_request_says_who_asks_and_for_whom(connect: Connect) -> None:
-    asked: list[Asked] = []
-
-    def answers(request: Asked, _: int) -> bytes:
-        asked.append(request)
-        return message(200, document(listed()) if request.method == "GET" else b"")
-
-    with serving(answers) as server:
-        client = connect(server.url + "/vm/web-0/", name="web-0")
-        client.document()
-        client.approve(EVENT_ID)
-    get, post = asked
+def test_every_request_says_who_asks_and_for_whom(connect: Connect, cloud: Emulator) -> None:
+    event = cloud.schedule("Reboot", "web-0")
+    client = connect(cloud.endpoint + "/vm/web-0/", name="web-0")
+    client.document()
+    client.approve(event.event_id)
+    get, post = cloud.requests
+    headers = dict(get.headers)
     assert get.target == "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
-    assert get.headers["host"] == f"127.0.0.1:{server.port}"
-    assert get.headers["metadata"] == post.headers["metadata"] == "true"
-    assert get.headers["user-agent"].startswith("Forewarn/")
+    assert headers["Host"] == cloud.endpoint.removeprefix("http://")
+    assert headers["Metadata"] == dict(post.headers)["Metadata"] == "true"
+    assert headers["User-Agent"].startswith("Forewarn/")
     assert post.target == get.target
-    assert msgspec.json.decode(post.body) == {"StartRequests": [{"EventId": EVENT_ID}]}
+    assert msgspec.json.decode(post.body) == {"StartRequests": [{"EventId": event.event_id}]}
 
 
 @pytest.mark.parametrize(
@@ -123,29 +123,20 @@ def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect)
     assert [each.headers.get("forewarn-agent") for each in asked] == [None, "back", "back"]
 
 
-def test_a_watch_tells_what_happens_and_approves_on_the_way(connect: Connect) -> None:
-    approved = threading.Event()
-    gone = threading.Event()
-
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.method == "POST":
-            approved.set()
-            return message(200)
-        if gone.is_set():
-            return message(200, document())
-        return message(200, document(STARTED if approved.is_set() else listed()))
-
-    with knowing(answers) as server:
-        client = connect(server.url)
-        watch = client.watch()
-        change = next(watch)
-        assert change.appeared
-        assert change.event.concerns_me
-        client.approve(change.event)
-        assert next(watch).started
-        gone.set()
-        assert next(watch).gone
-        assert server.connections == 2  # the watch's own, and one for the rest
+def test_a_watch_tells_what_happens_and_approves_on_the_way(
+    connect: Connect, cloud: Emulator
+) -> None:
+    cloud.schedule("Reboot", "web-0")
+    client = connect(cloud.endpoint)
+    watch = client.watch()
+    change = next(watch)
+    assert change.appeared
+    assert change.event.concerns_me
+    client.approve(change.event)
+    assert next(watch).started
+    cloud.finish()
+    assert next(watch).gone
+    assert connections(cloud) == 2  # the watch's own, and one for the rest
 
 
 def test_documents_are_given_whole_each_time_that_their_events_change(connect: Connect) -> None:
@@ -160,38 +151,27 @@ def test_documents_are_given_whole_each_time_that_their_events_change(connect: C
     assert shown == [[], [EVENT_ID], ["B"]]
 
 
-def test_a_watch_goes_on_in_another_client(connect: Connect, tmp_path: Path) -> None:
-    now = [listed()]
-    with knowing(lambda *_: message(200, document(*now))) as server:
-        watch = connect(server.url).watch()
-        assert next(watch).appeared
-        (tmp_path / "since").write_text(watch.since)
-        now.clear()
-        again = connect(server.url).watch(since=(tmp_path / "since").read_text())
-        assert next(again).gone
+def test_a_watch_goes_on_in_another_client(connect: Connect, cloud: Emulator) -> None:
+    cloud.schedule("Reboot", "web-0")
+    watch = connect(cloud.endpoint).watch()
+    assert next(watch).appeared
+    cloud.cancel()
+    again = connect(cloud.endpoint).watch(since=watch.since)
+    assert next(again).gone
 
 
-def test_a_waiting_server_is_waited_for(connect: Connect) -> None:
-    changed = threading.Event()
-    waited: list[str] = []
+def test_a_waiting_server_is_waited_for(connect: Connect, cloud: Emulator) -> None:
+    def waits() -> list[dict[str, str]]:
+        asked = [dict(each.headers) for each in cloud.requests]
+        return [headers for headers in asked if "If-None-Match" in headers]
 
-    def answers(asked: Asked, _: int) -> bytes:
-        if asked.headers.get("if-none-match") == "1":
-            waited.append(asked.headers["prefer"])
-            changed.wait(scripted.WAIT_SECONDS)
-            return message(200, document(listed(), incarnation=2), Preference_Applied="wait=1")
-        return message(200, document(incarnation=1))
-
-    with serving(answers) as server:
-        watch = connect(server.url, name="web-0").watch()
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(next, watch)
-            deadline = time.monotonic() + scripted.WAIT_SECONDS
-            while not waited and time.monotonic() < deadline:
-                pass
-            changed.set()
-            assert told.result(scripted.WAIT_SECONDS).appeared
-    assert waited == ["wait=1"]
+    watch = connect(cloud.endpoint, name="web-0").watch()
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(next, watch)
+        cloud.until(waits)
+        cloud.schedule("Reboot", "web-0")
+        assert told.result(scripted.WAIT_SECONDS).appeared
+    assert (waits()[0]["If-None-Match"], waits()[0]["Prefer"]) == ("0", "wait=1")
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_replaced_in_silence(
@@ -430,11 +410,12 @@ def test_answers_of_every_form_are_read(connect: Connect, answer: bytes) -> None
         assert client.events() == ()
 
 
-def test_no_proxy_is_asked(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_asked(
+    connect: Connect, cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    with serving(lambda *_: message(200, document())) as server:
-        assert connect(server.url, name="web-0").events() == ()
+    assert connect(cloud.endpoint, name="web-0").events() == ()
 
 
 def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
@@ -535,28 +516,26 @@ def test_an_address_that_is_none_is_the_callers_mistake(connect: Connect, endpoi
         connect(endpoint)
 
 
-def test_what_the_callers_own_function_raises_ends_the_watch(connect: Connect) -> None:
+def test_what_the_callers_own_function_raises_ends_the_watch(
+    connect: Connect, cloud: Emulator
+) -> None:
     def stop(_: object) -> None:
         raise KeyError("enough")
 
-    with serving(lambda *_: message(503)) as server:
-        watch = connect(server.url, name="web-0").watch(on_trouble=stop)
-        with pytest.raises(KeyError, match="enough"):
-            next(watch)
+    cloud.faults("status", status=503)
+    with pytest.raises(KeyError, match="enough"):
+        next(connect(cloud.endpoint, name="web-0").watch(on_trouble=stop))
 
 
 def test_a_reason_is_logged_once_and_its_end_too(
-    connect: Connect, caplog: pytest.LogCaptureFixture
+    connect: Connect, cloud: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    numbers = itertools.count(1)
-
-    def answers(*_: object) -> bytes:
-        return message(503) if next(numbers) < 6 else message(200, document(listed()))
-
-    with caplog.at_level(logging.INFO, "forewarn.client"), serving(answers) as server:
-        assert next(connect(server.url, name="web-0").watch()).appeared
+    cloud.schedule("Reboot", "web-0")
+    cloud.faults("status", status=503, times=5)
+    with caplog.at_level(logging.INFO, "forewarn.client"):
+        assert next(connect(cloud.endpoint, name="web-0").watch()).appeared
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in logged if level != "DEBUG"] == ["WARNING", "INFO"]
-    assert f"{server.url}: the server answered 503" in logged[0][1]
+    assert f"{cloud.endpoint}: the server answered 503" in logged[0][1]
     assert logged[0][1].endswith("(status-503)")
     assert "the endpoint answers again (over)" in logged[1][1]

@@ -26,6 +26,7 @@ from forewarn.client.event import Trouble
 from forewarn.client.responses import FailedAnswer
 from forewarn.client.session import Session
 from forewarn.client.sync import Client
+from forewarn.testing import Emulator
 
 LOOK = """
 import json, sys
@@ -33,7 +34,7 @@ import forewarn
 before = sorted(sys.modules)
 with forewarn.Client(sys.argv[1], name="web-0") as client:
     client.document()
-    client.approve("A")
+    client.approve(sys.argv[2])
     next(client.watch())
 print(json.dumps([before, sorted(sys.modules)]))
 """
@@ -42,11 +43,10 @@ HEAVY = {"asyncio", "sqlalchemy", "litestar", "structlog", "uvicorn", "httptools
 ROOMS = {"store", "server", "control", "maintenance", "connectors", "cli"}
 
 
-def test_a_process_with_a_client_loads_neither_asyncio_nor_the_service() -> None:
-    with serving(lambda asked, _: message(200, document(listed()) * (asked.method == "GET"))) as to:
-        looked = subprocess.run(
-            [sys.executable, "-c", LOOK, to.url], capture_output=True, text=True, check=True
-        )
+def test_a_process_with_a_client_loads_neither_asyncio_nor_the_service(cloud: Emulator) -> None:
+    event = cloud.schedule("Freeze", "web-0")
+    look = [sys.executable, "-c", LOOK, cloud.endpoint, event.event_id]
+    looked = subprocess.run(look, capture_output=True, text=True, check=True)
     before, after = json.loads(looked.stdout)
     assert not set(after) & HEAVY
     assert not set(after) & {f"forewarn.{room}" for room in ROOMS}
@@ -211,11 +211,13 @@ def test_nothing_is_left_open() -> None:
     assert open_files() == before
 
 
-def test_a_client_finds_its_endpoint_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(lambda *_: message(200, document(listed()))) as server:
-        monkeypatch.setenv("FOREWARN_ENDPOINT", server.url)
-        with Client(name="web-0") as client:
-            assert len(client.events()) == 1
+def test_a_client_finds_its_endpoint_by_itself(
+    cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.schedule("Reboot", "web-0")
+    monkeypatch.setenv("FOREWARN_ENDPOINT", cloud.environment["FOREWARN_ENDPOINT"])
+    with Client(name="web-0") as client:
+        assert len(client.events()) == 1
     monkeypatch.setenv("FOREWARN_ENDPOINT", "https://example.com")
     with pytest.raises(Misuse, match="FOREWARN_ENDPOINT"):
         Client()
