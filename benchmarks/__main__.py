@@ -15,6 +15,7 @@ import growth
 import hostile
 import machine
 import news
+import page
 import polling
 import relay
 import replicas
@@ -26,6 +27,7 @@ CASES: dict[str, ModuleType] = {
     "polling": polling,
     "news": news,
     "growth": growth,
+    "page": page,
     "hostile": hostile,
     "client": client,
     "agent": agent,

@@ -28,6 +28,7 @@ from simulation.writer import MemoryWriter
 BEGIN = datetime(2026, 3, 2, 1, 30, tzinfo=UTC)
 LENGTH = timedelta(hours=2, minutes=13, seconds=55)
 STEP = timedelta(seconds=5)
+HELD_FOR = timedelta(minutes=8)
 LEASE = timedelta(minutes=30)
 
 NOTICES = {
@@ -119,8 +120,9 @@ class Evening:
         self.patch_hosts()
         while self.clock.now() + STEP <= end:
             self.step()
-        self.clock.advance(end - self.clock.now())
-        self.ask(self.plane.hold, HoldKind.SCOPE, "search", reason="index is being built", by="bo")
+            if end - self.now == HELD_FOR:
+                why = "the index is being built"
+                self.ask(self.plane.hold, HoldKind.SCOPE, "search", reason=why, by="bo")
 
     @property
     def now(self) -> datetime:
