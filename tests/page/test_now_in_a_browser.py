@@ -74,7 +74,7 @@ def town(tmp_path: Path, browser: Browser, evening: Evening) -> Iterator[Site]:
 def pictured(window: Page, name: str) -> None:
     folder = os.environ.get("IMAGES")
     if folder:
-        window.screenshot(path=Path(folder) / f"page-{name}.png", full_page=True)
+        window.screenshot(path=Path(folder) / f"page-{name}.png")
 
 
 @pytest.mark.parametrize(
