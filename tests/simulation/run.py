@@ -39,13 +39,16 @@ def say(line: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Simulate the rules from seeds.")
-    parser.add_argument("--seeds", type=int, default=100, help="how many, from 1")
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--steps", type=int, default=3000, help="of each seed")
     parser.add_argument("--profile", action="store_true", help="say where the time goes")
     parser.add_argument("--counts", action="store_true", help="say how often each thing happened")
     wanted = parser.parse_args()
-    seeds = range(1, wanted.seeds + 1) if wanted.seed is None else [wanted.seed]
+    seeds = (
+        range(wanted.first, wanted.first + wanted.seeds) if wanted.seed is None else [wanted.seed]
+    )
     counts: Counter[str] = Counter()
     steps = starts = ends = 0
     failed: list[int] = []
