@@ -343,9 +343,16 @@ def test_a_rollout_halts_with_what_its_check_says_and_goes_on_when_it_passes(
     assert "exit status 1" in detail["rollout"]["reason"]
     assert detail["policy"]["check"] == "file"
     assert {alert["kind"] for alert in checked.get("/v1/alerts")["items"]} == {"rollout-halted"}
+    metrics = checked.ask("GET", "/metrics").body.decode()
+    assert 'forewarn_rollouts{state="halted"} 1.0' in metrics
+    assert 'forewarn_rollouts{state="running"} 0.0' in metrics
+    assert 'forewarn_rollout_units{state="done"} 1.0' in metrics
+    assert 'forewarn_rollout_units{state="waiting"} 1.0' in metrics
     (tmp_path / "good").touch()
     order(checked, "resume")
     until(checked, clock, is_state("done"), checking=True)
+    metrics = checked.ask("GET", "/metrics").body.decode()
+    assert 'forewarn_rollout_units{state="done"} 0.0' in metrics
 
 
 def test_a_check_that_no_setting_names_is_refused(checked: Client) -> None:
