@@ -1,14 +1,13 @@
 """What `forewarn agent explain`, `check` and `status` tell people."""
 
-import http.server
 import json
 import re
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
+from client.scripted import Scripted, message, serving
 from forewarn.cli import main
 from house import tree
 
@@ -137,31 +136,23 @@ def test_check_notes_programs_that_are_not_there(
     ]
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+def answers() -> Scripted:
     """An agent's status, with what stands."""
-
-    def do_GET(self) -> None:
-        names = ["command /bin/drain 'a b'", "http POST http://x/y", "service stop web"]
-        plain = {"tells": False, "stuck": False, "undoing": False}
-        standing = [{**plain, "effect": name} for name in names]
-        standing.append({**plain, "effect": "log", "tells": True})
-        status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
-        status |= {"dry_run": False, "endpoint": {"answers": True, "answered_seconds_ago": 0.1}}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(status).encode())
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - its name
-        """Say nothing."""
+    names = ["command /bin/drain 'a b'", "http POST http://x/y", "service stop web"]
+    plain = {"tells": False, "stuck": False, "undoing": False}
+    standing = [{**plain, "effect": name} for name in names]
+    standing.append({**plain, "effect": "log", "tells": True})
+    status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
+    status |= {"dry_run": False, "endpoint": {"answers": True, "answered_seconds_ago": 0.1}}
+    return serving(lambda *_: message(200, json.dumps(status).encode()))
 
 
 def test_status_shows_what_stands_and_not_what_only_tells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
+    with answers() as server:
         file = tmp_path / "agent.toml"
-        file.write_text(f"[status]\nlisten = '127.0.0.1:{server.server_port}'\n", encoding="utf-8")
+        file.write_text(f"[status]\nlisten = '127.0.0.1:{server.port}'\n", encoding="utf-8")
         assert main.execute(["agent", "status", "--config", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         "stands: command /bin/drain 'a b'",
@@ -175,13 +166,12 @@ def test_status_asks_an_address_without_the_settings(
 ) -> None:
     file = tmp_path / "agent.toml"
     file.write_text("this is no TOML", encoding="utf-8")
-    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
-        address = f"127.0.0.1:{server.server_port}"
+    with answers() as server:
+        address = f"127.0.0.1:{server.port}"
         assert main.execute(["agent", "status", "--config", str(file)]) == 2
         told = capsys.readouterr()
         assert "--address" in told.err
         assert told.out == ""
-        threading.Thread(target=server.handle_request, daemon=True).start()
         command = ["agent", "status", "--address", address, "--config", str(file)]
         assert main.execute(command) == 0
     assert capsys.readouterr().out.startswith("m: ready\n")

@@ -1,5 +1,8 @@
 """The awkward servers: each tells the story, and each in its own bad way.
 
+The emulator's faults are not enough here: each server is wrong in its way through a whole
+conversation, some in HTTP itself, and some are processes that die.
+
 A server is a function that answers one request for events. `turn` counts the requests for the
 present step of the story: most servers behave badly first and well after that.
 """

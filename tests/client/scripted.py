@@ -1,4 +1,8 @@
-"""A server on a real socket that says what a test scripts, connection by connection."""
+"""A server on a real socket that says what a test scripts, connection by connection.
+
+It is for what no real endpoint says: silence, resets, half answers, wrong bytes, documents that the
+rules never make. Where a real endpoint will do, a test has the emulator and its faults.
+"""
 
 import contextlib
 import errno
@@ -91,13 +95,17 @@ class Scripted:
 
     Args:
         script: Called with each new connection; what it returns from closes it.
+        port: Where it listens; 0 is any free port.
+        address: Its own.
     """
 
-    def __init__(self, script: Callable[[Talk], None]) -> None:
+    def __init__(
+        self, script: Callable[[Talk], None], port: int = 0, address: str = "127.0.0.1"
+    ) -> None:
         self._script = script
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server((address, port))
         self.port: int = self._listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{address}:{self.port}"
         self.errors: list[BaseException] = []
         self.connections = 0
         self._open: list[Talk] = []
@@ -157,7 +165,9 @@ class Scripted:
             raise self.errors[0]
 
 
-def serving(answers: Callable[[Asked, int], bytes]) -> Scripted:
+def serving(
+    answers: Callable[[Asked, int], bytes], port: int = 0, address: str = "127.0.0.1"
+) -> Scripted:
     """A server that answers each request with what a function returns; `b""` closes.
 
     The function gets the request and its number, from 1, over all connections.
@@ -171,4 +181,4 @@ def serving(answers: Callable[[Asked, int], bytes]) -> Scripted:
                 return
             talk.send(said)
 
-    return Scripted(script)
+    return Scripted(script, port, address)

@@ -1,8 +1,6 @@
 """Agents as processes of their own, and an endpoint whose document is the test's."""
 
-import contextlib
 import http.client
-import http.server
 import json
 import os
 import re
@@ -11,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from client.scripted import Asked, Scripted, Talk
 from ports import free_port
 
 PATIENCE_SECONDS = 40.0
@@ -49,14 +48,15 @@ def until(
         time.sleep(every)
 
 
-class Endpoint(http.server.ThreadingHTTPServer):
-    """Serves a document of the test's; keeps what is approved."""
+class Endpoint(Scripted):
+    """Serves a document of the test's; keeps what is approved.
 
-    daemon_threads = True
-    request_queue_size = 64
+    The emulator has no such documents: here ids are chosen, a machine has two events at once, an
+    event is past its notice, and one comes back after its end.
+    """
 
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Asked)
+        super().__init__(self._converse, port)
         self.document: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
         self.once: list[dict[str, Any]] = []
         """Documents that the next answers have instead, each once."""
@@ -67,7 +67,6 @@ class Endpoint(http.server.ThreadingHTTPServer):
         """What questions and approvals are answered with; another one says nothing else."""
         self.at_approval: Callable[[], object] = lambda: None
         """Called when an approval has come, before it is answered."""
-        self.url = f"http://127.0.0.1:{self.server_port}"
 
     def show(self, *events: dict[str, Any]) -> None:
         before = self.document["DocumentIncarnation"]
@@ -77,54 +76,20 @@ class Endpoint(http.server.ThreadingHTTPServer):
         """Show these events in the next answer alone."""
         self.once.append({"DocumentIncarnation": -1, "Events": list(events)})
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed has hung up; that is what the tests do."""
+    def _converse(self, talk: Talk) -> None:
+        while (asked := talk.request()) is not None:
+            status, body = self._answer(asked)
+            talk.answer(status, body if status == 200 else {"error": "not now"})
 
-
-class _Asked(http.server.BaseHTTPRequestHandler):
-    server: Endpoint
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        if "/instance" in self.path:
-            machine = self.path.split("/vm/")[1].split("/")[0]
-            self._answer(machine, "text/plain; charset=utf-8")
-            return
-        self.server.asked += 1
-        shown = self.server.once.pop() if self.server.once else self.server.document
-        self._answer(json.dumps(shown), status=self.server.status)
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.approved += [each["EventId"] for each in body["StartRequests"]]
-        self.server.at_approval()
-        self._answer("", status=self.server.approval_status)
-
-    def _answer(
-        self, body: str, kind: str = "application/json; charset=utf-8", status: int = 200
-    ) -> None:
-        body = body if status == 200 else '{"error":"not now"}'
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def endpoint(port: int = 0) -> Iterator[Endpoint]:
-    server = Endpoint(port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    def _answer(self, asked: Asked) -> tuple[int, Any]:
+        if "/instance" in asked.target:
+            return 200, asked.target.split("/vm/")[1].split("/")[0].encode()
+        if asked.method == "GET":
+            self.asked += 1
+            return self.status, self.once.pop() if self.once else self.document
+        self.approved += [each["EventId"] for each in json.loads(asked.body)["StartRequests"]]
+        self.at_approval()
+        return self.approval_status, b""
 
 
 def event(event_id: str = "E1", **given: Any) -> dict[str, Any]:

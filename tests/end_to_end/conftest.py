@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Endpoint, endpoint
+from end_to_end.agents import Endpoint
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def shared_folder() -> Generator[Path]:
 @pytest.fixture
 def cloud() -> Generator[Endpoint]:
     """An endpoint whose document is the test's."""
-    with endpoint() as server:
+    with Endpoint() as server:
         yield server

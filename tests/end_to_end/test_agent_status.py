@@ -2,18 +2,17 @@
 
 import contextlib
 import http.client
-import http.server
 import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client.scripted import message, serving
 from end_to_end.agents import Agent, Endpoint, event, started
 
 RULES = """
@@ -220,22 +219,8 @@ def test_another_machine_is_not_told_the_agents_process(agent: Agent) -> None:
 
 @contextlib.contextmanager
 def answering(status: dict[str, Any], folder: Path) -> Iterator[Path]:
-    """Answer once, as an agent that has this to say; yield settings that lead there."""
-    told = json.dumps(status).encode()
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(told)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
+    """Answer as an agent that has this to say; yield settings that lead there."""
+    with serving(lambda *_: message(200, json.dumps(status).encode())) as server:
         config = folder / "other.toml"
-        config.write_text(f"[status]\nlisten = '127.0.0.1:{server.server_port}'\n")
+        config.write_text(f"[status]\nlisten = '127.0.0.1:{server.port}'\n")
         yield config
-        thread.join()

@@ -6,11 +6,9 @@ count of POSTs, and by its history's word on why the event started.
 """
 
 import contextlib
-import http.server
 import json
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import Agent, endpoint, event, until
+from client.scripted import Scripted, message, serving
+from end_to_end.agents import Agent, Endpoint, event, until
 from end_to_end.running import Running
 from ports import free_port
 
@@ -196,7 +195,7 @@ def one_dies(eight: Eight) -> None:
 def one_shows_an_older_event(eight: Eight) -> Iterator[None]:
     """An honest agent whose document is late: it is prepared for what was before."""
     eight.agents[OLDER].kill()
-    with endpoint() as late:
+    with Endpoint() as late:
         late.show(event("OLDER", Resources=NAMES))
         agent = eight.made(OLDER, late.url, "older")
         agent.start()
@@ -209,40 +208,14 @@ def one_shows_an_older_event(eight: Eight) -> Iterator[None]:
             agent.close()
 
 
-class Liar(http.server.ThreadingHTTPServer):
-    """A peer that says it is prepared, for another event than the one that it is asked about."""
-
-    daemon_threads = True
-    asked = 0
-
-
-class _Lies(http.server.BaseHTTPRequestHandler):
-    server: Liar
-
-    def do_GET(self) -> None:
-        self.server.asked += 1
-        events = [{"event_id": "00000000-0000-0000-0000-000000000000", "agrees": True}]
-        body = json.dumps({"machine": OLDER, "ready": True, "events": events}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @contextlib.contextmanager
-def one_lies(eight: Eight) -> Iterator[Liar]:
+def one_lies(eight: Eight) -> Iterator[Scripted]:
+    """A peer that says it is prepared, for another event than the one that it is asked about."""
     eight.agents[OLDER].kill()
-    with Liar((OLDER, eight.port), _Lies) as liar:
-        thread = threading.Thread(target=liar.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield liar
-        finally:
-            liar.shutdown()
-            thread.join()
+    events = [{"event_id": "00000000-0000-0000-0000-000000000000", "agrees": True}]
+    body = json.dumps({"machine": OLDER, "ready": True, "events": events}).encode()
+    with serving(lambda *_: message(200, body), eight.port, OLDER) as liar:
+        yield liar
 
 
 # What follows from each
@@ -299,7 +272,7 @@ def test_one_that_hangs_one_that_dies_and_one_that_lies_let_the_notice_run_out(
             eight.let_go(FIRST)
             eight.prepared(event_id, FIRST)
         assert eight.ended() == NOBODY_APPROVED
-        assert liar.asked > 0
+        assert liar.connections > 0
 
 
 def test_when_the_first_dies_after_it_was_prepared_it_approves_once_it_is_back(

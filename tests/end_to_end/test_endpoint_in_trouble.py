@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.test_agent import DONE, TWO, UNDONE
 from forewarn.agent.messages import ApprovalAnswered, ApproveEvent
 from forewarn.agent.poller import APPROVAL_SECONDS, Poller
@@ -35,7 +35,7 @@ def test_an_agent_that_finds_no_endpoint_at_its_start_waits_for_it(
     agent = agents(f"http://127.0.0.1:{port}").start()
     agent.until(lambda: "no connection" in agent.status().get("trouble", ""))
     assert agent.page("/healthz")[0] == 200, "to start it anew would help nobody"
-    with endpoint(port) as cloud:
+    with Endpoint(port) as cloud:
         cloud.show(event())
         agent.expect(*DONE)
         agent.until(lambda: agent.phase() == "Approved")

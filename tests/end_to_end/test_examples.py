@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import endpoint, event
+from end_to_end.agents import Endpoint, event
 from end_to_end.running import Running, lasting
 from forewarn.testing import Emulator
 from house import tree
@@ -167,7 +167,7 @@ def a_failed_drain_is_told_and_the_next_event_taken(
 
 def of_two_events_the_last_one_over_brings_it_back(stage: Stage, handler: Handler) -> None:
     scripts(stage.folder, drain="drained", undrain="undrained")
-    with endpoint() as cloud:
+    with Endpoint() as cloud:
         here = [stage.machine]
         cloud.show(event("E1", Resources=here), event("E2", Resources=here))
         playing = stage.play(*handler(stage.folder), endpoint=cloud.url)
@@ -223,7 +223,7 @@ worker.main()
 
 def the_worker_waits_no_longer_than_the_notice_even_if_that_is_over(stage: Stage) -> None:
     """An event whose NotBefore has passed may start at any moment: no time is left at all."""
-    with endpoint() as cloud:
+    with Endpoint() as cloud:
         cloud.show(event(notice=-60, Resources=[stage.machine]))
         worker = stage.play(sys.executable, "-c", BUSY, str(EXAMPLES), endpoint=cloud.url)
         worker.until(lambda: "not approved, for the job did not end" in worker.said)
