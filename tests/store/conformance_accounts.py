@@ -25,6 +25,7 @@ TOKENS = st.builds(
     created_by=TEXTS,
     created_at=MOMENTS,
     expires_at=st.none() | MOMENTS,
+    session=st.booleans(),
 )
 RECORDS = st.builds(
     AuditRecord,

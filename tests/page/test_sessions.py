@@ -1,0 +1,151 @@
+"""Sessions are tokens of the database, and links are keys of one process: none lasts for ever."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from forewarn.clock import ManualClock
+from forewarn.control import accounts
+from forewarn.maintenance.model import Refused
+from forewarn.server.page import logins
+from forewarn.server.page.logins import Links
+from forewarn.store import memory
+from forewarn.vocabulary import AccessRole, ErrorCode
+from server.running import ME, NOON, Client, Running, settings_in, stranger
+
+
+class Door:
+    """A service at noon, asked as a browser asks it."""
+
+    def __init__(self, running: Running, clock: ManualClock) -> None:
+        self.root = running.client()
+        self.clock = clock
+        self.url = running.opened.operators[1]
+
+    def post(self, path: str, cookie: str = "", **form: str) -> HTTPResponse:
+        connection = HTTPConnection(str(urlsplit(self.url).netloc), timeout=30)
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
+        connection.request("POST", path, urlencode(form), {**headers, "Cookie": cookie})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer
+
+    def key(self) -> str:
+        made = self.root.ask("POST", "/v1/logins", {})
+        assert made.status == 201, made.body
+        return str(made.json["url"].partition("key=")[2])
+
+    def cookie(self) -> str:
+        """Log in, and return what the browser sends from then on."""
+        answer = self.post("/login", key=self.key())
+        assert answer.status == 303
+        return (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+    def lets_in(self, cookie: str, path: str = "/search?q=1") -> bool:
+        answer = Client(self.url).ask("GET", path, headers={"Cookie": cookie})
+        return answer.status not in {401, 403}
+
+    def sessions(self) -> list[str]:
+        tokens = self.root.get("/v1/tokens")["tokens"]
+        return [token["name"] for token in tokens if token["session"]]
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    clock = ManualClock(NOON)
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore(), clock) as running:
+        yield Door(running, clock)
+
+
+def test_a_session_lasts_for_its_time_and_the_next_log_in_sweeps_it_away(door: Door) -> None:
+    cookie = door.cookie()
+    assert door.lets_in(cookie)
+    door.clock.advance(logins.SESSION_LASTS - timedelta(seconds=1))
+    assert door.lets_in(cookie)
+    door.clock.advance(timedelta(seconds=1))
+    assert not door.lets_in(cookie)
+    (old,) = door.sessions()
+    door.cookie()
+    (new,) = door.sessions()
+    assert new != old
+
+
+def test_an_account_is_logged_in_with_so_many_browsers_and_the_oldest_gives_way(door: Door) -> None:
+    first = door.cookie()
+    for _ in range(accounts.MAX_SESSIONS):
+        assert door.lets_in(first)
+        door.clock.advance(timedelta(seconds=1))
+        latest = door.cookie()
+    assert not door.lets_in(first)
+    assert door.lets_in(latest)
+    assert len(door.sessions()) == accounts.MAX_SESSIONS
+
+
+def test_a_cookie_opens_the_page_and_never_the_api(door: Door) -> None:
+    cookie = door.cookie()
+    assert door.lets_in(cookie)
+    assert not door.lets_in(cookie, "/v1/events")
+    assert not door.lets_in(cookie, "/metrics")
+
+
+def test_what_a_session_does_is_its_accounts(door: Door) -> None:
+    cookie = door.cookie()
+    answer = door.post("/logout", cookie)
+    assert (answer.status, answer.getheader("Location")) == (303, "/login")
+    out, into = door.root.get("/v1/audit")["records"][:2]
+    assert [one["action"] for one in (into, out)] == ["POST /login", "POST /logout"]
+    assert {one["by"] for one in (into, out)} == {ME}
+
+
+def test_an_admin_ends_anybodys_session(door: Door) -> None:
+    cookie = door.cookie()
+    (name,) = door.sessions()
+    assert door.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
+    assert not door.lets_in(cookie)
+
+
+def test_a_wrong_key_is_a_failed_log_in(door: Door) -> None:
+    assert door.post("/login", key="guessed").status == 401
+    told = door.root.ask("GET", "/metrics").body.decode()
+    assert 'forewarn_operator_failed_logins_total{reason="unknown"} 1.0' in told
+
+
+def test_a_browser_without_a_session_has_not_failed(door: Door) -> None:
+    for _ in range(20):
+        answer = stranger(door.url).ask("GET", "/", headers={"Accept": "text/html"})
+        assert (answer.status, answer.headers["Location"]) == (303, "/login")
+    told = door.root.ask("GET", "/metrics").body.decode()
+    assert 'forewarn_operator_failed_logins_total{reason="missing"} 0.0' in told
+
+
+def test_a_script_of_the_page_is_told_to_lead_the_whole_page_to_the_log_in(door: Door) -> None:
+    answer = stranger(door.url).ask("GET", "/", headers={"HX-Request": "true"})
+    assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login")
+
+
+def test_a_link_is_good_for_its_time_and_once() -> None:
+    keys = iter(("first", "second"))
+    links = Links(lambda: next(keys))
+    key, link = links.make("ann", AccessRole.VIEWER, NOON)
+    assert links.use(key, NOON + logins.LINK_LASTS - timedelta(seconds=1)) == link
+    late, _ = links.make("ann", AccessRole.VIEWER, NOON)
+    for spent in (key, late, "never made"):
+        with pytest.raises(Refused) as refused:
+            links.use(spent, NOON + logins.LINK_LASTS)
+        assert refused.value.code is ErrorCode.UNAUTHORIZED
+
+
+def test_links_that_nobody_uses_give_way_the_oldest_first() -> None:
+    keys = iter(range(logins.MAX_LINKS + 1))
+    links = Links(lambda: str(next(keys)))
+    for _ in range(logins.MAX_LINKS + 1):
+        links.make("ann", AccessRole.VIEWER, NOON)
+    assert links.use("1", NOON).account == "ann"
+    with pytest.raises(Refused):
+        links.use("0", NOON)
