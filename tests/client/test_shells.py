@@ -289,7 +289,9 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
 def test_nobody_there_is_unreachable(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with pytest.raises(Unreachable, match=r"no connection to http://127\.0\.0\.1"):
+    with pytest.raises(
+        Unreachable, match=r"no connection to http://127\.0\.0\.1.*FOREWARN_ENDPOINT"
+    ):
         connect(f"http://127.0.0.1:{port}").document()
 
 

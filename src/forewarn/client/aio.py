@@ -203,7 +203,7 @@ class StreamConnection:
             self._loop = asyncio.get_running_loop()
             transport.tune(streams[1].get_extra_info("socket"))
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
-            raise transport.no_connection(endpoint, error) from error
+            raise transport.no_endpoint(endpoint, error) from error
         self._exchange = transport.HttpExchange(endpoint)
         return streams
 

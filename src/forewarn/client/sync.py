@@ -295,7 +295,7 @@ class SocketConnection:
         try:  # a name is looked up to the end, however long: the system offers no other way
             places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
-            raise transport.no_connection(endpoint, unknown) from unknown
+            raise transport.no_endpoint(endpoint, unknown) from unknown
         for family, kind, protocol, _, place in places:
             try:
                 made = self._socket = socket.socket(family, kind, protocol)
@@ -312,7 +312,7 @@ class SocketConnection:
             except OSError as refused:
                 error = refused
             self._hang_up()
-        raise transport.no_connection(endpoint, error) from error
+        raise transport.no_endpoint(endpoint, error) from error
 
     def _wait(
         self, connected: socket.socket | None, deadline: float, *, writing: bool = False

@@ -202,9 +202,15 @@ def _broken(reason: str, message: str) -> RequestFailed:
     return RequestFailed(FailedAnswer(reason=reason, message=message, answered=True))
 
 
-def no_connection(where: object, error: Exception) -> RequestFailed:
+def no_endpoint(endpoint: EndpointAddress, error: Exception) -> RequestFailed:
+    """Return the failure to connect to the metadata endpoint."""
+    advice = f"; set {discovery.ENDPOINT_VARIABLE} if the endpoint is elsewhere"
+    return no_connection(endpoint, error, advice)
+
+
+def no_connection(where: object, error: Exception, advice: str = "") -> RequestFailed:
     """Return the failure to connect."""
-    message = f"no connection to {where}: {str(error) or type(error).__name__}"
+    message = f"no connection to {where}: {str(error) or type(error).__name__}{advice}"
     return RequestFailed(FailedAnswer(reason="no-connection", message=message))
 
 
