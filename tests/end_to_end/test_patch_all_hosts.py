@@ -47,12 +47,12 @@ class Story:
         program, mending = pages.blocks(PAGE, "sh")
         self.mending = mending
         self.run_shell(program)
-        connector, fleet_file = pages.blocks(PAGE, "toml")
+        connector, fleet_file, check = pages.blocks(PAGE, "toml")
         (folder / "fleet.toml").write_text(fleet_file)
         self.service = Running(folder, clock=f"scale = {SCALE}")
         text = self.service.settings.read_text().split("[connector.simulated]")[0]
         placed = pages.placed(connector, {"/srv/weekend": str(folder)})
-        self.service.settings.write_text(f"{text}{placed}\n[clock]\nscale = {SCALE}\n")
+        self.service.settings.write_text(f"{text}{placed}\n{check}\n[clock]\nscale = {SCALE}\n")
 
     def run_shell(self, text: str) -> None:
         subprocess.run(["sh", "-e", "-c", text], cwd=self.folder, check=True)
