@@ -1,10 +1,11 @@
 """A relay whose sockets are open, in front of stand-ins for the service, on one event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from forewarn.clock import SystemClock
 from forewarn.maintenance.model import Changes
@@ -22,6 +23,8 @@ from guest import room
 from guest.room import Answer, answers, get
 from relay.standin import TOKEN, StandIn
 
+P = ParamSpec("P")
+
 HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
 GUESTS = Listener(address="0.0.0.0", port=0)
 """No loopback listener: who asks is known by the address, which is 127.0.0.1 here."""
@@ -31,12 +34,18 @@ SECONDS = 60.0
 SCOPES = (room.SCOPES[0], room.SCOPES[1])
 
 
-def play(coroutine: Coroutine[Any, Any, None]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(2 * SECONDS):
-            await coroutine
+def played(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Return a test that plays a story on a loop of its own."""
 
-    asyncio.run(in_time())
+    async def in_time(*given: P.args, **named: P.kwargs) -> None:
+        async with asyncio.timeout(2 * SECONDS):
+            await story(*given, **named)
+
+    @functools.wraps(story)
+    def test(*given: P.args, **named: P.kwargs) -> None:
+        asyncio.run(in_time(*given, **named))
+
+    return test
 
 
 def filled(host: str = "h1") -> StandIn:
@@ -124,3 +133,13 @@ async def relaying(own: HostRelaySettings) -> AsyncIterator[Running]:
         yield running
     finally:
         await running.relay.close()
+
+
+@asynccontextmanager
+async def relayed(folder: Path, **own: Any) -> AsyncIterator[tuple[StandIn, Running]]:
+    """A stand-in for the service, and a relay in front of it."""
+    service = filled()
+    await service.start()
+    async with relaying(settings(folder, service, **own)) as relay:
+        yield service, relay
+    await service.stop()

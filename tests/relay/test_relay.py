@@ -12,7 +12,7 @@ from guest import room
 from guest.room import get, post
 from guest.served import until
 from relay import running
-from relay.running import filled, play, relaying, settings
+from relay.running import filled, played, relayed, relaying, settings
 from relay.standin import Answer, Request, StandIn
 
 
@@ -30,310 +30,251 @@ def newer(standin: StandIn, incarnation: int) -> None:
     standin.learn(Changes(scopes=(changed,)))
 
 
-def test_guests_read_through_a_relay_what_the_service_has_and_its_changes(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            answer = await relay.ask()
-            assert answer is not None
-            assert json.loads(answer.body)["Events"][0]["EventId"] == room.EVENT_ID
-            assert "age" not in answer.headers
-            newer(service, 3)
-            await until(lambda: relay.relay._held.documents["web"].scope.incarnation == 3)
-            assert await relay.incarnation() == "3"
-            assert service.afters[0] == ""
-            assert set(service.afters[1:]) == {"e.1", "e.2"}
-        await service.stop()
-
-    play(story())
-
-
-def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            assert await relay.status(post()) == 200
-            (approval,) = service.approvals
-            assert (approval.machine, approval.event_ids) == ("web-0", (room.EVENT_ID,))
-            assert approval.address == "127.0.0.1"
-            unknown = b'{"StartRequests":[{"EventId":"%s"}]}' % (b"A" * 36)
-            assert await relay.status(post(unknown)) == 400
-            service.machines.clear()
-            assert await relay.status(post()) == 403
-        await service.stop()
-
-    play(story())
-
-
-def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(tmp_path: Path) -> None:
-    async def story() -> None:
-        one, two = filled(), filled()
-        await opened(one, two)
-
-        async def cut_off(request: Request) -> Answer | None:
-            if request.method == "GET":
-                return None
-            for writer in list(one.connections):
-                writer.transport.abort()
-            return 500, b""
-
-        one.other = cut_off
-        async with relaying(settings(tmp_path, one, two)) as relay:
-            assert await relay.status(post()) == 200
-            assert (len(one.approvals), len(two.approvals)) == (0, 1)
-            two.other = cut_off
-            await two.stop()
-            answer = await relay.ask(post())
-            assert answer is not None
-            assert answer.status == 503
-            assert "retry-after" in answer.headers
-        await one.stop()
-
-    play(story())
-
-
-def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_is(
+@played
+async def test_guests_read_through_a_relay_what_the_service_has_and_its_changes(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            await service.stop()
-            await until(lambda: not relay.heard)
-            answer = await relay.ask()
-            assert answer is not None
-            assert answer.status == 200
-            reader = relay.relay._reader
-            reader.freshness = type(reader.freshness)(
-                true_until=reader.freshness.true_until - 100, is_true=False
-            )
-            await until(lambda: relay.relay._freshness.age(relay.relay._clock.monotonic()) > 100)
-            answer = await relay.ask(get("/metadata/versions"))
-            while answer is not None and "age" not in answer.headers:  # from the next second on
-                answer = await relay.ask()
-            assert answer is not None
-            assert int(answer.headers["age"]) >= 100
-            assert await relay.status(post()) == 503
-            await service.start()
-            await until(lambda: relay.heard)
-            assert await relay.status(post()) == 200
-        await service.stop()
-
-    play(story())
+    async with relayed(tmp_path) as (service, relay):
+        answer = await relay.ask()
+        assert answer is not None
+        assert json.loads(answer.body)["Events"][0]["EventId"] == room.EVENT_ID
+        assert "age" not in answer.headers
+        newer(service, 3)
+        await until(lambda: relay.relay._held.documents["web"].scope.incarnation == 3)
+        assert await relay.incarnation() == "3"
+        assert service.afters[0] == ""
+        assert set(service.afters[1:]) == {"e.1", "e.2"}
 
 
-def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        own = settings(tmp_path, service)
-        async with relaying(own) as relay:
-            assert await relay.incarnation() == "2"
-        await service.stop()
-        async with relaying(own) as relay:
-            assert await relay.incarnation() == "2"
-            service.afters.clear()
-            await service.start()
-            await until(lambda: relay.heard)
-            assert service.afters[0] == "e.1"
-        await service.stop()
-
-    play(story())
+@played
+async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        assert await relay.status(post()) == 200
+        (approval,) = service.approvals
+        assert (approval.machine, approval.event_ids) == ("web-0", (room.EVENT_ID,))
+        assert approval.address == "127.0.0.1"
+        unknown = b'{"StartRequests":[{"EventId":"%s"}]}' % (b"A" * 36)
+        assert await relay.status(post(unknown)) == 400
+        service.machines.clear()
+        assert await relay.status(post()) == 403
 
 
-def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        await service.stop()
-        own = settings(tmp_path, service)
-        relay = running.made(own)
-        opening = asyncio.ensure_future(relay.open())
-        await until(lambda: relay.relay._reader.failures > 2)
-        assert not opening.done()
-        assert relay.relay._guests is None
-        await service.start()
-        await opening
-        assert await relay.status() == 200
-        await relay.relay.close()
-        await service.stop()
-
-    play(story())
-
-
-def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_again(
+@played
+async def test_an_approval_goes_to_the_next_replica_when_one_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        own = settings(tmp_path, service)
-        async with relaying(own) as relay:
-            service.token = "another token of the service"
-            for writer in list(service.connections):
-                writer.transport.abort()
-            await until(lambda: relay.relay._is_suspended)
-            assert await relay.ask() is None
-            assert not (tmp_path / "state" / state_file.NAME).exists()
-            running.token_file(tmp_path, service.token)
-            await until(lambda: relay.heard and not relay.relay._is_suspended)
-            assert await relay.incarnation() == "2"
-            assert service.afters[-1] != "" or "" in service.afters[1:]
-        await service.stop()
+    one, two = filled(), filled()
+    await opened(one, two)
 
-    play(story())
-
-
-def test_beyond_the_longest_age_connections_are_closed_without_an_answer(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service, max_stale_seconds=10)) as relay:
-            await service.stop()
-            await until(lambda: not relay.heard)
-            reader = relay.relay._reader
-            reader.freshness = type(reader.freshness)(
-                true_until=reader.freshness.true_until - 11, is_true=False
-            )
-            await until(lambda: relay.relay._is_suspended)
-            assert await relay.ask() is None
-            await service.start()
-            await until(lambda: not relay.relay._is_suspended)
-            assert await relay.status() == 200
-        await service.stop()
-
-    play(story())
-
-
-def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            bare = post().replace(b"Metadata: true\r\n", b"")
-            assert await relay.status(bare) == 400
-            service.rules = GuestRules(post_without_header="always", rate_per_second=0)
-            service.tell()
-            await until(lambda: relay.relay._held.rules == service.rules)
-            assert await relay.status(bare) == 200
-            service.rules = GuestRules(enablement="first-request", rate_per_second=0)
-            service.tell()
-            await until(lambda: relay.relay._held.rules == service.rules)
-            assert await relay.status() == 200
-            assert service.asked_for == [("web",)]
-        await service.stop()
-
-    play(story())
-
-
-def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            await relay.ask(get(room.EVENTS, 'Forewarn-Agent: held; reason="backup"'))
-            await until(lambda: service.seen)
-            (seen,) = service.seen
-            assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
-            assert (seen.agent, seen.reason) == ("held", "backup")
-            assert 0 <= seen.age_seconds < running.SECONDS
-        await service.stop()
-
-    play(story())
-
-
-def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        async with relaying(settings(tmp_path, service)) as relay:
-            request = get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=100")
-            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-            writer.write(request)
-            await until(lambda: relay.relay._guests.figures()["guest_waiters"] == 1)
-            service.awaited = ("web-0",)
-            service.tell()
-            assert (await reader.readline()).split()[1] == b"304"
-            writer.close()
-        await service.stop()
-
-    play(story())
-
-
-def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
-    tmp_path: Path,
-) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
-            assert await relay.status() == 200
-            assert service.claims == ["127.0.0.1"]
-            assert relay.relay._backend._claims == {}  # news of it answered, and no timer
-        await service.stop()
-
-    play(story())
-
-
-def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            assert [await relay.status() for _ in range(4)] == [403] * 4
-            assert [await relay.status(post()) for _ in range(2)] == [403] * 2
-            assert service.claims == ["127.0.0.1"]
-        await service.stop()
-
-    play(story())
-
-
-def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
-    tmp_path: Path,
-) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
-            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
-            head, _, body = post().partition(b"\r\n\r\n")
-            writer.write(head + b"\r\n\r\n" + body[:5])
-            await until(lambda: "web-1" in relay.relay._held.machines and service.claims)
-            writer.write(body[5:] + get())
-            for expected in (b"200", b"200"):
-                line = await reader.readuntil(b"\r\n\r\n")
-                assert line.split()[1] == expected
-            assert service.approvals[0].machine == "web-1"
-            writer.close()
-        await service.stop()
-
-    play(story())
-
-
-def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_seconds_at_most(
-    tmp_path: Path,
-) -> None:
-    async def story() -> None:
-        service = filled()
-        await opened(service)
-
-        async def never(request: Request) -> Answer | None:
-            if request.path == relay_feed.UNKNOWN_PATH:
-                await asyncio.Event().wait()
+    async def cut_off(request: Request) -> Answer | None:
+        if request.method == "GET":
             return None
+        for writer in list(one.connections):
+            writer.transport.abort()
+        return 500, b""
 
-        service.other = never
-        own = settings(tmp_path, service, listener=running.GUESTS)
-        async with relaying(own) as relay:
-            assert await relay.status() == 403
+    one.other = cut_off
+    async with relaying(settings(tmp_path, one, two)) as relay:
+        assert await relay.status(post()) == 200
+        assert (len(one.approvals), len(two.approvals)) == (0, 1)
+        two.other = cut_off
+        await two.stop()
+        answer = await relay.ask(post())
+        assert answer is not None
+        assert answer.status == 503
+        assert "retry-after" in answer.headers
+    await one.stop()
+
+
+@played
+async def test_guests_read_on_while_the_service_is_away_and_are_told_how_old_it_is(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
         await service.stop()
+        await until(lambda: not relay.heard)
+        answer = await relay.ask()
+        assert answer is not None
+        assert answer.status == 200
+        reader = relay.relay._reader
+        reader.freshness = type(reader.freshness)(
+            true_until=reader.freshness.true_until - 100, is_true=False
+        )
+        await until(lambda: relay.relay._freshness.age(relay.relay._clock.monotonic()) > 100)
+        answer = await relay.ask(get("/metadata/versions"))
+        while answer is not None and "age" not in answer.headers:  # from the next second on
+            answer = await relay.ask()
+        assert answer is not None
+        assert int(answer.headers["age"]) >= 100
+        assert await relay.status(post()) == 503
+        await service.start()
+        await until(lambda: relay.heard)
+        assert await relay.status(post()) == 200
 
-    play(story())
+
+@played
+async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_path: Path) -> None:
+    service = filled()
+    await opened(service)
+    own = settings(tmp_path, service)
+    async with relaying(own) as relay:
+        assert await relay.incarnation() == "2"
+    await service.stop()
+    async with relaying(own) as relay:
+        assert await relay.incarnation() == "2"
+        service.afters.clear()
+        await service.start()
+        await until(lambda: relay.heard)
+        assert service.afters[0] == "e.1"
+    await service.stop()
+
+
+@played
+async def test_no_socket_opens_before_anything_is_known(tmp_path: Path) -> None:
+    service = filled()
+    await opened(service)
+    await service.stop()
+    own = settings(tmp_path, service)
+    relay = running.made(own)
+    opening = asyncio.ensure_future(relay.open())
+    await until(lambda: relay.relay._reader.failures > 2)
+    assert not opening.done()
+    assert relay.relay._guests is None
+    await service.start()
+    await opening
+    assert await relay.status() == 200
+    await relay.relay.close()
+    await service.stop()
+
+
+@played
+async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_again(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        service.token = "another token of the service"
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await until(lambda: relay.relay._is_suspended)
+        assert await relay.ask() is None
+        assert not (tmp_path / "state" / state_file.NAME).exists()
+        running.token_file(tmp_path, service.token)
+        await until(lambda: relay.heard and not relay.relay._is_suspended)
+        assert await relay.incarnation() == "2"
+        assert service.afters[-1] != "" or "" in service.afters[1:]
+
+
+@played
+async def test_beyond_the_longest_age_connections_are_closed_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path, max_stale_seconds=10) as (service, relay):
+        await service.stop()
+        await until(lambda: not relay.heard)
+        reader = relay.relay._reader
+        reader.freshness = type(reader.freshness)(
+            true_until=reader.freshness.true_until - 11, is_true=False
+        )
+        await until(lambda: relay.relay._is_suspended)
+        assert await relay.ask() is None
+        await service.start()
+        await until(lambda: not relay.relay._is_suspended)
+        assert await relay.status() == 200
+
+
+@played
+async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        bare = post().replace(b"Metadata: true\r\n", b"")
+        assert await relay.status(bare) == 400
+        service.rules = GuestRules(post_without_header="always", rate_per_second=0)
+        service.tell()
+        await until(lambda: relay.relay._held.rules == service.rules)
+        assert await relay.status(bare) == 200
+        service.rules = GuestRules(enablement="first-request", rate_per_second=0)
+        service.tell()
+        await until(lambda: relay.relay._held.rules == service.rules)
+        assert await relay.status() == 200
+        assert service.asked_for == [("web",)]
+
+
+@played
+async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        await relay.ask(get(room.EVENTS, 'Forewarn-Agent: held; reason="backup"'))
+        await until(lambda: service.seen)
+        (seen,) = service.seen
+        assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
+        assert (seen.agent, seen.reason) == ("held", "backup")
+        assert 0 <= seen.age_seconds < running.SECONDS
+
+
+@played
+async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        request = get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=100")
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+        writer.write(request)
+        await until(lambda: relay.relay._guests.figures()["guest_waiters"] == 1)
+        service.awaited = ("web-0",)
+        service.tell()
+        assert (await reader.readline()).split()[1] == b"304"
+        writer.close()
+
+
+@played
+async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+        service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
+        assert await relay.status() == 200
+        assert service.claims == ["127.0.0.1"]
+        assert relay.relay._backend._claims == {}  # news of it answered, and no timer
+
+
+@played
+async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+        assert [await relay.status() for _ in range(4)] == [403] * 4
+        assert [await relay.status(post()) for _ in range(2)] == [403] * 2
+        assert service.claims == ["127.0.0.1"]
+
+
+@played
+async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+        service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+        head, _, body = post().partition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n" + body[:5])
+        await until(lambda: "web-1" in relay.relay._held.machines and service.claims)
+        writer.write(body[5:] + get())
+        for expected in (b"200", b"200"):
+            line = await reader.readuntil(b"\r\n\r\n")
+            assert line.split()[1] == expected
+        assert service.approvals[0].machine == "web-1"
+        writer.close()
+
+
+@played
+async def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_seconds_at_most(
+    tmp_path: Path,
+) -> None:
+    service = filled()
+    await opened(service)
+
+    async def never(request: Request) -> Answer | None:
+        if request.path == relay_feed.UNKNOWN_PATH:
+            await asyncio.Event().wait()
+        return None
+
+    service.other = never
+    own = settings(tmp_path, service, listener=running.GUESTS)
+    async with relaying(own) as relay:
+        assert await relay.status() == 403
+    await service.stop()

@@ -20,7 +20,7 @@ from forewarn.server.relay_feed import News
 from guest.room import EVENT_ID, post
 from guest.served import until
 from relay import running
-from relay.running import filled, play, relaying, settings
+from relay.running import filled, played, relayed, relaying, settings
 from relay.standin import TOKEN, Answer, Other, Request, StandIn
 
 EMPTY = News(host="h1", position="e.1", snapshot=True)
@@ -53,48 +53,45 @@ HOSTILE: dict[str, Other] = {
 
 
 @pytest.mark.parametrize("other", HOSTILE.values(), ids=HOSTILE)
-def test_no_answer_that_does_not_fit_changes_what_guests_read(tmp_path: Path, other: Other) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, service)) as relay:
-            before = await relay.ask()
-            service.other = other
-            service.tell()
-            for writer in list(service.connections):
-                writer.transport.abort()
-            await until(lambda: relay.relay._reader.failures >= 3)
-            after = await relay.ask()
-            assert before is not None
-            assert after is not None
-            assert (after.status, after.body) == (before.status, before.body)
-            assert relay.relay.status(1).trouble != ""
-            service.other = None
-            await until(lambda: relay.heard)
-            assert await relay.incarnation() == "2"
-        await service.stop()
-
-    play(story())
+@played
+async def test_no_answer_that_does_not_fit_changes_what_guests_read(
+    tmp_path: Path, other: Other
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        before = await relay.ask()
+        service.other = other
+        service.tell()
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await until(lambda: relay.relay._reader.failures >= 3)
+        after = await relay.ask()
+        assert before is not None
+        assert after is not None
+        assert (after.status, after.body) == (before.status, before.body)
+        assert relay.relay.status(1).trouble != ""
+        service.other = None
+        await until(lambda: relay.heard)
+        assert await relay.incarnation() == "2"
 
 
-def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(tmp_path: Path) -> None:
-    async def story() -> None:
-        first = {"another host's", "of before"}  # who knows nothing yet takes a snapshot that fits
-        others = [other for name, other in HOSTILE.items() if name not in first]
-        broken = [filled() for _ in others]
-        for each, other in zip(broken, others, strict=True):
-            each.other = other
-            await each.start()
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, *broken, service)) as relay:
-            assert await relay.incarnation() == "2"
-            assert await relay.status(post()) == 200
-            assert relay.relay._reader.refused[NewsFault.NO_BASE] == 1
-        for each in (*broken, service):
-            await each.stop()
-
-    play(story())
+@played
+async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
+    tmp_path: Path,
+) -> None:
+    first = {"another host's", "of before"}  # who knows nothing yet takes a snapshot that fits
+    others = [other for name, other in HOSTILE.items() if name not in first]
+    broken = [filled() for _ in others]
+    for each, other in zip(broken, others, strict=True):
+        each.other = other
+        await each.start()
+    service = filled()
+    await service.start()
+    async with relaying(settings(tmp_path, *broken, service)) as relay:
+        assert await relay.incarnation() == "2"
+        assert await relay.status(post()) == 200
+        assert relay.relay._reader.refused[NewsFault.NO_BASE] == 1
+    for each in (*broken, service):
+        await each.stop()
 
 
 async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Upstream:
@@ -104,39 +101,35 @@ async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Up
     return Upstream((address,), Credentials(own), max_body)
 
 
-def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        service.other = always(200, b"x" * 20_000)
-        upstream = await asked(service, tmp_path, max_body=10_000)
-        with pytest.raises(UpstreamFailed):
-            await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
-        await service.stop()
-
-    play(story())
+@played
+async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    service = filled()
+    service.other = always(200, b"x" * 20_000)
+    upstream = await asked(service, tmp_path, max_body=10_000)
+    with pytest.raises(UpstreamFailed):
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+    await service.stop()
 
 
-def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
+@played
+async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        service = filled()
+    service = filled()
 
-        async def never(_: Request) -> Answer:
-            await asyncio.Event().wait()
-            raise AssertionError
+    async def never(_: Request) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
 
-        service.other = never
-        upstream = await asked(service, tmp_path)
-        with pytest.raises(UpstreamFailed) as failed:
-            await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.2, each_seconds=0.1)
-        assert failed.value.maybe_done
-        await service.stop()
-        with pytest.raises(UpstreamFailed) as failed:
-            await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
-        assert not failed.value.maybe_done
-
-    play(story())
+    service.other = never
+    upstream = await asked(service, tmp_path)
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.2, each_seconds=0.1)
+    assert failed.value.maybe_done
+    await service.stop()
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+    assert not failed.value.maybe_done
 
 
 @pytest.mark.parametrize(
@@ -151,81 +144,66 @@ def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_more(
         (404, "not-found", 503),
     ],
 )
-def test_a_guests_approval_is_refused_as_the_service_refuses_it(
+@played
+async def test_a_guests_approval_is_refused_as_the_service_refuses_it(
     tmp_path: Path, status: int, code: str, expected: int
 ) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        refused = relay_feed.encode(relay_feed.RelayRefusal(code=code))
+    refused = relay_feed.encode(relay_feed.RelayRefusal(code=code))
 
-        async def refuse(request: Request) -> Answer | None:
-            return (status, refused) if request.method == "POST" else None
+    async def refuse(request: Request) -> Answer | None:
+        return (status, refused) if request.method == "POST" else None
 
-        async with relaying(settings(tmp_path, service)) as relay:
-            service.other = refuse
-            answer = await relay.ask(post())
-            assert answer is not None
-            assert answer.status == expected
-            nothing = b"Nothing was approved" in answer.body
-            assert nothing is (expected == 503 and code != "unknown-outcome")
-        await service.stop()
-
-    play(story())
+    async with relayed(tmp_path) as (service, relay):
+        service.other = refuse
+        answer = await relay.ask(post())
+        assert answer is not None
+        assert answer.status == expected
+        nothing = b"Nothing was approved" in answer.body
+        assert nothing is (expected == 503 and code != "unknown-outcome")
 
 
-def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        ids = [f"{n:08X}-0000-4000-8000-000000000000" for n in range(999)] + [EVENT_ID]
-        service.published.update(ids)
-        await service.start()
-        entries = b",".join(b'{"EventId":"%s"}' % each.encode() for each in ids)
-        body = b'{"StartRequests":[' + entries + b"]}"
-        request = post(running.room.chunked(body, 1000), "Transfer-Encoding: chunked")
-        async with relaying(settings(tmp_path, service)) as relay:
-            assert await relay.status(request) == 200
-            (approval,) = service.approvals
-            assert approval.event_ids == tuple(ids)
-        await service.stop()
-
-    play(story())
+@played
+async def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path: Path) -> None:
+    service = filled()
+    ids = [f"{n:08X}-0000-4000-8000-000000000000" for n in range(999)] + [EVENT_ID]
+    service.published.update(ids)
+    await service.start()
+    entries = b",".join(b'{"EventId":"%s"}' % each.encode() for each in ids)
+    body = b'{"StartRequests":[' + entries + b"]}"
+    request = post(running.room.chunked(body, 1000), "Transfer-Encoding: chunked")
+    async with relaying(settings(tmp_path, service)) as relay:
+        assert await relay.status(request) == 200
+        (approval,) = service.approvals
+        assert approval.event_ids == tuple(ids)
+    await service.stop()
 
 
-def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, service)) as relay:
-            await until(lambda: len(service.states) >= 2)
-            relay.relay._alive -= 30.0
-            await until(lambda: any(each.stalled_seconds >= 30 for each in service.states))
-            await until(lambda: service.states[-1].stalled_seconds == 0)
-            assert sum(each.stalled_seconds >= 30 for each in service.states) == 1
-        await service.stop()
-
-    play(story())
+@played
+async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        await until(lambda: len(service.states) >= 2)
+        relay.relay._alive -= 30.0
+        await until(lambda: any(each.stalled_seconds >= 30 for each in service.states))
+        await until(lambda: service.states[-1].stalled_seconds == 0)
+        assert sum(each.stalled_seconds >= 30 for each in service.states) == 1
 
 
-def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, service)) as relay:
-            state = tmp_path / "state"
-            assert (state / state_file.NAME).exists()
-            (state / f"{state_file.NAME}.new").mkdir()  # nothing can be written there
-            service.tell()
-            await until(lambda: not relay.relay.status(1).saved)
-            await until(lambda: not (state / state_file.NAME).exists())
-            assert await relay.incarnation() == "2"
-            (state / f"{state_file.NAME}.new").rmdir()
-            service.tell()
-            await until(lambda: relay.relay.status(1).saved)
-            assert (state / state_file.NAME).exists()
-        await service.stop()
-
-    play(story())
+@played
+async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        state = tmp_path / "state"
+        assert (state / state_file.NAME).exists()
+        (state / f"{state_file.NAME}.new").mkdir()  # nothing can be written there
+        service.tell()
+        await until(lambda: not relay.relay.status(1).saved)
+        await until(lambda: not (state / state_file.NAME).exists())
+        assert await relay.incarnation() == "2"
+        (state / f"{state_file.NAME}.new").rmdir()
+        service.tell()
+        await until(lambda: relay.relay.status(1).saved)
+        assert (state / state_file.NAME).exists()
 
 
 def certificate(folder: Path, days: int = 10) -> tuple[Path, Path]:
@@ -245,29 +223,29 @@ def certificate(folder: Path, days: int = 10) -> tuple[Path, Path]:
     return key, made
 
 
-def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        key, made = certificate(tmp_path)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(made, key)
-        service = filled()
-        await service.start(context)
-        url = service.url.replace("http", "https")
-        own = settings(tmp_path, service, urls=(url,))
-        relay = running.made(own)
-        opening = asyncio.ensure_future(relay.open())
-        await until(lambda: relay.relay._reader.failures >= 2)
-        assert not opening.done()
-        assert "certificate" in relay.relay.status(1).trouble
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        await relay.relay.close()
-        own = settings(tmp_path, service, urls=(url,), ca_file=str(made))
-        async with relaying(own) as trusting:
-            assert await trusting.incarnation() == "2"
-        await service.stop()
-
-    play(story())
+@played
+async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
+    tmp_path: Path,
+) -> None:
+    key, made = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made, key)
+    service = filled()
+    await service.start(context)
+    url = service.url.replace("http", "https")
+    own = settings(tmp_path, service, urls=(url,))
+    relay = running.made(own)
+    opening = asyncio.ensure_future(relay.open())
+    await until(lambda: relay.relay._reader.failures >= 2)
+    assert not opening.done()
+    assert "certificate" in relay.relay.status(1).trouble
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await relay.relay.close()
+    own = settings(tmp_path, service, urls=(url,), ca_file=str(made))
+    async with relaying(own) as trusting:
+        assert await trusting.incarnation() == "2"
+    await service.stop()
 
 
 @pytest.mark.parametrize(
@@ -279,72 +257,60 @@ def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(tmp_path
         lambda path: path.write_text("a token\x00 with what none has"),
     ],
 )
-def test_a_token_that_cannot_be_used_is_named_and_read_again(
+@played
+async def test_a_token_that_cannot_be_used_is_named_and_read_again(
     tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, service)) as relay:
-            spoil(tmp_path / "relay.token")
-            for writer in list(service.connections):
-                writer.transport.abort()
-            await until(lambda: "relay.token" in relay.relay.status(1).trouble)
-            assert await relay.status() == 200
-            running.token_file(tmp_path, TOKEN)
-            await until(lambda: relay.heard)
-        await service.stop()
-
-    play(story())
+    async with relayed(tmp_path) as (service, relay):
+        spoil(tmp_path / "relay.token")
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await until(lambda: "relay.token" in relay.relay.status(1).trouble)
+        assert await relay.status() == 200
+        running.token_file(tmp_path, TOKEN)
+        await until(lambda: relay.heard)
 
 
 @pytest.mark.parametrize(("epoch", "asks"), [("f", ["e.1", ""]), ("e", ["e.1", "e.1"])])
-def test_news_without_a_base_makes_the_relay_ask_for_all_of_it(
+@played
+async def test_news_without_a_base_makes_the_relay_ask_for_all_of_it(
     tmp_path: Path, epoch: str, asks: list[str]
 ) -> None:
-    async def story() -> None:
-        service = filled()
-        await service.start()
-        async with relaying(settings(tmp_path, service)) as relay:
-            told: list[str] = []
+    async with relayed(tmp_path) as (service, relay):
+        told: list[str] = []
 
-            async def answer(request: Request) -> Answer | None:
-                if request.path != relay_feed.NEWS_PATH or len(told) == 2:
-                    return None
-                told.append(request.query.get(relay_feed.AFTER, ""))
-                fields = {"position": f"{epoch}.0", "snapshot": False}
-                return 200, relay_feed.encode(msgspec.structs.replace(EMPTY, **fields))
+        async def answer(request: Request) -> Answer | None:
+            if request.path != relay_feed.NEWS_PATH or len(told) == 2:
+                return None
+            told.append(request.query.get(relay_feed.AFTER, ""))
+            fields = {"position": f"{epoch}.0", "snapshot": False}
+            return 200, relay_feed.encode(msgspec.structs.replace(EMPTY, **fields))
 
-            service.other = answer
-            service.tell()
-            for writer in list(service.connections):
-                writer.transport.abort()
-            await until(lambda: len(told) == 2 and relay.heard)
-            assert told == asks
-        await service.stop()
-
-    play(story())
+        service.other = answer
+        service.tell()
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await until(lambda: len(told) == 2 and relay.heard)
+        assert told == asks
 
 
-def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
+@played
+async def test_an_outcome_that_one_replica_does_not_know_is_unknown_whatever_others_say(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        one, two = filled(), filled()
-        for each, code in ((one, "unknown-outcome"), (two, "unavailable")):
-            await each.start()
-            body = relay_feed.encode(relay_feed.RelayRefusal(code=code))
+    one, two = filled(), filled()
+    for each, code in ((one, "unknown-outcome"), (two, "unavailable")):
+        await each.start()
+        body = relay_feed.encode(relay_feed.RelayRefusal(code=code))
 
-            async def refuse(request: Request, body: bytes = body) -> Answer | None:
-                return (503, body) if request.method == "POST" else None
+        async def refuse(request: Request, body: bytes = body) -> Answer | None:
+            return (503, body) if request.method == "POST" else None
 
-            each.other = refuse
-        async with relaying(settings(tmp_path, one, two)) as relay:
-            answer = await relay.ask(post())
-            assert answer is not None
-            assert answer.status == 503
-            assert b"Nothing was approved" not in answer.body
-        await one.stop()
-        await two.stop()
-
-    play(story())
+        each.other = refuse
+    async with relaying(settings(tmp_path, one, two)) as relay:
+        answer = await relay.ask(post())
+        assert answer is not None
+        assert answer.status == 503
+        assert b"Nothing was approved" not in answer.body
+    await one.stop()
+    await two.stop()
