@@ -26,6 +26,7 @@ SLOWEST_FIRST = (
     "kills/",
     "testing/",
     "cli/",
+    "page/",
 )
 """What takes longest: how the paths in this folder begin. Workers take a file each: were these
 last, most workers would wait for them."""

@@ -60,6 +60,19 @@ def test_the_wheel_has_every_unit_setting_and_rule_as_it_stands(wheel: Path) -> 
     assert shipped(wheel, "forewarn/packaging/") == there
 
 
+def test_the_wheel_has_the_pages_templates_its_files_and_their_licence(wheel: Path) -> None:
+    folder = ROOT / "src" / "forewarn" / "server" / "page"
+    there = {
+        f"{part}/{path.relative_to(folder / part)}": path.read_bytes()
+        for part in ("templates", "static")
+        for path in (folder / part).rglob("*")
+        if path.is_file()
+    }
+    assert "static/htmx/LICENSE" in there
+    found = shipped(wheel, "forewarn/server/page/")
+    assert {name: body for name, body in found.items() if not name.endswith(".py")} == there
+
+
 def test_the_wheel_has_the_manual_and_the_completions_where_they_are_looked_for(
     wheel: Path,
 ) -> None:

@@ -1,8 +1,13 @@
 """Sessions are tokens of the database, and links are keys of one process: none lasts for ever."""
 
+import re
+import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -14,8 +19,10 @@ from forewarn.maintenance.model import Refused
 from forewarn.server.page import logins
 from forewarn.server.page.logins import Links
 from forewarn.store import memory
+from forewarn.store.port import Reading, Store
 from forewarn.vocabulary import AccessRole, ErrorCode
 from server.running import ME, NOON, Client, Running, settings_in, stranger
+from store.wrapped import Wrapped
 
 
 class Door:
@@ -149,3 +156,67 @@ def test_links_that_nobody_uses_give_way_the_oldest_first() -> None:
     assert links.use("1", NOON).account == "ann"
     with pytest.raises(Refused):
         links.use("0", NOON)
+
+
+def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
+    certificates = Path(__file__).parents[1] / "operator" / "certificates"
+    files = {
+        "tls_certificate": str(certificates / "first.pem"),
+        "tls_key": str(certificates / "first.key"),
+    }
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0", **files)
+    with Running(wanted, memory.MemoryStore()) as running:
+        url = running.client().ask("POST", "/v1/logins", {}).json["url"]
+        assert url.startswith("https://127.0.0.1:")
+        host, key = urlsplit(url).netloc, url.partition("key=")[2]
+        trusting = ssl.create_default_context(cafile=certificates / "first.pem")
+        connection = HTTPSConnection(host, timeout=30, context=trusting)
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": f"https://{host}",
+        }
+        connection.request("POST", "/login", urlencode({"key": key}), headers)
+        answer = connection.getresponse()
+        connection.close()
+    assert answer.status == 303
+    assert "secure" in (answer.getheader("Set-Cookie") or "").lower()
+
+
+def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
+    tmp_path: Path,
+) -> None:
+    store = Slow(memory.MemoryStore())
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, store, ManualClock(NOON)) as running:
+        root = running.client()
+        root.ask("GET", "/")  # what is read once is read
+        with ThreadPoolExecutor(1) as other:
+            store.begin()
+            asked = other.submit(root.ask, "GET", "/?range=12h")
+            assert store.reached.wait(30)
+            assert root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).status == 201
+            store.go_on.set()
+            late = asked.result(30).body.decode()
+        now = root.ask("GET", "/").body.decode()
+    state = r'data-state="([^"]+)"'
+    assert re.findall(state, late) != re.findall(state, now)
+
+
+class Slow(Wrapped):
+    """A store whose next reader waits until he is let on."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._next = threading.Lock()
+
+    def begin(self) -> None:
+        self._next.acquire()
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        if self._next.locked() and not self.reached.is_set():
+            self.reached.set()
+            assert self.go_on.wait(30)
+        with super().read() as reading:
+            yield reading
