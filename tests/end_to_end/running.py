@@ -156,6 +156,11 @@ class Running:
         assert {code for code, _ in found} <= {"200"}, found
         return sum(int(count) for _, count in found)
 
+    def reload(self) -> None:
+        """Have it read its secrets again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def stop(self) -> int:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

@@ -97,16 +97,19 @@ def test_units_are_well_formed(text: str) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_the_units_with_their_drop_ins_are_taken_by_systemd(tmp_path: Path) -> None:
-    unit = (ROOT / "packaging" / "forewarn.service").read_text(encoding="utf-8")
-    (tmp_path / "forewarn.service").write_text(
-        re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
-    )
-    shutil.copy(ROOT / "packaging" / "forewarn.socket", tmp_path)
-    for name, section in (("forewarn.service", "[Service]"), ("forewarn.socket", "[Socket]")):
+    drop_ins = {
+        "forewarn.socket": "[Socket]",
+        "forewarn.service": "proxy.secret",
+        "forewarn-relay.service": "relay.pem",
+    }
+    for name, words in drop_ins.items():
+        unit = (ROOT / "packaging" / name).read_text(encoding="utf-8")
+        unit = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
+        (tmp_path / name).write_text(unit)
         drop_in = tmp_path / f"{name}.d" / "override.conf"
         drop_in.parent.mkdir()
-        drop_in.write_text(example("ini", section))
-    units = [str(tmp_path / name) for name in ("forewarn.socket", "forewarn.service")]
+        drop_in.write_text(example("ini", words))
+    units = [str(tmp_path / name) for name in drop_ins]
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units],
         capture_output=True,

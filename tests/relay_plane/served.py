@@ -105,7 +105,7 @@ class AskingRelay:
 
     @property
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def _connection(self) -> http.client.HTTPConnection:
         scheme, _, place = self.address.partition("://")

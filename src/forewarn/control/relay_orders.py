@@ -43,10 +43,23 @@ def use_token(token: RelayToken) -> Order[None]:
     return order
 
 
+def show_certificate(shown: RelayToken) -> Order[None]:
+    """Note that a host's relay has shown a certificate, as `relays.by_certificate` says it."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[None]:
+        known = unit.store.relay_tokens([shown.host]).get(shown.digest)
+        if known is not None and known.created_at >= shown.created_at:
+            return Work(None)
+        return Work(None, Changes(relay_tokens=(shown,)))
+
+    return order
+
+
 def revoke_tokens(host: str) -> Order[int]:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
-    The answer is how many there were.
+    A certificate is forgotten: if it is still valid, its next use notes it again. The answer is how
+    many there were.
     """
 
     def order(unit: UnitOfWork, decided: Decide) -> Work[int]:

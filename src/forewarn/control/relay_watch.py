@@ -138,6 +138,16 @@ class RelayWatch:
             used.add_done_callback(lambda done: self._used(digest, done.exception()))
         return token.host
 
+    def show_certificate(self, host: str, valid_from: datetime) -> None:
+        """Note that a relay has shown this host's certificate: its absence holds the host, too."""
+        shown = relays.by_certificate(host, valid_from)
+        known = self.tokens.get(shown.digest)
+        if shown.digest in self._using or (known and known.created_at >= valid_from):
+            return
+        self._using.add(shown.digest)
+        noted = self._plane.order(relay_orders.show_certificate(shown))
+        noted.add_done_callback(lambda done: self._using.discard(shown.digest))
+
     def _used(self, digest: str, error: BaseException | None) -> None:
         if error is not None:  # on the writer's thread: its next use tries again
             self._using.discard(digest)

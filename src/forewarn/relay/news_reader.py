@@ -141,6 +141,8 @@ class NewsReader:
         try:
             while connection.is_open:
                 await self._ask(connection)
+                if not self._upstream.is_current(connection):
+                    break
         finally:
             connection.close()
             self._connection = None

@@ -41,7 +41,15 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     cross a network in clear."""
     token_file: str = ""
     """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
-    0640 at most, and read again whenever it changes. Required."""
+    0640 at most, and read again whenever it changes. Required, unless there is a `certificate`."""
+    certificate: str = ""
+    """The file with this host's own certificate, and those that signed it, PEM, where the service
+    has `relay.client_ca`: in place of a token. Read again whenever it changes; the relay connects
+    with the new one within a minute, and no guest notices. Needs `https://` in all URLs."""
+    key: str = ""
+    """The file with the certificate's key, PEM, without a password. `""`: it is in the file of the
+    certificate, so that both are replaced at once. Where they are two files, the relay uses the
+    ones before until both fit."""
     ca_file: str = ""
     """The file with the certificates that signed those of the replicas, PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
@@ -58,10 +66,20 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 replica(url)
             except ValueError as error:
                 raise FieldError("urls", str(error)) from None
-        if not self.token_file:
+        if not self.token_file and not self.certificate:
             raise FieldError("token_file", "required: by it the service knows this host")
+        if self.certificate:
+            self._check_certificate()
+        elif self.key:
+            raise FieldError("key", "needs certificate")
         if 0 < self.max_stale_seconds < MIN_STALE_SECONDS:
             raise FieldError("max_stale_seconds", f"must be 0, or at least {MIN_STALE_SECONDS:g}")
+
+    def _check_certificate(self) -> None:
+        if self.token_file:
+            raise FieldError("certificate", "a host has a token or a certificate, not both")
+        if not all(replica(url).tls for url in self.urls):
+            raise FieldError("certificate", "needs https:// in all upstream.urls")
 
 
 MIN_STALE_SECONDS: Final = 10.0
@@ -193,6 +211,8 @@ def _placed(
         upstream=replace(
             upstream,
             token_file=place(upstream.token_file),
+            certificate=place(upstream.certificate),
+            key=place(upstream.key),
             ca_file=place(upstream.ca_file),
         ),
         guest=replace(loaded.guest, listener=listeners),

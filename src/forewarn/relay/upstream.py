@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.transport import HttpExchange, RequestFailed
@@ -52,6 +53,9 @@ PROBES: Final = Probes(silent_seconds=3, between_seconds=1, most=2)
 """A dead path is noticed within `freshness.DARK_SECONDS`."""
 
 
+_log = structlog.get_logger(__name__)
+
+
 class UpstreamFailed(Exception):  # noqa: N818 - named for what is the matter
     """No replica answered as it should.
 
@@ -70,20 +74,36 @@ class Credentials:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
-        self._files = [Path(name) for name in (settings.token_file, settings.ca_file) if name]
+        names = (settings.token_file, settings.certificate, settings.key, settings.ca_file)
+        self._files = [Path(name) for name in names if name]
         self._read_at: tuple[tuple[int, int, int], ...] = ()
         self._context: ssl.SSLContext | None = None
+        self._trouble = ""
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """Of each request."""
 
     def refresh(self) -> None:
-        """Read the files if any has changed; UpstreamFailed if one cannot be used."""
+        """Read the files if any has changed; UpstreamFailed if one cannot be used.
+
+        A certificate goes on being used: its file and its key's are not replaced at one instant.
+        """
+        try:
+            self._refresh()
+        except UpstreamFailed as error:
+            if self._context is None or not self._settings.certificate:
+                raise
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("the certificate before goes on being used", why=self._trouble)
+
+    def _refresh(self) -> None:
         try:
             found = [path.stat() for path in self._files]
             marks = tuple((each.st_ctime_ns, each.st_size, each.st_ino) for each in found)
             if marks != self._read_at or self._context is None:
                 self._read()
                 self._read_at = marks
+                self._trouble = ""
         except SecretUnusable as error:
             raise UpstreamFailed(str(error)) from error
         except OSError as error:  # an SSLError is one too
@@ -95,8 +115,14 @@ class Credentials:
         settings = self._settings
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        token = secret_files.host_token(Path(settings.token_file))
-        headers = ((b"Authorization", b"Bearer " + token.encode()),)
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if settings.certificate:
+            key = Path(settings.key) if settings.key else None
+            certificate = Path(settings.certificate)
+            secret_files.load_certificate(context, certificate, key, "upstream.certificate")
+        else:
+            token = secret_files.host_token(Path(settings.token_file))
+            headers = ((b"Authorization", b"Bearer " + token.encode()),)
         self._context, self.headers = context, headers
 
     def context(self, replica: ReplicaAddress) -> ssl.SSLContext | None:
@@ -109,6 +135,8 @@ class ReplicaConnection:
     """One connection to a replica; one request at a time."""
 
     replica: ReplicaAddress
+    context: ssl.SSLContext | None
+    """By what it is encrypted, and shows who we are; None for plain HTTP."""
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
     _exchange: HttpExchange
@@ -175,6 +203,12 @@ class Upstream:
         self._first = (self._first + 1) % len(self.replicas)
         self.close()
 
+    def is_current(self, connection: ReplicaConnection) -> bool:
+        """Tell whether a connection is as a new one would be, by the files as they are now."""
+        with contextlib.suppress(UpstreamFailed):
+            self.credentials.refresh()
+        return connection.context is self.credentials.context(connection.replica)
+
     async def connect(self, replica: ReplicaAddress) -> ReplicaConnection:
         """Return a new connection; UpstreamFailed if no address of the replica takes one."""
         self.credentials.refresh()
@@ -196,7 +230,7 @@ class Upstream:
                 continue
             _tune(writer)
             exchange = HttpExchange(EndpointAddress(replica.host, replica.port), self.max_body)
-            return ReplicaConnection(replica, reader, writer, exchange)
+            return ReplicaConnection(replica, context, reader, writer, exchange)
         raise UpstreamFailed(f"no connection to {replica}: {spoken(failed)}") from failed
 
     async def ask(
@@ -261,8 +295,8 @@ class Upstream:
     async def _lend(self, replica: ReplicaAddress, now: float) -> ReplicaConnection:
         while self._idle:
             connection = self._idle.pop()
-            if connection.replica == replica and now - connection.idle_since < IDLE_SECONDS:
-                self.credentials.refresh()
+            is_young = now - connection.idle_since < IDLE_SECONDS
+            if connection.replica == replica and is_young and self.is_current(connection):
                 return connection
             connection.close()
         return await self.connect(replica)

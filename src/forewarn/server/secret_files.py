@@ -77,6 +77,17 @@ def tls_context(
     SecretUnusable if the files cannot be read, or do not fit each other.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, certificate, key, setting)
+    return context
+
+
+def load_certificate(
+    context: ssl.SSLContext, certificate: Path, key: Path | None, setting: str
+) -> None:
+    """Have connections show a certificate; `key` is None where it is in the certificate's file.
+
+    SecretUnusable if the files cannot be read, or do not fit each other.
+    """
     named = f"the certificate {certificate}" + (f" and its key {key}" if key else "")
 
     def no_password() -> str:
@@ -87,7 +98,24 @@ def tls_context(
     except OSError as error:  # of which TLS's own errors are some
         why = error.strerror or error
         raise SecretUnusable(f"cannot use {named} ({setting}): {why}") from error
-    return context
+
+
+def ask_for_certificates(context: ssl.SSLContext, ca: Path, revoked: Path | None) -> None:
+    """Verify the certificates that clients show, of these authorities, if they show one.
+
+    SecretUnusable if a file cannot be read; `revoked` has the authorities' revocation lists.
+    """
+    context.verify_mode = ssl.CERT_OPTIONAL
+    for setting, path in (("relay.client_ca", ca), ("relay.client_crl", revoked)):
+        if path is None:
+            continue
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:  # of which TLS's own errors are some
+            why = error.strerror or error
+            raise SecretUnusable(f"cannot use {path} ({setting}): {why}") from error
+    if revoked is not None:
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def shared_secret(path: Path) -> bytes:

@@ -12,8 +12,9 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client.registry import Collector
@@ -61,6 +62,9 @@ PEER: Final = "forewarn.peer"
 LOST: Final = "forewarn.lost"
 """The key in the state of a connection of a future that is done once it is lost."""
 
+CERTIFICATE: Final = "forewarn.certificate"
+"""The key in the state of a connection of its `ShownCertificate`, if there was one."""
+
 REQUEST_ID: Final = b"x-request-id"
 """The header of each answer with the id that the audit log has."""
 
@@ -76,6 +80,15 @@ Refusal = tuple[int, ErrorCode, str]
 
 class ClientLeftError(Exception):
     """The client closed the connection in the middle of its body: nobody is left to answer."""
+
+
+class ShownCertificate(NamedTuple):
+    """A client's certificate, which TLS has verified."""
+
+    told: Mapping[str, Any]
+    """As `ssl.SSLSocket.getpeercert` tells it."""
+    context: ssl.SSLContext
+    """What it was verified by."""
 
 
 class Door(msgspec.Struct, frozen=True):

@@ -1,13 +1,15 @@
 """Answers relays: a plain ASGI application, which knows five requests.
 
-Who has no valid token learns nothing, and no token is ever logged. The token tells the host, and a
-request is about that host's machines alone, as the hub knows them now.
+Who has no valid token learns nothing, and no token is ever logged. The token tells the host, or the
+certificate that the connection was made with; a request is about that host's machines alone, as the
+hub knows them now.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
 
@@ -16,7 +18,7 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.maintenance.model import Refused, Sighting
+from forewarn.maintenance.model import MAX_TEXT, Refused, Sighting
 from forewarn.server import relay_feed, secret_files
 from forewarn.server.operator import auth
 from forewarn.server.relay.hub import RelayHub
@@ -49,13 +51,26 @@ class RelayBackend(Protocol):
 class _Answer(msgspec.Struct):
     status: int
     body: bytes = b""
+    closes: bool = False
+    """It is the last of its connection."""
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
+    closes = False
+
     def __init__(self, status: int, code: ErrorCode, message: str, event_id: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
+
+
+class _MustConnectAgain(_Refused):
+    """Its certificate was verified by what is not valid any more."""
+
+    closes = True
+
+    def __init__(self) -> None:
+        super().__init__(503, ErrorCode.UNAVAILABLE, "connect again, and show your certificate")
 
 
 class RelayApplication:
@@ -91,6 +106,8 @@ class RelayApplication:
         self._waits = waits
         self.unavailable = ""
         """Why relays are sent to another replica; `""` while they are answered."""
+        self.context: ssl.SSLContext | None = None
+        """By what new connections are encrypted; None for plain HTTP."""
         self._posts = {
             relay_feed.APPROVALS_PATH: self._approve,
             relay_feed.SIGHTINGS_PATH: self._see,
@@ -105,7 +122,7 @@ class RelayApplication:
         try:
             answer = await self._answer(scope, receive)
         except _Refused as refused:
-            answer = _Answer(refused.status, relay_feed.encode(refused.body))
+            answer = _Answer(refused.status, relay_feed.encode(refused.body), refused.closes)
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
@@ -113,6 +130,8 @@ class RelayApplication:
         headers = [(b"content-length", str(len(answer.body)).encode("ascii"))]
         if answer.body:
             headers.append((b"content-type", b"application/json"))
+        if answer.closes:
+            headers.append((b"connection", b"close"))
         if answer.status == 503:
             headers.append((b"retry-after", str(RETRY_SECONDS).encode("ascii")))
         if answer.status == 401:
@@ -123,7 +142,7 @@ class RelayApplication:
 
     async def _answer(self, scope: auth.Message, receive: auth.Receive) -> _Answer:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        host = self._host_of(headers)
+        host = self._host_of(scope, headers)
         scope[auth.ADMITTED] = True
         method, path = scope["method"], scope["path"]
         if method == "GET" and path == relay_feed.NEWS_PATH:
@@ -133,11 +152,19 @@ class RelayApplication:
             raise _Refused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
         return await answer(host, await _body(receive))
 
-    def _host_of(self, headers: dict[bytes, bytes]) -> str:
+    def _host_of(self, scope: auth.Message, headers: dict[bytes, bytes]) -> str:
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        shown: auth.ShownCertificate | None = scope["state"].get(auth.CERTIFICATE)
         if kind.lower() == b"bearer":
             host = self._watch.host_of(secret_files.digest(token.strip()))
             if host is not None:
+                return host
+        elif shown is not None:
+            if shown.context is not self.context:
+                raise _MustConnectAgain
+            if host := _host_in(shown.told):
+                valid_from = ssl.cert_time_to_seconds(shown.told["notBefore"])
+                self._watch.show_certificate(host, datetime.fromtimestamp(valid_from, UTC))
                 return host
         message = "no valid token: make one with 'forewarn relay token HOST'"
         raise _Refused(401, ErrorCode.UNAUTHORIZED, message)
@@ -172,7 +199,7 @@ class RelayApplication:
                 self._watch.expect(host, heard_at, left)
                 if not await self._hub.wait(host, left, scope["state"][auth.LOST]):
                     break
-                self._host_of(headers)  # its token may have been revoked meanwhile
+                self._host_of(scope, headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
             return _Answer(204)
         finally:
@@ -233,6 +260,18 @@ class RelayApplication:
     def _refuse_if_away(self) -> None:
         if self.unavailable:
             raise _Refused(503, ErrorCode.UNAVAILABLE, self.unavailable)
+
+
+def _host_in(certificate: Mapping[str, Any]) -> str:
+    """Return the host that a certificate is for; `""` for none.
+
+    It is the first DNS name; only without any, the CN, which some authorities do not check.
+    """
+    names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    names = names or [name for kind, name in subject if kind == "commonName"]
+    host = str(names[0]) if names else ""
+    return host if len(host) <= MAX_TEXT and host.isprintable() else ""
 
 
 async def _body(receive: auth.Receive) -> bytes:

@@ -89,7 +89,6 @@ class RelayPlane:
         )
         self._reached = reached
         self._server: connections.Server | None = None
-        self._tls: ssl.SSLContext | None = None
 
     def fill(
         self,
@@ -117,7 +116,7 @@ class RelayPlane:
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
         tcp = tcp or sockets.open_tcp(address, port, "relay.listen", BACKLOG)
         sockets.probe(tcp, PROBES)
-        tls = self._context if self._tls is not None else None
+        tls = self._context if self._application.context is not None else None
         most = self._settings.connections
         server = connections.Server(self._application, self._reached, most=most, tls=tls)
         self._server = server
@@ -125,16 +124,25 @@ class RelayPlane:
         return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
 
     def reload(self) -> None:
-        """Read the certificate again; if it cannot be used, the old one stays (SecretUnusable)."""
+        """Read the certificates again; if one cannot be used, the old ones stay (SecretUnusable).
+
+        Relays that have shown a certificate show it again, for it may be revoked.
+        """
         wanted = self._settings
-        if wanted.tls_certificate:
-            key = Path(wanted.tls_key) if wanted.tls_key else None
-            certificate = Path(wanted.tls_certificate)
-            self._tls = secret_files.tls_context(certificate, key, "relay.tls_certificate")
+        if not wanted.tls_certificate:
+            return
+        key = Path(wanted.tls_key) if wanted.tls_key else None
+        certificate = Path(wanted.tls_certificate)
+        context = secret_files.tls_context(certificate, key, "relay.tls_certificate")
+        if wanted.client_ca:
+            revoked = Path(wanted.client_crl) if wanted.client_crl else None
+            secret_files.ask_for_certificates(context, Path(wanted.client_ca), revoked)
+        self._application.context = context
+        self.hub.wake_all()
 
     def _context(self) -> ssl.SSLContext:
-        assert self._tls is not None
-        return self._tls
+        assert self._application.context is not None
+        return self._application.context
 
     def cut_off(self, *, cut_off: bool) -> None:
         """Send relays to another replica while this one does not reach the database."""
