@@ -253,8 +253,8 @@ def test_the_fleet_is_handed_over_only_where_its_shape_is_new() -> None:
     counted = Facts(machines)
     counted.fill(())
     taken = counted.taken(NOW)
-    assert taken.fleet == (machines["m-0"],)
-    assert counted.taken(NOW, taken.shape).fleet is None
+    assert taken.keys == ("m-0",)
+    assert counted.taken(NOW, taken.shape).keys is None
     counted.learn(Changes(machines=(REPLACE(machines["m-0"], host="h2"),)))
     assert counted.taken(NOW, taken.shape).sizes is None, "it moved to another host, no more"
     counted.learn(Changes(machines=(machine("m-0", 3),)))

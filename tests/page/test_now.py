@@ -1,8 +1,11 @@
 """What Now shows, made of what was counted: tiles, lines, rollouts and the map of the fleet."""
 
+import asyncio
 import random
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,7 +25,9 @@ from forewarn.maintenance.rollout_model import (
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now
 from forewarn.server.page.facts import Condition, Facts
+from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Form, Range
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, EventType, ScopeKind, TargetKind
 from page.operations import NOW, operation
 
@@ -190,6 +195,111 @@ def test_rollouts_that_ended_long_ago_are_not_shown() -> None:
     made = page.made(rollouts=tuple(going))
     assert [line.number for line in made["rollouts"]] == [8, 7, 6, 5, 4]
     assert made["more_rollouts"] == 4
+
+
+# Many windows.
+
+
+class Desk:
+    """The part of the backend that Now asks; `gate` holds its answers up."""
+
+    def __init__(self, page: Page) -> None:
+        self.inventory = page.page._inventory
+        self.rollouts = SimpleNamespace(rollouts={})
+        self.time = NOW
+        self.asks = 0
+        self.away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def now(self) -> datetime:
+        return self.time
+
+    async def read(self, question: Any) -> Any:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        return []
+
+    async def alerts(self, moment: datetime) -> list[Alert]:
+        self.asks += 1
+        await self.gate.wait()
+        return []
+
+
+def played(story: Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None]]) -> None:
+    async def play() -> None:
+        page = Page([machine("m0")], operation(1, machines=("m0",)))
+        desk: Any = Desk(page)
+        renderer = Renderer()
+        try:
+            await story(page, desk, now.SharedNow(desk, page.facts, renderer))
+        finally:
+            renderer.close()
+
+    asyncio.run(play())
+
+
+def test_windows_that_ask_together_get_the_same_page() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        texts = await asyncio.gather(*(shared.html(Range.TWO_HOURS) for _ in range(20)))
+        assert desk.asks == 1
+        assert len(set(texts)) == 1
+        assert await shared.html(Range.DAY) != texts[0]
+        assert desk.asks == 2
+
+    played(story)
+
+
+def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        desk.gate.clear()
+        early = asyncio.create_task(shared.html(Range.TWO_HOURS))
+        await asyncio.sleep(0)
+        page.facts.learn(Changes(operations=(operation(2, machines=("late",)),)))
+        late = asyncio.create_task(shared.html(Range.TWO_HOURS))
+        await asyncio.sleep(0)
+        desk.gate.set()
+        await early
+        assert "/operations/2.1" in await late
+        assert desk.asks == 2
+
+    played(story)
+
+
+def test_a_page_grows_no_older_than_a_second() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        await shared.html(Range.TWO_HOURS)
+        for by in (now.SHARED, -timedelta(hours=1)):  # a clock may be set back
+            desk.time += by
+            await shared.html(Range.TWO_HOURS)
+        assert desk.asks == 2
+        desk.time += now.SHARED + timedelta(milliseconds=1)
+        await shared.html(Range.TWO_HOURS)
+        assert desk.asks == 3
+
+    played(story)
+
+
+def test_while_the_store_is_away_the_page_shows_what_memory_has() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        desk.away = True
+        assert "/operations/1.1" in await shared.html(Range.TWO_HOURS)
+        assert desk.asks == 0
+
+    played(story)
+
+
+def test_a_window_that_goes_away_takes_no_page_from_another() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        desk.gate.clear()
+        first = asyncio.create_task(shared.html(Range.TWO_HOURS))
+        second = asyncio.create_task(shared.html(Range.TWO_HOURS))
+        await asyncio.sleep(0)
+        first.cancel()
+        desk.gate.set()
+        assert "/operations/1.1" in await second
+
+    played(story)
 
 
 # The map.

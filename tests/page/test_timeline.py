@@ -53,7 +53,7 @@ def test_no_two_bars_of_a_row_overlap_nor_do_their_labels(
                 extents = sorted(bar.extent for bar in lane.bars if bar.row == row)
                 assert extents, "no row is empty"
                 for (_, end), (begin, _) in itertools.pairwise(extents):
-                    assert end <= begin
+                    assert end + timeline.GAP <= begin + EDGE
 
 
 @given(operations(), RANGES)
@@ -251,3 +251,10 @@ def test_a_title_has_who_approved_and_each_time() -> None:
     title = only(operation(status=EventStatus.COMPLETED, approval=word)).title
     for told in ("1.1", "Reboot", "web-0", f"{word.at:%H:%M:%S}", "Completed"):
         assert told in title
+
+
+def test_what_begins_at_the_right_edge_is_still_inside() -> None:
+    ahead = Range.TWO_HOURS.length / timeline.AHEAD
+    bar = only(operation(not_before=NOW + ahead - timedelta(seconds=1), duration_seconds=600))
+    assert bar.expected is not None
+    assert bar.expected.x + bar.expected.width <= 100 + EDGE

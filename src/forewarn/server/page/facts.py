@@ -89,8 +89,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     day: Day
     shape: int
     """Another number when machines came, went or changed their update domain."""
-    fleet: tuple[model.Machine, ...] | None
-    """All machines; None where the shape is the one that was asked about."""
+    keys: tuple[str, ...] | None
+    """Those of all machines; None where the shape is the one that was asked about."""
     sizes: Mapping[Place, int] | None
     """How many machines each update domain has; None likewise."""
 
@@ -261,7 +261,7 @@ class Facts:
             conditions={each: dict(counted) for each, counted in self._conditions.items()},
             day=self._day(now),
             shape=self._shape,
-            fleet=tuple(self._machines.values()) if is_new else None,
+            keys=tuple(self._machines) if is_new else None,
             sizes=dict(self._sizes) if is_new else None,
         )
 

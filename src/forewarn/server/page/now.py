@@ -176,9 +176,11 @@ class NowPage:
         shown: timeline.Range,
     ) -> dict[str, Any]:
         """Return what the templates draw; `found` is what needs an operator, None if unknown."""
-        if taken.fleet is not None and taken.sizes is not None:
-            self._layout = fleet_map.layout(taken.fleet, taken.sizes, self._inventory.scopes)
-            self._listening.begin([machine.key for machine in taken.fleet])
+        if taken.keys is not None and taken.sizes is not None:
+            machine_of, scopes = self._inventory.machines.get, self._inventory.scopes
+            found_now = filter(None, map(machine_of, taken.keys))
+            self._layout = fleet_map.layout(found_now, taken.sizes, scopes)
+            self._listening.begin(taken.keys)
             of_scopes: Counter[str] = Counter()
             for (scope, _), count in taken.sizes.items():
                 of_scopes[scope] += count
@@ -277,7 +279,12 @@ class SharedNow:
         """Return the page's main part, which has every change so far."""
         now, changes = self._backend.now(), self._facts.changes
         known = self._made.get(shown)
-        if known is None or known[0] != changes or now - known[1] > SHARED or _has_failed(known[2]):
+        if (
+            known is None
+            or known[0] != changes
+            or abs(now - known[1]) > SHARED
+            or _has_failed(known[2])
+        ):
             known = changes, now, asyncio.create_task(self._render(shown, now))
             self._made[shown] = known
         return await asyncio.shield(known[2])

@@ -419,7 +419,6 @@ def _bar(operation: model.Operation, event: model.Event, scale: _Scale, now: dat
             expected = scale.part(max(now, started), started + takes)
     parts = [part for part in (notice, down, expected) if part is not None]
     x = min((part.x for part in parts), default=scale.at(_since(operation, now)))
-    x = min(x, 100 - BAR)
     end = max((part.x + part.width for part in parts), default=x)
     bar = Bar(
         operation=operation.id,
