@@ -411,6 +411,10 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
     }
     assert routes == {
         "GET /v1/fleet",
+        "GET /v1/webhooks",
+        "POST /v1/webhooks",
+        "DELETE /v1/webhooks",
+        "POST /v1/webhooks/{name}/tests",
         "GET /v1/tokens",
         "POST /v1/tokens",
         "DELETE /v1/tokens",
@@ -512,6 +516,8 @@ BODIES = {
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},
     "POST /v1/logins": {},
+    "POST /v1/webhooks": {"name": "ours", "url": "https://a.example/", "types": ["hold.*"]},
+    "POST /v1/webhooks/{name}/tests": {},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1"},
     "POST /v1/rollouts": {
@@ -549,6 +555,7 @@ def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
     client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"]})
     client.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
     client.ask("POST", "/v1/tokens", BODIES["POST /v1/tokens"])
+    client.ask("POST", "/v1/webhooks", BODIES["POST /v1/webhooks"])
     named = {"scopes": "web", "hosts": "h1", "machines": "web-0"}
     described = client.get("/v1/schema")
     judge = Judge(described["components"]["schemas"])

@@ -8,6 +8,7 @@ from store import (
     conformance_relays,
     conformance_rollouts,
     conformance_together,
+    conformance_webhooks,
 )
 
 
@@ -41,6 +42,10 @@ class TestText(conformance_outbox.Text):
 
 class TestAccounts(conformance_accounts.Accounts):
     """See `conformance_accounts`."""
+
+
+class TestWebhooks(conformance_webhooks.Webhooks):
+    """See `conformance_webhooks`."""
 
 
 class TestRelays(conformance_relays.Relays):

@@ -14,6 +14,7 @@
     host         `forewarn host`
     alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
     accounts     `forewarn token`, `audit` and `page`
+    webhook      `forewarn webhook`
     watch        `forewarn watch`
     agent        `forewarn agent`
     installation  what installing as a systemd service changes; decides, and does nothing

@@ -32,6 +32,7 @@ from forewarn.cli import (
     simulate,
     store,
     watch,
+    webhook,
 )
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.options import argument
@@ -70,6 +71,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "page": accounts.page,
     "token": accounts.token,
     "audit": accounts.audit,
+    "webhook": webhook.app,
     "replicas": alerts.replicas,
     "restore-check": store.restore_check,
     "store": store.app,
@@ -92,6 +94,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
             "page",
             "token",
             "audit",
+            "webhook",
             "restore-check",
             "store",
         ),

@@ -84,9 +84,13 @@ class Answer:
         if self.as_json:
             output.document(self.tree())
             return
-        from forewarn.server.operator import rollout_schemas, schemas
+        from forewarn.server.operator import rollout_schemas, schemas, webhook_schemas
 
-        shapes = {"schemas": schemas, "rollout_schemas": rollout_schemas}
+        shapes = {
+            "schemas": schemas,
+            "rollout_schemas": rollout_schemas,
+            "webhook_schemas": webhook_schemas,
+        }
         shape, *_ = typing.get_type_hints(draw, localns=shapes).values()
         found = self.read(shape)
         draw(found)
@@ -209,7 +213,7 @@ class OperatorClient:
             near = self.similar(str(name), str(what))
         except Failed:  # a role may not list: the refusal itself is the answer
             return ""
-        return f" (did you mean {near!r}?)" if near else ""
+        return f" (did you mean {near!r}?)" if near not in {"", name} else ""
 
     @functools.cached_property
     def _address(self) -> str:

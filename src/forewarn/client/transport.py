@@ -15,7 +15,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import h11
 
@@ -32,6 +32,9 @@ from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
 from forewarn.vocabulary import AgentStatus
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Of a response's status line and headers: the usual limit."""
@@ -182,6 +185,13 @@ class HttpExchange:
         self._forget()
         self._answered += 1
         return reply
+
+    @property
+    def head(self) -> Reply | None:
+        """The response that is being read, without its body; None before its head is whole."""
+        if self._head is None:
+            return None
+        return Reply(self._head.status_code, b"", tuple(self._head.headers))
 
     def reuse(self) -> bool:
         """Prepare for the next question; tell whether the connection may have one."""
@@ -389,6 +399,8 @@ def request(  # noqa: PLR0913 - all but the first two by name
     body: bytes | None = None,
     unix_socket: str = "",
     ca_file: str | None = None,
+    tls: "ssl.SSLContext | None" = None,
+    head_only: bool = False,
     max_body: int = MAX_BODY_BYTES,
     opened: Callable[[socket.socket], None] = lambda _: None,
 ) -> Reply:
@@ -397,7 +409,8 @@ def request(  # noqa: PLR0913 - all but the first two by name
     `seconds` is for all of it, from the connection to the last byte, `connect_seconds` for the
     connection alone. `headers` are added to Host, User-Agent, Accept and Connection, or replace
     them. With the path of a `unix_socket` the URL's host is only for the Host header. A server with
-    https is verified by the certificates in `ca_file`, or the system's. `opened` gets the socket
+    https is verified by the certificates in `ca_file`, or the system's, unless a context for `tls`
+    is given. With `head_only` the response has no body, however long. `opened` gets the socket
     before it connects: another thread that shuts it down ends the request at once.
 
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
@@ -416,11 +429,11 @@ def request(  # noqa: PLR0913 - all but the first two by name
             if url[:6].lower() == "https:":
                 import ssl  # noqa: PLC0415 - for https alone
 
-                tls = ssl.create_default_context(cafile=ca_file)
+                tls = tls or ssl.create_default_context(cafile=ca_file)
                 connected = tls.wrap_socket(connected, server_hostname=exchange.endpoint.host)
                 stack.enter_context(connected)
                 opened(connected)
-            return _answered(connected, exchange, sent, until, seconds)
+            return _answered(connected, exchange, sent, until, seconds, head_only=head_only)
     except (OSError, UnicodeError) as error:
         raise no_connection(unix_socket or exchange.endpoint, error) from error
 
@@ -473,14 +486,22 @@ def connect(
 
 
 def _answered(
-    connected: socket.socket, exchange: HttpExchange, sent: bytes, until: float, seconds: float
+    connected: socket.socket,
+    exchange: HttpExchange,
+    sent: bytes,
+    until: float,
+    seconds: float,
+    *,
+    head_only: bool,
 ) -> Reply:
     try:
         connected.settimeout(_left(until))
         connected.sendall(sent)
         while clock.monotonic() < until:
             connected.settimeout(_left(until))
-            if (reply := exchange.receive(connected.recv(READ_BYTES))) is not None:
+            reply = exchange.receive(connected.recv(READ_BYTES))
+            reply = reply or (exchange.head if head_only else None)
+            if reply is not None:
                 return reply
     except TimeoutError as error:
         raise no_answer(exchange.endpoint, seconds) from error

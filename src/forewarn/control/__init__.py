@@ -21,6 +21,7 @@
     host_drains      drives the drains of hosts
     rollout_orders   what is done in a transaction for rollouts
     rollouts         drives rollouts, and has their checks run
+    webhooks         delivers news to webhooks
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
 Used by `server` and `testing`.

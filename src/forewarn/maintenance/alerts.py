@@ -74,6 +74,8 @@ class AlertKind(StrEnum):
     """The relay of a host does not ask for news, and nothing of the host starts."""
     LOST_CHANGES = "lost-changes"
     """The database lost its last changes."""
+    WEBHOOK_DISABLED = "webhook-disabled"
+    """A webhook has accepted no news for a day, and is told of none any more."""
     DOUBTED = "doubted"
     """The time of day is not trusted, and nothing starts."""
 
@@ -84,7 +86,7 @@ class Alert(msgspec.Struct, frozen=True):
     kind: AlertKind
     about: str
     """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
-    machine, a domain (`domain web-0`), or the clock."""
+    machine, a domain (`domain web-0`), a webhook (`webhook chat`), or the clock."""
     message: str
     since: datetime
 

@@ -35,7 +35,7 @@ class Refused(Exception):  # noqa: N818 - an answer to a request, not an error o
 
 def unknown(what: str, *names: str) -> Refused:
     """Return the refusal (NOT_FOUND) of names that no machine, scope, host or token has."""
-    where = what if what in {"host", "token"} else "fleet"
+    where = what if what in {"host", "token", "webhook"} else "fleet"
     message = f"no {what} named {listed([*map(repr, names)])}: see 'forewarn {where} list'"
     return Refused(vocabulary.ErrorCode.NOT_FOUND, message, what=what, name=names[0])
 

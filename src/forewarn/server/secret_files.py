@@ -1,5 +1,6 @@
 """Secrets in files of their own, never in the settings: operators' tokens, keys, the proxies'."""
 
+import base64
 import contextlib
 import errno
 import hashlib
@@ -20,6 +21,8 @@ signature."""
 
 TOKEN_PREFIX: Final = "fw_"  # noqa: S105 - what tokens begin with
 """With it, tools that search for leaked secrets know a token."""
+
+WEBHOOK_PREFIX: Final = "whsec_"
 
 TOKEN_BYTES: Final = 32
 """256 bits: nobody guesses it."""
@@ -57,6 +60,11 @@ def token(path: Path, credentials: str = "") -> str:
             f"{what} has no token of at least {MIN_SECRET_BYTES} printable characters: {renew}"
         )
     return text
+
+
+def new_webhook_secret() -> str:
+    """Return a secret that nobody has, as Standard Webhooks writes it."""
+    return WEBHOOK_PREFIX + base64.b64encode(secrets.token_bytes(TOKEN_BYTES)).decode()
 
 
 def new_token() -> str:

@@ -46,6 +46,7 @@ from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, Operation
+from forewarn.maintenance.webhooks import alerts_of
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -55,6 +56,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.operator.schemas import NewLogin
+from forewarn.server.operator.webhooks import Webhooks
 from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
 from forewarn.server.page.logins import Links
@@ -200,7 +202,7 @@ class Service:
         audit = AuditLog(self._plane, real)
         self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
         self._tls: ssl.SSLContext | None = None
-        self._backend = self._backend_of(store)
+        self._backend = self._backend_of(store, mint)
         self._page = self._page_of(own.process)
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -263,7 +265,11 @@ class Service:
         lost = self._follower.lost
         return f"{self._database}-{lost.token}" if lost is not None else self._database
 
-    def _backend_of(self, store: Store) -> Backend:
+    def _backend_of(self, store: Store, mint: Callable[[], str]) -> Backend:
+        name, tls_ca = self._own.name, self._settings.webhooks.tls_ca
+        self._webhooks = Webhooks(
+            self._plane, store, self._watch, self._real, replica=name, mint=mint, ca_file=tls_ca
+        )
         return Backend(
             plane=self._plane,
             store=store,
@@ -282,6 +288,7 @@ class Service:
                 self._reached.counter,
                 self._reached_by_relays.counter,
                 *self._door.collectors,
+                self._webhooks,
             ),
             figures=self._figures,
             tasks=lambda: self._executor.running,
@@ -292,6 +299,7 @@ class Service:
             log_in=self._log_in if self._door.has_page else None,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,
+            webhooks=self._webhooks,
         )
 
     async def open(self) -> Opened:
@@ -355,6 +363,7 @@ class Service:
         self._start("the drains of hosts", self._hosts.run())
         self._start("rollouts", self._rollouts.run())
         self._start("the watch of the hosts", self._sync.run())
+        self._start("webhooks", self._webhooks.run())
         self._state = ""
         return Opened(
             operators=operators,
@@ -388,6 +397,7 @@ class Service:
             self._feed.subscribe(self._page.live.learn)
         if self._relays is not None:
             self._relays.subscribe(self._feed)
+        self._feed.tell(self._webhooks.deliveries.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
     def _open_relays(self) -> Iterator[str]:
@@ -447,9 +457,11 @@ class Service:
             self._rollouts.stop()
             self._sync.stop()
             self._executor.stop()
+            self._webhooks.stop()
             for task in self._watching:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._webhooks.close()
             await asyncio.to_thread(self._writer.close)
             if self._following is not None:
                 await asyncio.to_thread(self._following.close)
@@ -516,6 +528,7 @@ class Service:
     def _observed(self) -> Iterator[Alert]:
         yield from self._sync.alerts()
         yield from self._of_lost_changes()
+        yield from alerts_of(self._webhooks.deliveries.webhooks.values())
         if self._relays is not None:
             drains = self._hosts.drains.values()
             rebooting = {drain.host for drain in drains if drain.state is HostState.REBOOTING}

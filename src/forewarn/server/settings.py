@@ -385,6 +385,14 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     libvirt: FleetLibvirtSettings = FleetLibvirtSettings()
 
 
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is sent to webhooks."""
+
+    tls_ca: str = ""
+    """The file with the certificates, in PEM, that receivers are verified by. `""`, the default, is
+    the system's: those of chat services are in there."""
+
+
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The service's time."""
 
@@ -406,6 +414,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connector: ConnectorSettings = ConnectorSettings()
     rollout: RolloutSettings = RolloutSettings()
     fleet: FleetSettings = FleetSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     clock: ClockSettings = ClockSettings()
     log: Log = Log()
 
@@ -500,4 +509,5 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
             **given(operator, "tls_certificate", "tls_key", "tls_ca"),
         ),
         relay=replace(loaded.relay, **given(loaded.relay, *RELAY_FILES)),
+        webhooks=replace(loaded.webhooks, **given(loaded.webhooks, "tls_ca")),
     )

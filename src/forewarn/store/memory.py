@@ -32,6 +32,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
@@ -84,6 +85,7 @@ class MemoryStore:
         self.all_tokens: dict[str, Token] = {}
         self.all_relay_tokens: dict[str, RelayToken] = {}
         self.all_relays: dict[str, Relay] = {}
+        self.all_webhooks: dict[str, Webhook] = {}
         self.all_audit: dict[int, AuditRecord] = {}
         """The audit log, in order."""
         self.all_sightings: dict[str, tuple[datetime, SeenMachine]] = {}
@@ -243,6 +245,9 @@ class MemoryStore:
     def tokens(self) -> dict[str, Token]:
         return dict(sorted(self.all_tokens.items()))
 
+    def webhooks(self) -> dict[str, Webhook]:
+        return dict(sorted(self.all_webhooks.items()))
+
     def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
         every = self.all_relay_tokens.values()
         found = [token for token in every if hosts is None or token.host in hosts]
@@ -374,6 +379,13 @@ class MemoryStore:
         old += itertools.islice(refused, refusals, refusals + limit - len(old))
         _remove(self.all_audit, old)
         return len(set(old))
+
+    def put_webhooks(self, webhooks: Iterable[Webhook]) -> None:
+        refuse_nul(webhooks := list(webhooks))
+        self.all_webhooks |= {webhook.name: webhook for webhook in webhooks}
+
+    def remove_webhooks(self, names: Iterable[str]) -> None:
+        _remove(self.all_webhooks, names)
 
     def put_setting(self, name: str, value: str) -> None:
         refuse_nul(name, value)

@@ -24,6 +24,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 TURN_SECONDS = 30
@@ -257,6 +258,9 @@ class Reading(Protocol):
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators by name, in the order of names."""
 
+    def webhooks(self) -> dict[str, Webhook]:
+        """Return the webhooks by name, in the order of names."""
+
     def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
         """Return the valid tokens of these hosts' relays, or of all, by digest, oldest first."""
 
@@ -347,6 +351,12 @@ class Transaction(Reading, Protocol):
         Returns:
             How many records were forgotten.
         """
+
+    def put_webhooks(self, webhooks: Iterable[Webhook]) -> None:
+        """Write webhooks over those of the same names."""
+
+    def remove_webhooks(self, names: Iterable[str]) -> None:
+        """Forget webhooks; a name that is not there does no harm."""
 
     def put_setting(self, name: str, value: str) -> None:
         """Write a value down for the service itself."""

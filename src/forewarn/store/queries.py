@@ -33,6 +33,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import (
@@ -267,6 +268,10 @@ class SqlReading:
     def tokens(self) -> dict[str, Token]:
         found = self._values(tables.TOKENS, tables.tokens.c.name, None)
         return dict(sorted((token.name, token) for token in found))
+
+    def webhooks(self) -> dict[str, Webhook]:
+        found = self._values(tables.WEBHOOKS, tables.webhooks.c.name, None)
+        return dict(sorted((webhook.name, webhook) for webhook in found))
 
     def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
         found = self._values(tables.RELAY_TOKENS, tables.relay_tokens.c.host, hosts)

@@ -30,6 +30,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.maintenance.relays import Relay
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import (
@@ -244,6 +245,14 @@ class SqlTransaction(SqlReading):
         for some in chunks(old):
             self._run(delete(tables.audit).where(found.sequence.in_(some)))
         return len(set(old))
+
+    def put_webhooks(self, webhooks: Iterable[Webhook]) -> None:
+        refuse_nul(webhooks := list(webhooks))
+        self._put(tables.WEBHOOKS, webhooks)
+
+    def remove_webhooks(self, names: Iterable[str]) -> None:
+        refuse_nul(names := list(names))
+        self._delete(tables.webhooks, "name", names)
 
     def put_setting(self, name: str, value: str) -> None:
         refuse_nul(name, value)

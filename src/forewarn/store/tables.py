@@ -27,6 +27,7 @@ from sqlalchemy import (
 from forewarn.maintenance import accounts, decide, model
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import port
 from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
 from forewarn.vocabulary import EventType
@@ -266,6 +267,12 @@ relays = Table(
     *columns(Relay, host=Column("host", Text, primary_key=True)),
 )
 
+webhooks = Table(
+    "webhooks",
+    metadata,
+    *columns(Webhook, name=Column("name", Text, primary_key=True)),
+)
+
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
@@ -284,3 +291,4 @@ TOKENS = Mapping(accounts.Token, tokens)
 AUDIT = Mapping(accounts.AuditRecord, audit, done=attrgetter("done"))
 RELAY_TOKENS = Mapping(RelayToken, relay_tokens)
 RELAYS = Mapping(Relay, relays)
+WEBHOOKS = Mapping(Webhook, webhooks)

@@ -14,6 +14,9 @@
     auth         who may ask: the token, the Host and the Origin
     accounts     whose a token is, and who opened the unix socket
     account_routes  the routes of tokens and of the audit log
+    webhook_routes   the routes of webhooks; webhook_schemas has their JSON
+    webhook_formats  what the requests of webhooks have in them
+    webhooks         signs, sends and counts them
     audit_log    writes down what was refused
     connections  uvicorn's connections, and their limits
 

@@ -20,6 +20,7 @@ from forewarn.server.operator import (
     roles,
     rollout_routes,
     routing,
+    webhook_routes,
 )
 from forewarn.server.operator.requests import Backend, SchemaCreator
 from forewarn.server.page import operation_routes, routes
@@ -31,6 +32,7 @@ ROUTES: Final = tuple(
         *vars(api).values(),
         *vars(account_routes).values(),
         *vars(rollout_routes).values(),
+        *vars(webhook_routes).values(),
     ]
     if isinstance(each, HTTPRouteHandler)
 )
@@ -130,6 +132,7 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
                 Tag(
                     name=routing.ACCOUNTS, description="Operators' tokens, and what operators did."
                 ),
+                Tag(name=routing.WEBHOOKS, description="Receivers of news, by HTTP."),
                 Tag(name=routing.SERVICE, description="The service itself."),
             ],
         ),

@@ -34,6 +34,7 @@ from forewarn.server.operator import errors, views
 from forewarn.server.operator.accounts import Accounts
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.schemas import NewLogin
+from forewarn.server.operator.webhooks import Webhooks
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, micros
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
@@ -113,6 +114,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns a token that nobody has."""
     log_in: Callable[[str, AccessRole], NewLogin] | None = None
     """Makes a link to the page for an account; None where there is no page."""
+    webhooks: Webhooks | None = None
+    """Sends news to webhooks; None where nobody does."""
     relays: RelayWatch | None = None
     """Knows the relays of hosts; None where they do not reach this process."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple

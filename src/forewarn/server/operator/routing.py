@@ -20,6 +20,7 @@ MAINTENANCE: Final = "maintenance"
 HOSTS: Final = "hosts"
 ROLLOUTS: Final = "rollouts"
 ACCOUNTS: Final = "accounts"
+WEBHOOKS: Final = "webhooks"
 SERVICE: Final = "service"
 
 MAX_LISTED: Final = 20

@@ -1,0 +1,123 @@
+"""`forewarn webhook`: who is told of news by HTTP."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli.options import argument, flag, option
+from forewarn.maintenance.webhooks import WebhookFormat
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import webhook_schemas
+
+app = typer.Typer(help="Send news to other services by HTTP.", no_args_is_help=True)
+
+NameArgument = Annotated[str, argument("NAME", "The webhook.")]
+
+
+@app.command()
+@asks
+def add(
+    name: Annotated[str, argument("NAME", "What to call it.")],
+    url: Annotated[str, argument("URL", "Where to send, https://...")],
+    *,
+    format_: Annotated[
+        WebhookFormat,
+        option(
+            "--format",
+            "FORMAT",
+            "forewarn (JSON, by Standard Webhooks), slack, teams or eventgrid.",
+            case_sensitive=False,
+        ),
+    ] = WebhookFormat.FOREWARN,
+    types: Annotated[
+        list[str] | None,
+        option(
+            "--type",
+            "TYPE",
+            "Only this type of news, such as operation.failed or 'rollout.*'. Repeatable.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, flag("--insecure", "Allow http to another machine: anybody on the way can read it.")
+    ] = False,
+    service: OperatorClient,
+) -> None:
+    """Tell a URL of what happens from now on.
+
+    It prints the secret that verifies the signatures. Nobody can print it again.
+    """
+    answer = service.post(
+        "/v1/webhooks", name=name, url=url, format=format_, types=types or [], insecure=insecure
+    )
+    answer.show(_draw_new)
+
+
+@app.command("list")
+@asks
+def list_(*, service: OperatorClient) -> None:
+    """List the webhooks, and how each accepts what it is told."""
+    service.get("/v1/webhooks").show(_draw)
+
+
+@app.command()
+@asks
+def test(name: NameArgument, *, service: OperatorClient) -> None:
+    """Send a webhook a test.
+
+    If it is accepted, a webhook that failed or was disabled goes on at once. Exit status: 0 if it
+    is accepted, 3 if not.
+    """
+    answer = service.post(f"/v1/webhooks/{segment(name)}/tests")
+    if service.as_json:
+        output.document(answer.tree())
+    tree = answer.tree()
+    if not tree["accepted"]:
+        where = tree["webhook"]["url"]
+        message = f"{where} did not accept the test: {output.printable(tree['trouble'])}"
+        raise Failed(ExitStatus.REFUSED, message)
+    if not service.as_json:
+        output.say(f"{name} has accepted the test")
+
+
+@app.command()
+@asks
+def remove(
+    names: Annotated[list[str], argument("NAME", "Names of webhooks.")],
+    *,
+    service: OperatorClient,
+) -> None:
+    """Remove webhooks, all or none."""
+    answer = service.delete("/v1/webhooks", name=names)
+    if service.as_json:
+        output.document(answer.tree())
+    else:
+        for removed in answer.tree()["webhooks"]:
+            output.say(f"{removed['name']} is removed")
+
+
+def _draw_new(made: "webhook_schemas.NewWebhook") -> None:
+    output.say(made.secret)
+    output.note(f"This is the secret of {made.webhook.name}; nobody can show it again.")
+    output.note(f"Try it: forewarn webhook test {made.webhook.name}")
+
+
+def _draw(found: "webhook_schemas.WebhookList") -> None:
+    output.table(
+        found.webhooks,
+        {
+            "NAME": lambda one: one.name,
+            "STATE": lambda one: one.state,
+            "DELIVERED": lambda one: one.delivered,
+            "LAST": lambda one: one.delivered_at,
+            "NEXT TRY": lambda one: one.next_try_at,
+            "TROUBLE": lambda one: one.trouble,
+            "URL": lambda one: one.url,
+            "FORMAT": lambda one: one.format,
+            "TYPES": lambda one: ", ".join(one.types) or "all",
+        },
+        empty="There are no webhooks: see 'forewarn webhook add --help'.",
+    )

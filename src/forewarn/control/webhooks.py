@@ -1,0 +1,415 @@
+"""Delivers news to webhooks: to each in order, at least once, by one replica at a time.
+
+A webhook's row has how far it has come. Whoever delivers holds a lease in it, as an executor does
+of a task; how far it is, it writes there after each failure, and once a second while deliveries
+succeed. So a kill repeats at most that second's deliveries, under the same ids. Each webhook has a
+task of its own: one that is slow keeps no other waiting.
+
+The rows are no part of the outbox: nobody but the deliverers, who look every few seconds, and the
+operators who ask has any use for them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.plane import Plane
+from forewarn.control.unit_of_work import Decide, Order, UnitOfWork, Work
+from forewarn.maintenance import news, webhooks
+from forewarn.maintenance.model import Refused, unknown
+from forewarn.maintenance.news import NewsItem
+from forewarn.maintenance.webhooks import LEASE, MAX_WEBHOOKS, DeliveryFailure, Webhook
+from forewarn.store.port import Reading, StoreError
+from forewarn.vocabulary import ErrorCode
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the rows: so soon a replica knows what another was asked for."""
+
+RENEW_BEFORE: Final = timedelta(seconds=40)
+"""A lease is renewed when so much of it is left: three tries before it is over."""
+
+SAVE_EVERY: Final = 1.0
+"""Seconds between two writes of how far a webhook is, while it accepts what it gets."""
+
+SAVE_IDLE_EVERY: Final = 60.0
+"""The same where it is told of nothing: to read that again after a start does no harm."""
+
+AFTER_TROUBLE: Final = 1.0
+"""Seconds to wait after the store was away."""
+
+BATCH: Final = 10
+"""Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
+
+Place: TypeAlias = tuple[int, int]
+"""The transaction of an item, and its place there."""
+
+Send: TypeAlias = Callable[[Webhook, Place, NewsItem], Awaitable[DeliveryFailure | bool]]
+"""Sends an item; returns True if it was accepted, False if the format has nothing to say of it."""
+
+_log = structlog.get_logger(__name__)
+
+
+def add(webhook: Webhook) -> Order[Webhook]:
+    """Return what adds a webhook; it is told of what happens from then on."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook]:
+        known = unit.store.webhooks()
+        if webhook.name in known:
+            message = f"there is a webhook {webhook.name!r} already: remove it first"
+            raise Refused(ErrorCode.CONFLICT, message, webhook=webhook.name)
+        if len(known) >= MAX_WEBHOOKS:
+            message = f"there are {len(known)} webhooks, at most {MAX_WEBHOOKS} allowed"
+            raise Refused(ErrorCode.LIMIT, message, webhooks=len(known), most=MAX_WEBHOOKS)
+        sequence = unit.store.position().sequence
+        added = msgspec.structs.replace(webhook, done_sequence=sequence, created_at=unit.now)
+        unit.store.put_webhooks([added])
+        return Work(added)
+
+    return order
+
+
+def remove(names: Collection[str]) -> Order[tuple[Webhook, ...]]:
+    """Return what removes webhooks, all or none."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[tuple[Webhook, ...]]:
+        known = unit.store.webhooks()
+        if missing := [name for name in names if name not in known]:
+            raise unknown("webhook", *missing)
+        unit.store.remove_webhooks(names)
+        return Work(tuple(known[name] for name in dict.fromkeys(names)))
+
+    return order
+
+
+def enable(webhook: Webhook) -> Order[Webhook]:
+    """Return what lets a webhook go on after it has accepted a test."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook]:
+        known = unit.store.webhooks().get(webhook.name)
+        if known is None:
+            raise unknown("webhook", webhook.name)
+        going_on = webhooks.enabled(known)
+        unit.store.put_webhooks([going_on])
+        return Work(going_on)
+
+    return order
+
+
+def claim(replica: str) -> Order[dict[str, Webhook]]:
+    """Return what gives a replica a lease of each webhook that no other one holds."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[dict[str, Webhook]]:
+        until = unit.now + LEASE
+        claimed = {
+            name: msgspec.structs.replace(webhook, holder=replica, lease_until=until)
+            for name, webhook in unit.store.webhooks().items()
+            if webhook.free_for(replica, unit.now)
+        }
+        unit.store.put_webhooks(claimed.values())
+        return Work(claimed)
+
+    return order
+
+
+def release(replica: str) -> Order[None]:
+    """Return what ends all leases of a replica that stops."""
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[None]:
+        unit.store.put_webhooks(
+            msgspec.structs.replace(webhook, lease_until=None)
+            for webhook in unit.store.webhooks().values()
+            if webhook.holder == replica
+        )
+        return Work(None)
+
+    return order
+
+
+def note(webhook: Webhook, replica: str) -> Order[Webhook | None]:
+    """Return what writes down how far a webhook is; the answer is its row, None if it is not ours.
+
+    It may have been removed, or another replica may deliver to it.
+    """
+
+    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook | None]:
+        known = unit.store.webhooks().get(webhook.name)
+        if known is None or known.created_at != webhook.created_at or known.holder != replica:
+            return Work(None)
+        noted = msgspec.structs.replace(webhook, holder=replica, lease_until=unit.now + LEASE)
+        unit.store.put_webhooks([noted])
+        return Work(noted)
+
+    return order
+
+
+class Deliveries:
+    """Delivers to every webhook that this replica can have. On the event loop's thread.
+
+    Args:
+        plane: Writes.
+        read: Asks the store, on another thread.
+        clock: Whose time leases and delays are in.
+        real: Whose time passes between two looks.
+        replica: This one's name.
+        send: Sends one item.
+        chance: Returns a number from 0 to below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        plane: Plane,
+        read: "Callable[[Callable[[Reading], Any]], Awaitable[Any]]",
+        clock: Clock,
+        real: Clock,
+        replica: str,
+        send: Send,
+        chance: Callable[[], float],
+    ) -> None:
+        self._plane = plane
+        self._read = read
+        self._clock = clock
+        self._real = real
+        self._replica = replica
+        self._send = send
+        self._chance = chance
+        self.webhooks: Mapping[str, Webhook] = {}
+        """By name, as of the last look."""
+        self.accepted: Counter[str] = Counter()
+        """How many items each webhook accepted from this process."""
+        self.refused: Counter[str] = Counter()
+        self._couriers: dict[str, Courier] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def hear(self, told: tuple[int, bytes | None]) -> None:
+        """Wake up for the news of a change; for `Changefeed.tell`."""
+        _, items = told
+        if items is None or items:
+            for courier in self._couriers.values():
+                courier.news.set()
+
+    def look(self) -> None:
+        """Look at the rows at once: one was added, removed or enabled."""
+        self._wake.set()
+
+    def waiting_seconds(self) -> dict[str, float]:
+        """Return the age of the item that each webhook of this replica has next, 0 for none."""
+        now = self._clock.now()
+        return {
+            name: max(0.0, (now - courier.next_at).total_seconds()) if courier.next_at else 0.0
+            for name, courier in list(self._couriers.items())  # another thread asks
+        }
+
+    def stop(self) -> None:
+        """Make `run` return; what is under way may be delivered again."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            nap = LOOK_EVERY
+            try:
+                await self._look()
+            except StoreError as error:
+                _log.warning("webhooks wait for the store", reason=str(error))
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - deliveries outlive any error
+                _log.exception("a look at the webhooks failed")
+            if not self._stopping:
+                await self._real.wait(nap, self._wake)
+        couriers = list(self._couriers.values())
+        await self._end(list(self._couriers))
+        if couriers:
+            await self._leave(couriers)
+
+    async def _leave(self, couriers: Iterable["Courier"]) -> None:
+        """Write down how far each webhook is, and let another replica deliver."""
+        try:
+            for courier in couriers:
+                if courier.webhook != courier.stored:
+                    await self._save(courier)
+            await asyncio.wrap_future(self._plane.order(release(self._replica)))
+        except Exception as error:  # noqa: BLE001 - the leases end by themselves
+            _log.warning("leases of webhooks were not released", reason=str(error))
+
+    async def _look(self) -> None:
+        """Claim and renew, and have a courier for each webhook that is ours."""
+        known: dict[str, Webhook] = await self._read(lambda reading: reading.webhooks())
+        now = self._clock.now()
+        if any(self._is_due(webhook, now) for webhook in known.values()):
+            claimed = await asyncio.wrap_future(self._plane.order(claim(self._replica)))
+            known = {**known, **claimed}
+        self.webhooks = known
+        own = {
+            name: webhook
+            for name, webhook in known.items()
+            if webhook.disabled_at is None and webhook.holder == self._replica
+        }
+        over = [
+            name
+            for name, courier in self._couriers.items()
+            if courier.task.done()
+            or name not in own
+            or own[name].created_at != courier.webhook.created_at
+        ]
+        await self._end(over)
+        for name, webhook in own.items():
+            courier = self._couriers.get(name)
+            if courier is None:
+                courier = self._couriers[name] = Courier(webhook)
+                courier.task = asyncio.create_task(self._deliver(courier))
+            elif webhook.next_try_at is None:
+                courier.retry.set()  # an operator's test was accepted
+
+    def _is_due(self, webhook: Webhook, now: datetime) -> bool:
+        if not webhook.free_for(self._replica, now):
+            return False
+        until = webhook.lease_until
+        return until is None or until - now < RENEW_BEFORE
+
+    async def _end(self, names: Iterable[str]) -> None:
+        ending = [self._couriers.pop(name).task for name in names]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _deliver(self, courier: "Courier") -> None:
+        """Deliver to one webhook, until it is disabled or not ours any more."""
+        name = courier.webhook.name
+        while True:
+            try:
+                if not await self._deliver_what_there_is(courier):
+                    self._wake.set()  # to show what became of it
+                    return
+            except StoreError as error:
+                _log.warning("a webhook waits for the store", webhook=name, why=str(error))
+                await self._real.wait(AFTER_TROUBLE, asyncio.Event())
+            except Exception:  # noqa: BLE001 - deliveries outlive any error
+                _log.exception("a delivery failed", webhook=name)
+                await self._real.wait(LOOK_EVERY, asyncio.Event())
+
+    async def _deliver_what_there_is(self, courier: "Courier") -> bool:
+        """Deliver what there is, and wait for more; return whether to go on."""
+        courier.news.clear()
+        done = courier.webhook.done_sequence
+        records, trimmed = await self._read(
+            lambda reading: (reading.news_after(done - 1, BATCH), reading.news_trimmed())
+        )
+        if trimmed > done:
+            _log.warning(
+                "a webhook misses news that is kept no more",
+                webhook=courier.webhook.name,
+                transactions=trimmed - done,
+            )
+        for record in records:
+            for index, item in enumerate(news.decode(record.items)):
+                place = record.sequence, index
+                if place > courier.place and not await self._pass(courier, place, item):
+                    return False
+        if len(records) == BATCH:
+            return True
+        if courier.unsaved and not await self._save(courier):
+            return False
+        if not courier.news.is_set():
+            await self._real.wait(SAVE_IDLE_EVERY, courier.news)
+            if not courier.news.is_set() and courier.webhook != courier.stored:
+                return await self._save(courier)
+        return True
+
+    async def _pass(self, courier: "Courier", place: Place, item: NewsItem) -> bool:
+        """Deliver an item if it is wanted; return whether to go on."""
+        if not courier.webhook.wants(item.type):
+            courier.webhook = webhooks.passed(courier.webhook, place)
+            return True
+        courier.next_at = item.at
+        if not await self._deliver_one(courier, place, item):
+            return False
+        courier.next_at = None
+        late = self._real.monotonic() - courier.saved_at >= SAVE_EVERY
+        return await self._save(courier) if courier.unsaved and late else True
+
+    async def _deliver_one(self, courier: "Courier", place: Place, item: NewsItem) -> bool:
+        """Deliver an item, however often that takes; return whether the webhook goes on."""
+        while True:
+            if not await self._takes_turn(courier):
+                return False
+            sent = await self._send(courier.webhook, place, item)
+            webhook, now = courier.webhook, self._clock.now()
+            if sent is False:
+                courier.webhook = webhooks.passed(webhook, place)
+                return True
+            if sent is True:
+                self.accepted[webhook.name] += 1
+                courier.webhook = webhooks.delivered(webhook, place, now)
+                courier.unsaved = True
+                return True
+            self.refused[webhook.name] += 1
+            courier.webhook = webhooks.failed(webhook, sent, now, self._chance())
+            _tell(courier.webhook)
+            if not await self._save(courier) or courier.webhook.disabled_at is not None:
+                return False
+
+    async def _takes_turn(self, courier: "Courier") -> bool:
+        """Wait until the next try is due; return whether it is still ours to make."""
+        courier.retry.clear()
+        at = courier.webhook.next_try_at
+        if at is not None and at > (now := self._clock.now()):
+            await self._clock.wait((at - now).total_seconds(), courier.retry)
+        # If this process stood still, another one may deliver by now: its row says so.
+        return self._holds(courier.webhook) or await self._save(courier)
+
+    def _holds(self, webhook: Webhook) -> bool:
+        now, seen = self._clock.now(), self.webhooks.get(webhook.name, webhook)
+        return any(one.held_by(self._replica, now) for one in (webhook, seen))
+
+    async def _save(self, courier: "Courier") -> bool:
+        """Write down how far a webhook is; return whether it is still ours."""
+        order = note(courier.webhook, self._replica)
+        noted = await asyncio.wrap_future(self._plane.order(order))
+        if noted is None:
+            _log.info("a webhook is not ours any more", webhook=courier.webhook.name)
+            return False
+        courier.webhook = courier.stored = noted
+        courier.saved_at, courier.unsaved = self._real.monotonic(), False
+        return True
+
+
+class Courier:
+    """Who delivers to one webhook: how far it is, and how much of that the store has."""
+
+    task: "asyncio.Task[None]"
+
+    def __init__(self, webhook: Webhook) -> None:
+        self.webhook = self.stored = webhook
+        self.next_at: datetime | None = None
+        """The time of the item that it delivers; None where there is none."""
+        self.saved_at = float("-inf")
+        """When it was written last, by the machine's seconds."""
+        self.unsaved = False
+        """Whether the webhook accepted something since."""
+        self.news = asyncio.Event()
+        """Set where there may be news."""
+        self.retry = asyncio.Event()
+        """Set where the next try need not wait."""
+
+    @property
+    def place(self) -> Place:
+        """The last item that the webhook is done with."""
+        return self.webhook.done_sequence, self.webhook.done_index
+
+
+def _tell(webhook: Webhook) -> None:
+    told = {"webhook": webhook.name, "why": webhook.trouble, "tries": webhook.tries}
+    if webhook.disabled_at is not None:
+        _log.error("a webhook is disabled: it has accepted nothing for too long", **told)
+    else:
+        _log.warning("a webhook did not accept an item", next_try_at=webhook.next_try_at, **told)

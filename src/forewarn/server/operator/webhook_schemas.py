@@ -1,0 +1,87 @@
+"""The JSON of webhooks: the shapes of requests and answers, as `schemas` has the others."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from forewarn.maintenance.webhooks import MAX_URL, WebhookFormat
+from forewarn.server.operator.schemas import Body, ShortText, TokenName, Value
+
+MAX_TYPES = 40
+"""The most types of news that a webhook names: there are some 35."""
+
+
+class WebhookState(StrEnum):
+    """Whether a webhook accepts what it is told."""
+
+    ACTIVE = "active"
+    FAILING = "failing"
+    """It did not accept the next item, which is tried again."""
+    DISABLED = "disabled"
+    """It accepted nothing for a day, and is told of nothing until a test succeeds."""
+
+
+class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a new webhook."""
+
+    name: TokenName
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
+    format: WebhookFormat = WebhookFormat.FOREWARN
+    types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
+    """Types of news such as `operation.failed`, or groups such as `rollout.*`; empty for all."""
+    insecure: bool = False
+    """Whether the URL may be http to another machine."""
+
+
+class WebhookTestRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks to try a webhook."""
+
+
+class WebhookView(Value, frozen=True, kw_only=True):
+    """A webhook, without what is secret of it."""
+
+    name: str
+    url: str
+    """Without its path and query: those of chat services are secrets."""
+    format: WebhookFormat
+    types: tuple[str, ...]
+    state: WebhookState
+    failing_since: datetime | None
+    tries: int
+    """How often the next item was refused."""
+    next_try_at: datetime | None
+    trouble: str
+    """Why it was refused last."""
+    disabled_at: datetime | None
+    delivered: int
+    """How many items it has accepted."""
+    delivered_at: datetime | None
+    holder: str
+    """The replica that delivers to it, or did so last."""
+    created_by: str
+    created_at: datetime
+
+
+class NewWebhook(Value, frozen=True, kw_only=True):
+    """A new webhook, with its secret, which is shown this once."""
+
+    webhook: WebhookView
+    secret: str
+
+
+class WebhookList(Value, frozen=True, kw_only=True):
+    """Webhooks in the order of their names."""
+
+    webhooks: tuple[WebhookView, ...]
+
+
+class WebhookTest(Value, frozen=True, kw_only=True):
+    """What came of a test."""
+
+    accepted: bool
+    trouble: str
+    """Why it was not accepted; `""` if it was."""
+    webhook: WebhookView
+    """As it is after the test."""

@@ -1,0 +1,277 @@
+"""Webhooks of a running service, and real receivers over real sockets."""
+
+import http.server
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.clock import ManualClock
+from forewarn.maintenance.webhooks import GIVE_UP
+from forewarn.server import settings
+from forewarn.store import memory
+from server.receiver import WAIT_SECONDS, Received, Receiver, answer, receiving
+from server.running import NOON, Client, Running, fleet, settings_in
+
+CERTIFICATES = Path(__file__).with_name("certificates")
+Handler = http.server.BaseHTTPRequestHandler
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+def add(client: Client, url: str, name: str = "ours", **more: Any) -> str:
+    """Add a webhook and return its secret."""
+    added = client.ask("POST", "/v1/webhooks", {"name": name, "url": url, **more})
+    assert added.status == 201, added.body
+    assert added.json["webhook"]["name"] == name
+    secret: str = added.json["secret"]
+    return secret
+
+
+def schedule(client: Client, *machines: str) -> None:
+    body = {"event_type": "Reboot", "machines": list(machines)}
+    assert client.ask("POST", "/v1/maintenance", body).status == 201
+
+
+def tried(client: Client, name: str = "ours") -> Any:
+    return client.ask("POST", f"/v1/webhooks/{name}/tests", {}).json
+
+
+def until(client: Client, reached: Callable[[dict[str, Any]], bool], name: str = "ours") -> Any:
+    """Wait until a webhook is as it should be; to ask wakes the service, too."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        (found,) = (w for w in client.get("/v1/webhooks")["webhooks"] if w["name"] == name)
+        if reached(found):
+            return found
+        assert time.monotonic() < end, found
+
+
+def types(received: list[Received]) -> list[str]:
+    return [one.json["type"] for one in received]
+
+
+def test_news_comes_in_order_signed_and_under_ids_of_its_own(
+    client: Client, receiver: Receiver
+) -> None:
+    secret = add(client, receiver.url())
+    schedule(client, "web-0")
+    client.ask("POST", "/v1/cancellations", {"references": ["1"]})
+    received = receiver.wait(4)
+    assert types(received) == [
+        "maintenance.scheduled",
+        "operation.scheduled",
+        "operation.canceled",
+        "maintenance.finished",
+    ]
+    for one in received:
+        assert one.verified_by(secret) == one.json
+        assert one.json["timestamp"] == "2026-03-01T12:00:00Z"
+        assert one.id.startswith(one.json["number"])
+        assert one.headers["content-type"] == "application/json"
+    assert received[1].json["data"]["machines"] == ["web-0"]
+    assert len({one.id for one in received}) == 4
+    shown = until(client, lambda one: one["delivered"] == 4)
+    assert (shown["state"], shown["failing_since"]) == ("active", None)
+
+
+def test_each_webhook_has_its_format_and_types(client: Client, receiver: Receiver) -> None:
+    for name in ("slack", "teams", "eventgrid"):
+        url = receiver.url(f"/{name}")
+        add(client, url, name, format=name, types=["operation.scheduled"])
+    schedule(client, "batch_0")
+    (slack,), (teams,), (grid,) = (
+        receiver.wait(1, path) for path in ("/slack", "/teams", "/eventgrid")
+    )
+    assert "batch_0" in slack.json["text"]
+    assert "batch" in teams.json["attachments"][0]["content"]["body"][0]["text"]
+    (event,) = grid.json
+    assert event["data"]["resourceInfo"]["properties"]["Resources"] == ["batch_0"]
+    assert "virtualMachineScaleSets/batch/" in event["subject"]
+    assert grid.headers["aeg-event-type"] == "Notification"
+
+
+def test_a_secret_is_shown_once_and_written_nowhere(
+    client: Client, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logging.getLogger().setLevel(logging.DEBUG)
+    receiver.answers["/T0/hidden?key=hidden"] = answer(500)
+    secret = add(client, receiver.url("/T0/hidden?key=hidden"))
+    tried(client)
+    schedule(client, "web-0")
+    until(client, lambda one: one["tries"] > 0)
+    listed = client.ask("GET", "/v1/webhooks").body
+    removed = client.ask("DELETE", "/v1/webhooks?name=ours").body
+    audit = client.ask("GET", "/v1/audit").body
+    assert b"/v1/webhooks" in audit
+    out, err = capsys.readouterr()
+    for told in (listed, removed, audit, out.encode(), err.encode()):
+        assert b"hidden" not in told
+        assert secret.encode() not in told
+
+
+def test_a_test_says_whether_it_was_accepted(client: Client, receiver: Receiver) -> None:
+    secret = add(client, receiver.url())
+    assert tried(client)["accepted"] is True
+    (test,) = receiver.wait(1)
+    assert test.verified_by(secret)["type"] == "webhook.test"
+    receiver.answers["/hook"] = answer(404)
+    refused = tried(client)
+    assert (refused["accepted"], "404" in refused["trouble"]) == (False, True)
+    unknown = client.ask("POST", "/v1/webhooks/frog/tests", {})
+    assert (unknown.status, unknown.error["code"]) == (404, "not-found")
+
+
+def test_a_redirect_is_not_followed(client: Client, receiver: Receiver) -> None:
+    receiver.answers["/hook"] = answer(307, Location=receiver.url("/elsewhere"))
+    add(client, receiver.url())
+    assert tried(client)["accepted"] is False
+    assert len(receiver.got()) == 1
+    assert receiver.got("/elsewhere") == []
+
+
+def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
+    client: Client, receiver: Receiver
+) -> None:
+    def endless(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(10**12))
+        handler.end_headers()
+        handler.wfile.write(b"x")
+        handler.wfile.flush()
+        receiver.over.wait(WAIT_SECONDS)
+
+    receiver.answers["/hook"] = endless
+    add(client, receiver.url())
+    assert tried(client)["accepted"] is True
+
+
+def test_a_receiver_that_does_not_answer_keeps_no_other_waiting(
+    client: Client, receiver: Receiver
+) -> None:
+    receiver.answers["/slow"] = lambda _: receiver.over.wait(WAIT_SECONDS) and None
+    add(client, receiver.url("/slow"), "slow")
+    add(client, receiver.url("/quick"), "quick")
+    schedule(client, "web-0")
+    schedule(client, "bastion")
+    receiver.wait(4, "/quick")
+    assert len(receiver.wait(1, "/slow")) == 1
+
+
+def test_what_is_refused_for_a_day_ends_in_an_alert_and_goes_on_after_a_test(
+    client: Client, receiver: Receiver, clock: ManualClock
+) -> None:
+    receiver.answers["/hook"] = answer(503, Retry_After="7200")
+    add(client, receiver.url(), types=["operation.*"])
+    schedule(client, "web-0")
+    failing = until(client, lambda one: one["tries"] == 1)
+    assert (failing["state"], failing["next_try_at"]) == ("failing", "2026-03-01T13:00:00Z")
+    clock.advance(GIVE_UP)
+    disabled = until(client, lambda one: one["state"] == "disabled")
+    (alert,) = (
+        item for item in client.get("/v1/alerts")["items"] if item["kind"] == "webhook-disabled"
+    )
+    assert (alert["about"], alert["since"]) == ("webhook ours", disabled["disabled_at"])
+    before = len(receiver.got())
+    del receiver.answers["/hook"]
+    assert tried(client)["accepted"] is True
+    until(client, lambda one: one["delivered"] >= 1)
+    test, again = receiver.wait(before + 2)[before : before + 2]
+    assert test.id.startswith("test_")
+    assert again.id == receiver.got()[0].id
+    kinds = [item["kind"] for item in client.get("/v1/alerts")["items"]]
+    assert "webhook-disabled" not in kinds
+
+
+def test_a_receiver_that_is_gone_is_disabled_at_once(client: Client, receiver: Receiver) -> None:
+    receiver.answers["/hook"] = answer(410)
+    add(client, receiver.url())
+    schedule(client, "web-0")
+    until(client, lambda one: one["state"] == "disabled")
+    assert len(receiver.got()) == 1
+
+
+def test_deliveries_are_counted(client: Client, receiver: Receiver) -> None:
+    receiver.answers["/bad"] = answer(500)
+    add(client, receiver.url(), "good")
+    add(client, receiver.url("/bad"), "bad")
+    schedule(client, "web-0")
+    until(client, lambda one: one["delivered"] == 2, "good")
+    until(client, lambda one: one["tries"] == 1, "bad")
+    scraped = client.ask("GET", "/metrics").body.decode()
+    counts = 'forewarn_webhook_deliveries_total{result="%s",webhook="%s"} %s\n'
+    assert counts % ("accepted", "good", "2.0") in scraped
+    assert counts % ("refused", "bad", "1.0") in scraped
+    assert 'forewarn_webhook_waiting_seconds{webhook="bad"}' in scraped
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "x", "url": "http://10.0.0.1/"},
+        {"name": "x", "url": "https://a.example/", "types": ["frog"]},
+        {"name": "x", "url": "https://a.example/", "format": "xml"},
+        {"name": "a b", "url": "https://a.example/"},
+        {"name": "x", "url": "https://a.example/", "secret": "mine"},
+        {"name": "x"},
+    ],
+)
+def test_what_cannot_be_a_webhook_is_refused(client: Client, body: Any) -> None:
+    refused = client.ask("POST", "/v1/webhooks", body)
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+    assert client.get("/v1/webhooks")["webhooks"] == []
+
+
+def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path),
+        webhooks=settings.WebhookSettings(tls_ca=str(CERTIFICATES / "first.pem")),
+    )
+    with (
+        receiving(CERTIFICATES / "first.pem") as known,
+        receiving(CERTIFICATES / "second.pem") as stranger,
+        Running(wanted, memory.MemoryStore(), clock) as service,
+    ):
+        client = service.client()
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        secret = add(client, known.url())
+        add(client, stranger.url(), "stranger")
+        assert tried(client)["accepted"] is True
+        refused = tried(client, "stranger")
+        assert refused["accepted"] is False
+        assert "certificate" in refused["trouble"].lower()
+        schedule(client, "web-0")
+        for one in known.wait(3):
+            one.verified_by(secret)
+        until(client, lambda one: one["tries"] == 1, "stranger")
+        assert stranger.got() == []
+
+
+def test_a_service_that_starts_again_goes_on_where_it_was(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    store = memory.MemoryStore()
+    receiver.answers["/hook"] = answer(503)
+    with Running(settings_in(tmp_path), store, ManualClock(NOON)) as service:
+        client = service.client()
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        add(client, receiver.url())
+        schedule(client, "web-0")
+        until(client, lambda one: one["tries"] == 1)
+    before = len(receiver.got())
+    del receiver.answers["/hook"]
+    with Running(settings_in(tmp_path), store, ManualClock(NOON + GIVE_UP / 2)) as service:
+        client = service.client()
+        until(client, lambda one: one["delivered"] >= 2)
+        received = receiver.wait(before + 2)
+    assert types(received[before:])[:2] == ["maintenance.scheduled", "operation.scheduled"]
