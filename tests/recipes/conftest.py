@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Endpoint, endpoint
+from end_to_end.agents import Endpoint
 from end_to_end.running import Running
 from recipes.power import Power, power
 
@@ -38,5 +38,5 @@ def service(folder: Path, switch: Power) -> Iterator[Running]:
 @pytest.fixture
 def cloud() -> Iterator[Endpoint]:
     """An endpoint whose document is the test's."""
-    with endpoint() as server:
+    with Endpoint() as server:
         yield server
