@@ -14,7 +14,7 @@ import pytest
 from forewarn.relay import state_file
 from forewarn.relay.held import NewsFault
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
-from forewarn.relay.upstream import Credentials, Upstream, UpstreamFailed
+from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import News
 from guest.room import EVENT_ID, post
@@ -108,6 +108,52 @@ async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     upstream = await asked(service, tmp_path, max_body=10_000)
     with pytest.raises(UpstreamFailed):
         await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+    await service.stop()
+
+
+@played
+async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_path: Path) -> None:
+    service = filled()
+    goes_on = asyncio.Event()
+
+    async def slow(_: Request) -> Answer:
+        await goes_on.wait()
+        return 200, b""
+
+    service.other = slow
+    upstream = await asked(service, tmp_path)
+    asking = [
+        asyncio.ensure_future(
+            upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+        )
+        for _ in range(3 * MAX_AT_ONCE)
+    ]
+    await until(lambda: len(service.connections) == MAX_AT_ONCE)
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=30.0)
+    assert not failed.value.maybe_done
+    goes_on.set()
+    assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
+    assert len(service.connections) == MAX_AT_ONCE
+    upstream.close()
+    await service.stop()
+
+
+@played
+async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
+    service = filled()
+    began: list[Request] = []
+
+    async def late(request: Request) -> Answer:
+        began.append(request)
+        await asyncio.sleep(0.2)
+        return 200, b""
+
+    service.other = late
+    upstream = await asked(service, tmp_path)
+    reply = await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=0.05)
+    assert (reply.status, len(began)) == (200, 1)
+    upstream.close()
     await service.stop()
 
 

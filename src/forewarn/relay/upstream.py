@@ -40,8 +40,9 @@ RESOLVE_SECONDS: Final = 5.0
 MAX_ADDRESSES: Final = 8
 """Addresses of one name that are tried."""
 
-MAX_IDLE: Final = 2
-"""Connections that are kept for later requests, beside the one for news."""
+MAX_AT_ONCE: Final = 16
+"""Requests under way at once, beside the one for news; others wait for their turns. So many commit
+together, and more would cost the service a handshake each when all guests of a host approve."""
 
 IDLE_SECONDS: Final = 20.0
 """How long one of them is kept: servers close theirs after a minute or more."""
@@ -188,6 +189,7 @@ class Upstream:
     max_body: int
     _first: int = 0
     _idle: list[ReplicaConnection] = field(default_factory=list)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
 
     @property
     def now_first(self) -> ReplicaAddress:
@@ -241,7 +243,7 @@ class Upstream:
         *,
         each_seconds: float,
     ) -> Reply:
-        """POST to one replica after another until one answers; return its answer.
+        """POST to one replica after another until one answers, in turn; return its answer.
 
         An answer of 500 or above is taken for none, but for the last one's. What is asked may so be
         done twice: it must be something that is the same when done twice.
@@ -250,17 +252,29 @@ class Upstream:
             path: Which of `relay_feed`.
             body: JSON.
             seconds: For all of it.
-            each_seconds: For one replica.
+            each_seconds: For one replica, if there are others.
 
         Raises:
             UpstreamFailed: None has answered.
         """
+        until = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(until):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise UpstreamFailed("too many other requests wait for the service") from None
+        try:
+            each_seconds = each_seconds if len(self.replicas) > 1 else seconds
+            return await self._ask(path, body, until, each_seconds)
+        finally:
+            self._turns.release()
+
+    async def _ask(self, path: str, body: bytes, until: float, each_seconds: float) -> Reply:
         headers = ((b"Content-Type", b"application/json"),)
         last: UpstreamFailed | None = None
         answer: Reply | None = None
         maybe_done = False
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
         for offset in range(2 * len(self.replicas)):
             left = until - loop.time()
             if left <= 0:
@@ -303,10 +317,10 @@ class Upstream:
 
     def _give_back(self, connection: ReplicaConnection, now: float) -> None:
         connection.idle_since = now
-        if connection.is_open and len(self._idle) < MAX_IDLE:
+        if connection.is_open:
             self._idle.append(connection)
-        else:
-            connection.close()
+        while self._idle and now - self._idle[0].idle_since >= IDLE_SECONDS:
+            self._idle.pop(0).close()
 
     def close(self) -> None:
         """Close the idle connections."""
