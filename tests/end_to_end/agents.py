@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from client.scripted import Asked, Scripted, Talk
+from patience import PATIENCE_SECONDS, until
 from ports import free_port
-
-PATIENCE_SECONDS = 40.0
 
 ACTION = """#!{python}
 # Leaves a line in the log for each run; with a file `hold` beside the log it waits for its end.
@@ -32,20 +31,6 @@ while (log.parent / "hold").exists():
     time.sleep(0.02)
 say(sys.argv[1] + " ends")
 """
-
-
-def until(
-    holds: Callable[[], object],
-    why: Callable[[], object] = lambda: "",
-    *,
-    seconds: float = PATIENCE_SECONDS,
-    every: float = 0.02,
-) -> None:
-    """Wait until something holds; say `why` it should where it never does."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(every)
 
 
 class Endpoint(Scripted):

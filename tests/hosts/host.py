@@ -13,14 +13,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from end_to_end import agents
+import patience
 
 HERE = Path(__file__).resolve().parent
 CALL_SECONDS = 180
 START_SECONDS = 180
 """For a machine that does much else: a quiet one takes a second. On a new machine each libvirtd
 first finds out what QEMU can do, for some 5 s of processor."""
-until = functools.partial(agents.until, seconds=180, every=0.1)
+until = functools.partial(patience.until, seconds=180, every=0.1)
 """Wait as the end-to-end tests do, but look less often: each look is a process or a request."""
 IDS = uuid.UUID("6c5c5f0e-7a5c-4f0e-9d5c-3d1d4f5f7a10")
 """The names of a host's and a guest's uuid: the same in every run."""

@@ -146,7 +146,9 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
 
     async def late(request: Request) -> Answer:
         began.append(request)
-        await asyncio.sleep(0.2)
+        goes_on = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.2, goes_on.set)
+        await goes_on.wait()
         return 200, b""
 
     service.other = late
