@@ -66,6 +66,19 @@ def duration_seconds(text: str) -> int:
     return -1 if text in {"-1", "unknown"} else int(span(text).total_seconds())
 
 
+def interval(text: str) -> tuple[datetime, datetime]:
+    """Read two times with a slash between them, as ISO 8601 writes an interval."""
+    begins, _, ends = text.partition("/")
+    try:
+        first, last = moment(begins), moment(ends)
+    except InvalidTime:
+        first = last = timedelta()
+    if not isinstance(first, datetime) or not isinstance(last, datetime):
+        message = f"invalid interval {text!r}: expected two RFC 3339 times, as FROM/TO"
+        raise InvalidTime(message)
+    return first, last
+
+
 def shown(at: datetime | None) -> str:
     """Return a time as tables show it, such as `2026-03-01 12:00:00Z`; `-` for None."""
     return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

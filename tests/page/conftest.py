@@ -4,9 +4,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from forewarn.server.settings import ConnectorSettings, SimulatedSettings
 from forewarn.store import memory
 from page.site import Site
 from server.running import Running, settings_in
@@ -23,14 +25,31 @@ ARGUMENTS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser for the tests of one file.
+
+    Playwright has an event loop that runs in this thread for as long: no test that needs a loop of
+    its own can share the file, nor come after it if the browser stayed.
+    """
     if CHROMIUM is None:
         pytest.skip("there is no chromium: install Debian's package")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield launched
         launched.close()
+
+
+@pytest.fixture
+def quick_site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+    """Likewise; what the connector simulates takes no time."""
+    simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
+    wanted = msgspec.structs.replace(
+        settings_in(tmp_path, listen="127.0.0.1:0"),
+        connector=ConnectorSettings(simulated=simulated),
+    )
+    with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
+        yield opened
 
 
 @pytest.fixture

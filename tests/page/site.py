@@ -55,13 +55,16 @@ class Site:
         url: str = answer.json["url"]
         return url
 
-    def context(self, size: tuple[int, int] = WIDE, theme: Any = "light") -> BrowserContext:
+    def context(
+        self, size: tuple[int, int] = WIDE, theme: Any = "light", *, scripts: bool = True
+    ) -> BrowserContext:
         """Return a browser without a session."""
         width, height = size
         made = self._browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=theme,
             reduced_motion="reduce",
+            java_script_enabled=scripts,
         )
         made.set_default_timeout(SECONDS)
         self._contexts.append(made)

@@ -22,8 +22,10 @@ from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
+from forewarn.protocol.versions import Version
 from forewarn.server import settings
 from forewarn.server.guest.counters import Figures
+from forewarn.server.guest.documents import Documents
 from forewarn.server.service import Opened, Service
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
@@ -43,6 +45,7 @@ class Sightings:
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.sightings: dict[str, Sighting] = {}
+        self.documents = Documents()
         self.asked_again: list[str] = []
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
@@ -65,12 +68,17 @@ class Sightings:
     ) -> None:
         self.filled = (len(scopes), len(machines), len(operations))
         self.machines.update((machine.key, machine) for machine in machines)
+        self.documents.fill(scopes, operations)
 
     def learn(self, changes: Changes) -> None:
         self.learned.append(changes)
+        self.documents.learn(changes)
         for name in changes.removed_machines:
             del self.machines[name]
         self.machines.update((machine.key, machine) for machine in changes.machines)
+
+    def document(self, scope: str, version: Version) -> bytes:
+        return self.documents.page(scope, version).body
 
     def saw(
         self,

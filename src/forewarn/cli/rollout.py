@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
@@ -290,14 +289,12 @@ def ask(service: OperatorClient, *, dry_run: bool, **body: Any) -> None:  # noqa
 
 def tags_of(texts: list[str]) -> dict[str, str]:
     """Read tags written as KEY=VALUE."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not name or not sign or name in found:
-            message = f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once"
-            raise typer.BadParameter(message)
-        found[name] = value
-    return found
+    from forewarn.maintenance import rollout_model
+
+    try:
+        return rollout_model.read_tags(texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _seconds(text: str) -> int:
@@ -305,13 +302,8 @@ def _seconds(text: str) -> int:
 
 
 def _blackout(text: str) -> dict[str, str]:
-    begins, sign, ends = text.partition("/")
-    found = [times.moment(part) for part in (begins, ends)] if sign else []
-    moments = [moment.isoformat() for moment in found if isinstance(moment, datetime)]
-    if len(moments) != len(("opens", "closes")):
-        message = f"invalid blackout {text!r}: expected two RFC 3339 times, as FROM/TO"
-        raise typer.BadParameter(message)
-    return dict(zip(("opens", "closes"), moments, strict=True))
+    opens, closes = times.interval(text)
+    return {"opens": opens.isoformat(), "closes": closes.isoformat()}
 
 
 def _order(service: OperatorClient, number: int, order: str, unit: str = "") -> None:

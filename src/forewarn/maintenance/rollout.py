@@ -152,17 +152,18 @@ def amount(text: str, units: int) -> int:
 
 def check_policy(policy: RolloutPolicy) -> None:
     """Refuse a policy that cannot be read (INVALID)."""
-    try:
-        time_windows.check(policy.windows, policy.zone)
-    except ValueError as error:
-        raise Refused(ErrorCode.INVALID, str(error), where="policy") from error
+    for where, windows in (("policy.zone", ()), ("policy.windows", policy.windows)):
+        try:
+            time_windows.check(windows, policy.zone)
+        except ValueError as error:
+            raise Refused(ErrorCode.INVALID, str(error), where=where) from error
     if policy.at_once == "rest":
         message = "at_once: expected a number of units or a part of them, such as 5 or 10%"
-        raise Refused(ErrorCode.INVALID, message, where="policy")
+        raise Refused(ErrorCode.INVALID, message, where="policy.at_once")
     for blackout in policy.blackouts:
         if blackout.opens >= blackout.closes:
             message = f"the blackout from {notice.spoken(blackout.opens)} ends before it begins"
-            raise Refused(ErrorCode.INVALID, message, where="policy")
+            raise Refused(ErrorCode.INVALID, message, where="policy.blackouts")
 
 
 def footprint(machines: Iterable[Machine], spread: str) -> Footprint:

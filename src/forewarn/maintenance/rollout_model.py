@@ -1,5 +1,6 @@
 """The values of rollouts: what is done, to which units, under which policy, and how far it is."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -166,6 +167,18 @@ class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
     """Until when a run that is under way is waited for; None for none."""
     passed_at: datetime | None = None
     """When the run began that passed last."""
+
+
+def read_tags(texts: Iterable[str]) -> dict[str, str]:
+    """Read tags that people wrote as KEY=VALUE; ValueError where one is not, or comes twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not name or not sign or name in found:
+            message = f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once"
+            raise ValueError(message)
+        found[name] = value
+    return found
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -296,6 +296,7 @@ class Service:
             rollouts=self._rollouts,
             accounts=self._door.accounts,
             make_token=secret_files.new_token,
+            document=self._guests.document,
             log_in=self._log_in if self._door.has_page else None,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,

@@ -106,6 +106,7 @@ class Operators:
             rollouts=rollouts,
             accounts=door.accounts,
             make_token=secret_files.new_token,
+            document=guests.document,
         )
         served = _EmulatorApi(application.application(backend), service)
         gate = auth.Gate(served, door, (), anyone=OperatorAccount(NAME, AccessRole.ADMIN))

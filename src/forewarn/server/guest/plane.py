@@ -13,6 +13,7 @@ import structlog
 from forewarn import clock
 from forewarn.maintenance import model
 from forewarn.protocol import exchange
+from forewarn.protocol.versions import Version
 from forewarn.server import secret_files
 from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
@@ -140,6 +141,10 @@ class GuestPlane:
     def whole(self) -> Callable[[str], ScopeDocument]:
         """Returns a scope's document by its key, for relays; raises KeyError for an unknown one."""
         return self._documents.whole
+
+    def document(self, scope: str, version: Version) -> bytes:
+        """Return what the machines of a scope, by its key, read; KeyError for an unknown one."""
+        return self._documents.page(scope, version).body
 
     def fill(
         self,

@@ -23,7 +23,15 @@ from forewarn.server.operator import (
     webhook_routes,
 )
 from forewarn.server.operator.requests import Backend, SchemaCreator
-from forewarn.server.page import operation_routes, routes
+from forewarn.server.page import (
+    history,
+    machines,
+    maintenance,
+    operation_routes,
+    rollouts,
+    routes,
+    sending,
+)
 from forewarn.version import __version__
 
 ROUTES: Final = tuple(
@@ -38,7 +46,15 @@ ROUTES: Final = tuple(
 )
 """The API's routes."""
 
-OF_PAGE: Final = (*routes.ROUTES, *operation_routes.ROUTES)
+OF_PAGE: Final = (
+    *routes.ROUTES,
+    *operation_routes.ROUTES,
+    *machines.ROUTES,
+    *maintenance.ROUTES,
+    *rollouts.ROUTES,
+    *history.ROUTES,
+    *sending.ROUTES,
+)
 """The page's."""
 
 

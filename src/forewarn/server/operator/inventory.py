@@ -27,12 +27,16 @@ class Inventory:
     operations: dict[str, model.Operation] = field(default_factory=dict)
     """Those that are live, by id."""
     _orders: dict[str, list[str]] = field(default_factory=dict)
+    _machines: dict[str, model.Machine] | None = None
+    _scopes: dict[str, model.Scope] | None = None
+    """Copies for `snapshot`, until they change."""
 
     def fill(self, scopes: Iterable[model.Scope], operations: Iterable[model.Operation]) -> None:
         """Take over what the store holds."""
         self.scopes = {scope.key: scope for scope in scopes}
         self.operations = {operation.id: operation for operation in operations}
         self._orders.clear()
+        self._machines = self._scopes = None
 
     def learn(self, changes: model.Changes) -> None:
         """Take over what changed."""
@@ -47,8 +51,21 @@ class Inventory:
                 self.operations.pop(operation.id, None)
         if changes.machines or changes.removed_machines:
             self._orders.pop("machines", None)
+            self._machines = None
         if changes.scopes or changes.removed_scopes:
             self._orders.pop("scopes", None)
+            self._scopes = None
+
+    def snapshot(self) -> "Inventory":
+        """Return it as it is now, for another thread.
+
+        To copy 100,000 machines takes a millisecond, and is done once after each change of them.
+        """
+        if self._machines is None:
+            self._machines = dict(self.machines)
+        if self._scopes is None:
+            self._scopes = dict(self.scopes)
+        return Inventory(self._machines, self.sighting, self._scopes, dict(self.operations))
 
     def machines_after(self, name: str) -> Iterator[model.Machine]:
         """Yield the machines whose keys come after this one, in order; `""` is before all."""

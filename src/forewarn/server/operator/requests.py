@@ -29,6 +29,7 @@ from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet
 from forewarn.maintenance.model import Policy, Refused
+from forewarn.protocol.versions import Version
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
 from forewarn.server.operator.accounts import Accounts
@@ -112,6 +113,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """The operators' tokens."""
     make_token: Callable[[], str]
     """Returns a token that nobody has."""
+    document: Callable[[str, Version], bytes]
+    """Returns what the machines of a scope, by its key, read in a version; on the loop's thread."""
     log_in: Callable[[str, AccessRole], NewLogin] | None = None
     """Makes a link to the page for an account; None where there is no page."""
     webhooks: Webhooks | None = None

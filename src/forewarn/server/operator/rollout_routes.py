@@ -69,7 +69,7 @@ async def start_rollout(
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
         rollout = await backend.done(plane.order(rollout_orders.start(rollout)))
-    return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=_view(rollout), forecast=forecast)
+    return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=view(rollout), forecast=forecast)
 
 
 @routing.get("/v1/rollouts", routing.ROLLOUTS)
@@ -81,7 +81,7 @@ async def list_rollouts(
     numbers = sorted(backend.rollouts.rollouts, reverse=True)
     after = [number for number in numbers if not before or number < int(before)]
     found, following = requests.page("rollouts", after, limit, str)
-    shown = tuple(_view(backend.rollouts.rollouts[number]) for number in found)
+    shown = tuple(view(backend.rollouts.rollouts[number]) for number in found)
     return rollout_schemas.RolloutPage(rollouts=shown, next=following)
 
 
@@ -124,7 +124,7 @@ async def _detail(backend: Backend, number: int) -> rollout_schemas.RolloutDetai
         if not rollout.state.over:
             forecast = preparing.forecast(reading, rollout, now)
         return rollout_schemas.RolloutDetail(
-            rollout=_view(rollout),
+            rollout=view(rollout),
             task=rollout.task,
             policy=rollout.policy,
             units=tuple(
@@ -141,7 +141,8 @@ async def _detail(backend: Backend, number: int) -> rollout_schemas.RolloutDetai
     return found
 
 
-def _view(rollout: Rollout) -> rollout_schemas.RolloutView:
+def view(rollout: Rollout) -> rollout_schemas.RolloutView:
+    """Return a rollout as lists show it."""
     counts = Counter(unit.state.value for unit in rollout.units)
     return model.mapped(
         rollout_schemas.RolloutView,

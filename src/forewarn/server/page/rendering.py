@@ -16,7 +16,7 @@ import jinja2
 import msgspec
 from litestar import Response
 
-from forewarn.server.page import formats
+from forewarn.server.page import formats, orders
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update(formats.FILTERS)
+        self._environment.filters.update({**formats.FILTERS, **orders.FILTERS})
         self._environment.globals["static"] = lambda name: files[name].address
         self._templates = {
             name: self._environment.get_template(name)

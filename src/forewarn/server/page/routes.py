@@ -26,8 +26,10 @@ from forewarn.server.page import logins, rendering
 from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
 from forewarn.server.page.logins import Links
+from forewarn.server.page.machine_search import MachineSearch
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
+from forewarn.server.page.sent_forms import SentForms
 from forewarn.server.page.timeline import Range
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -56,6 +58,8 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     door: auth.Door
     facts: Facts
     now: SharedNow
+    search: MachineSearch = msgspec.field(default_factory=MachineSearch)
+    sent: SentForms = msgspec.field(default_factory=SentForms)
 
     def begin(self, request: "Request[Any, Any, Any]") -> None:
         """Note which changes this request's answer is sure to have."""

@@ -28,6 +28,14 @@
       each.textContent = left(now() - each.dataset.since);
   };
 
+  // All times are the service's, in UTC; what it is on the reader's own clock shows on hovering.
+  const local = () => {
+    for (const each of document.querySelectorAll("time[datetime]")) {
+      const moment = new Date(each.getAttribute("datetime"));
+      if (!isNaN(moment)) each.title = `${each.getAttribute("datetime")} · ${moment.toLocaleString()}`;
+    }
+  };
+
   const live = (word) => {
     const dot = document.getElementById("live");
     if (!dot) return;
@@ -59,6 +67,7 @@
       root.dataset.theme = dark ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);
     });
+    local();
     // By a script, as a link's key is for whoever opens it and not for what looks at links.
     document.getElementById("login")?.requestSubmit();
   });
@@ -81,6 +90,7 @@
       panel().hidden = false;
       if (was) panel().querySelector("h2")?.focus();
     }
+    local();
     tick();
   });
 

@@ -1,0 +1,541 @@
+"""The forms of the page: their fields, and how what was typed becomes a request of the API.
+
+A form becomes the very body that the API takes, so that the page can ask for nothing that the API
+cannot. What was typed is kept as it was: a form that is refused is shown with it again, and with
+the reason beside the field.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from forewarn import times
+from forewarn.maintenance.model import Refused
+from forewarn.maintenance.rollout_model import CONFIRM, RolloutOrder, read_tags
+from forewarn.server.operator import errors, rollout_schemas, schemas
+from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
+
+MAX_FIELDS: Final = 200
+"""The most fields of a form: the longest has some thirty."""
+
+T = TypeVar("T")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+
+class Control(StrEnum):
+    """How a field is filled in."""
+
+    TEXT = "text"
+    LINES = "lines"
+    """Several names or texts: one a line, or with commas between names."""
+    CHECK = "check"
+    CHOICE = "choice"
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of a form."""
+
+    name: str
+    label: str
+    control: Control = Control.TEXT
+    hint: str = ""
+    """What may be typed, with an example."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Values, each with what it is called."""
+    default: str = ""
+
+
+class FieldGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that belong together."""
+
+    title: str
+    fields: tuple[Field, ...]
+    folded: bool = False
+    """Whether it is closed until somebody opens it."""
+
+
+class FilledForm:
+    """What a browser sent: the values of each field, as they were typed."""
+
+    def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
+        self._values = dict(values)
+
+    def text(self, name: str) -> str:
+        """Return a field's text without blanks around it; `""` where there is none."""
+        return "".join(self._values.get(name, ())[:1]).strip()
+
+    def all(self, name: str) -> tuple[str, ...]:
+        """Return all values of a field that may be sent several times, without empty ones."""
+        return tuple(value for value in self._values.get(name, ()) if value)
+
+    def checked(self, name: str) -> bool:
+        """Tell whether a box is checked."""
+        return bool(self.all(name))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return names between which there are blanks, commas or line ends."""
+        return tuple(self.text(name).replace(",", " ").split())
+
+    def lines(self, name: str) -> tuple[str, ...]:
+        """Return a field's lines, without empty ones."""
+        lines = (line.strip() for line in self.text(name).splitlines())
+        return tuple(line for line in lines if line)
+
+    def filled(self, **texts: str) -> "FilledForm":
+        """Return the form with other texts in some fields."""
+        return FilledForm({**self._values, **{name: (text,) for name, text in texts.items()}})
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return each field with each of its values, as hidden fields repeat them."""
+        return [(name, value) for name, values in self._values.items() for value in values]
+
+    def query(self) -> str:
+        """Return it as the query of a link."""
+        return urlencode([pair for pair in self.pairs() if pair[1]])
+
+
+def sent(body: bytes) -> FilledForm:
+    """Return what a browser sent as `application/x-www-form-urlencoded`.
+
+    Raises:
+        Refused: It cannot be read, or has too many fields (INVALID).
+    """
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
+        )
+    except ValueError as error:
+        message = "the form cannot be read: expected at most 200 fields in UTF-8"
+        raise Refused(ErrorCode.INVALID, message) from error
+    return of_pairs(pairs)
+
+
+def of_pairs(pairs: Sequence[tuple[str, str]]) -> FilledForm:
+    """Return a form of names and values, as a query has them, too."""
+    values: dict[str, tuple[str, ...]] = {}
+    for name, value in pairs:
+        values[name] = (*values.get(name, ()), value)
+    return FilledForm(values)
+
+
+def default(groups: Sequence[FieldGroup]) -> FilledForm:
+    """Return a form with the defaults of its fields."""
+    fields = (field for group in groups for field in group.fields)
+    return FilledForm({field.name: (field.default,) for field in fields if field.default})
+
+
+# The fields.
+
+TYPES: Final = (
+    (EventType.REBOOT.value, "Reboot: restart, memory is lost"),
+    (EventType.REDEPLOY.value, "Redeploy: move to another host, ephemeral disks are lost"),
+    (EventType.FREEZE.value, "Freeze: pause for seconds"),
+    (EventType.PREEMPT.value, "Preempt: delete a low-priority machine"),
+    (EventType.TERMINATE.value, "Terminate: delete a machine of a scale set"),
+)
+
+KINDS: Final = (
+    (TargetKind.MACHINES.value, "machines"),
+    (TargetKind.SCOPE.value, "all machines of a scope"),
+    (TargetKind.HOST.value, "all machines on a host"),
+)
+
+SOURCES: Final = (
+    (EventSource.PLATFORM.value, "the platform"),
+    (EventSource.USER.value, "a user"),
+)
+
+_DURATION = Field(
+    name="duration",
+    label="Expected interruption",
+    hint="Such as 30s or 5m; 0 for none. Empty: unknown.",
+)
+_DESCRIPTION = Field(
+    name="description",
+    label="Text for the guests",
+    hint="One line. Empty: the usual text of the type.",
+)
+_WITHOUT_NOTICE = Field(
+    name="without_notice",
+    label="Go on even if some guests get no notice, because they never asked for events",
+    control=Control.CHECK,
+)
+_TYPE = Field(
+    name="event_type",
+    label="What happens",
+    control=Control.CHOICE,
+    choices=TYPES,
+    default=EventType.REBOOT.value,
+)
+_SOURCE = Field(
+    name="source",
+    label="Caused by",
+    control=Control.CHOICE,
+    choices=SOURCES,
+    default=EventSource.PLATFORM.value,
+)
+
+_WHEN: Final = "2026-11-22T22:00Z, or +20m from now. Without a zone it is UTC."
+
+MAINTENANCE: Final = (
+    FieldGroup(
+        title="What",
+        fields=(
+            _TYPE,
+            Field(
+                name="kind",
+                label="Of",
+                control=Control.CHOICE,
+                choices=KINDS,
+                default=TargetKind.MACHINES.value,
+            ),
+            Field(
+                name="targets",
+                label="Names",
+                control=Control.LINES,
+                hint="Machines with blanks or commas between them; or one scope; or one host.",
+            ),
+        ),
+    ),
+    FieldGroup(
+        title="When",
+        fields=(
+            Field(
+                name="not_before",
+                label="Not before",
+                hint=f"{_WHEN} Empty: as soon as the least notice allows.",
+            ),
+            Field(
+                name="opens_at",
+                label="Window opens",
+                hint="Nothing starts before it, approved or not.",
+            ),
+            Field(
+                name="closes_at",
+                label="Window closes",
+                hint="What has not started by then is cancelled.",
+            ),
+            _DURATION,
+        ),
+    ),
+    FieldGroup(
+        title="More",
+        folded=True,
+        fields=(
+            _DESCRIPTION,
+            _SOURCE,
+            Field(
+                name="to_host",
+                label="Move to host",
+                hint="For a Redeploy or a live migration. Empty: the connector chooses.",
+            ),
+            Field(
+                name="live_migration",
+                label="The Freeze is a live migration to another host",
+                control=Control.CHECK,
+            ),
+            Field(
+                name="indivisible",
+                label="All machines of the host go down at once",
+                control=Control.CHECK,
+            ),
+            Field(
+                name="no_notice",
+                label="It has already failed: start at once, without notice",
+                control=Control.CHECK,
+            ),
+            _WITHOUT_NOTICE,
+        ),
+    ),
+)
+"""The fields of a request for maintenance."""
+
+ROLLOUT: Final = (
+    FieldGroup(
+        title="What",
+        fields=(
+            _TYPE,
+            Field(
+                name="all_hosts",
+                label="Every host",
+                control=Control.CHECK,
+            ),
+            Field(
+                name="hosts",
+                label="Hosts",
+                control=Control.LINES,
+                hint="Each is a unit. Hosts that the connector can drain are drained and rebooted.",
+            ),
+            Field(name="scopes", label="Scopes", control=Control.LINES, hint="Each is a unit."),
+            Field(name="machines", label="Machines", control=Control.LINES, hint="Each is a unit."),
+            Field(
+                name="tags",
+                label="Machines with tags",
+                control=Control.LINES,
+                hint="KEY=VALUE, one a line; several: machines with all of them.",
+            ),
+        ),
+    ),
+    FieldGroup(
+        title="How many at once",
+        fields=(
+            Field(
+                name="at_once",
+                label="At once",
+                hint="Units under way: a number, or a part such as 10%.",
+                default="1",
+            ),
+            Field(
+                name="waves",
+                label="Waves",
+                hint="Units of each, such as 1, 10%, rest. Empty: all in one.",
+            ),
+            Field(
+                name="pause",
+                label="Pause between waves",
+                hint="Such as 30m; or confirm, until you resume it.",
+            ),
+            Field(
+                name="stop_after",
+                label="Halt after failures",
+                hint="So many failed units halt the rollout.",
+                default="1",
+            ),
+        ),
+    ),
+    FieldGroup(
+        title="When",
+        fields=(
+            Field(
+                name="windows",
+                label="Windows",
+                control=Control.LINES,
+                hint="One a line, such as Sat,Sun 22:00-04:00 or 2nd Tue +9d 01:00-05:00. "
+                "Empty: always.",
+            ),
+            Field(
+                name="zone",
+                label="Time zone of the windows",
+                hint="Such as Europe/Berlin.",
+                default="UTC",
+            ),
+            Field(
+                name="blackouts",
+                label="Blackouts",
+                control=Control.LINES,
+                hint="Nothing starts then. One a line: 2026-12-20T00:00Z/2027-01-07T00:00Z.",
+            ),
+            Field(
+                name="cutoff",
+                label="Last start before a window closes",
+                hint="A span such as 30m.",
+            ),
+        ),
+    ),
+    FieldGroup(
+        title="More",
+        folded=True,
+        fields=(
+            _DURATION,
+            Field(
+                name="notice",
+                label="Time for guests to approve",
+                hint="A span such as 1h, if longer than the least notice.",
+            ),
+            Field(
+                name="spread",
+                label="One at a time of each",
+                hint="host, fault-domain or tag:KEY. Empty: no such limit.",
+            ),
+            Field(
+                name="order",
+                label="Order",
+                control=Control.CHOICE,
+                choices=(
+                    (RolloutOrder.TIGHTEST.value, "as many at once as possible"),
+                    (RolloutOrder.LISTED.value, "as listed"),
+                ),
+                default=RolloutOrder.TIGHTEST.value,
+            ),
+            _DESCRIPTION,
+            _SOURCE,
+            Field(
+                name="no_drain",
+                label="Do not drain hosts: their machines stop while the host is maintained",
+                control=Control.CHECK,
+            ),
+            _WITHOUT_NOTICE,
+        ),
+    ),
+)
+"""The fields of a request for a rollout."""
+
+
+# From a form to a request.
+
+
+def maintenance(form: FilledForm, now: datetime) -> schemas.MaintenanceRequest:
+    """Return what a form asks for.
+
+    Raises:
+        Refused: A field cannot be read (INVALID); its fact `where` names the field.
+    """
+    kind, targets = form.text("kind"), form.names("targets")
+    if not targets:
+        raise _mistake("targets", "expected at least one name")
+    if kind != TargetKind.MACHINES and len(targets) > 1:
+        raise _mistake("targets", f"expected one {kind}: several are a rollout")
+    asked: dict[str, Any] = {
+        "event_type": form.text("event_type"),
+        "source": form.text("source") or EventSource.PLATFORM.value,
+        "machines": targets if kind == TargetKind.MACHINES else (),
+        "scope": targets[0] if kind == TargetKind.SCOPE else "",
+        "host": targets[0] if kind == TargetKind.HOST else "",
+        "duration_seconds": _duration(form),
+        "description": form.text("description") or None,
+        "to_host": form.text("to_host"),
+        "idempotency_key": form.text("key"),
+        **{name: moment(form, name, now) for name in MOMENTS},
+        **{
+            name: form.checked(name)
+            for name in ("live_migration", "indivisible", "no_notice", "without_notice")
+        },
+    }
+    return converted(asked, schemas.MaintenanceRequest)
+
+
+MOMENTS: Final = ("not_before", "opens_at", "closes_at")
+"""The fields of a request for maintenance that are times."""
+
+
+def settled(form: FilledForm, request: schemas.MaintenanceRequest) -> FilledForm:
+    """Return a form with times in place of spans: what was planned at +20m does not move."""
+    given = {name: getattr(request, name) for name in MOMENTS}
+    return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
+
+
+def rollout(form: FilledForm) -> rollout_schemas.RolloutRequest:
+    """Return what a form asks for.
+
+    Raises:
+        Refused: A field cannot be read (INVALID); its fact `where` names the field.
+    """
+    pause = form.text("pause")
+    policy = {
+        "at_once": form.text("at_once") or "1",
+        "waves": form.names("waves"),
+        "pause_seconds": CONFIRM if pause == "confirm" else _seconds(form, "pause"),
+        "spread": form.text("spread"),
+        "windows": form.lines("windows"),
+        "zone": form.text("zone") or "UTC",
+        "blackouts": [
+            {"opens": opens, "closes": closes} for opens, closes in _read(form, "blackouts", _spans)
+        ],
+        "cutoff_seconds": _seconds(form, "cutoff"),
+        "notice_seconds": _seconds(form, "notice"),
+        "stop_after": _read(form, "stop_after", lambda text: int(text or 1)),
+        "order": form.text("order") or RolloutOrder.TIGHTEST.value,
+    }
+    asked = {
+        "event_type": form.text("event_type"),
+        "source": form.text("source") or EventSource.PLATFORM.value,
+        "all_hosts": form.checked("all_hosts"),
+        **{name: form.names(name) for name in ("hosts", "scopes", "machines")},
+        "tags": _read(form, "tags", lambda _: read_tags(form.lines("tags"))),
+        "duration_seconds": _duration(form),
+        "description": form.text("description") or None,
+        "without_notice": form.checked("without_notice"),
+        "drain": not form.checked("no_drain"),
+        "policy": policy,
+        "idempotency_key": form.text("key"),
+    }
+    return converted(asked, rollout_schemas.RolloutRequest)
+
+
+def moment(form: FilledForm, name: str, now: datetime) -> datetime | None:
+    """Return the time in a field, or from now; without a zone it is UTC. None for an empty one."""
+    text = form.text(name)
+    if not text:
+        return None
+    if len(text) in ZONELESS and text[0].isdecimal():
+        text += "Z"
+    read: datetime | timedelta = _read(form, name, lambda _: times.moment(text))
+    return read if isinstance(read, datetime) else now + read
+
+
+ZONELESS: Final = frozenset({len("2026-11-22T22:00"), len("2026-11-22T22:00:00")})
+"""The lengths of times without a zone, as a browser's own field writes them, too."""
+
+
+def number(text: str) -> int:
+    """Return a number; NOT_FOUND for what is none, as nothing is called so."""
+    if text.isdecimal() and len(text) <= len(str(schemas.MAX_NUMBER)):
+        return int(text)
+    raise Refused(ErrorCode.NOT_FOUND, f"nothing has the number {text[:80]!r}")
+
+
+def _duration(form: FilledForm) -> int:
+    return _read(form, "duration", lambda text: times.duration_seconds(text or "unknown"))
+
+
+def _seconds(form: FilledForm, name: str) -> int:
+    return _read(form, name, lambda text: int(times.span(text or "0").total_seconds()))
+
+
+def _read(form: FilledForm, name: str, read: Callable[[str], T]) -> T:
+    try:
+        return read(form.text(name))
+    except ValueError as error:
+        raise _mistake(name, str(error)) from error
+
+
+def _spans(text: str) -> list[tuple[datetime, datetime]]:
+    return [times.interval(line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def _mistake(name: str, message: str) -> Refused:
+    return Refused(ErrorCode.INVALID, message, where=name)
+
+
+def converted(asked: Mapping[str, object], shape: type[Shape]) -> Shape:
+    """Return the body of a request; Refused (INVALID), with the place, where a value is wrong."""
+    try:
+        return msgspec.convert(asked, shape)
+    except msgspec.ValidationError as error:
+        raise errors.invalid_body(error, shape) from error
+
+
+# From a refusal to a field.
+
+FIELD_OF_CODE: Final = {ErrorCode.NOTICE_TOO_SHORT: ("not_before", "closes_at")}
+"""The fields, the first that is filled in, that a code is about."""
+
+FIELD_OF_FACT: Final = {"closes": "closes_at", "opens": "opens_at", "length": "description"}
+"""The field that a fact's name is about, where it is another."""
+
+FIELD_OF_TARGET: Final = {"machine": "machines", "scope": "scopes", "host": "hosts"}
+"""The field with the names of what a refusal does not know."""
+
+
+def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -> str:
+    """Return the name of the field beside which a refusal is shown; `""` for the whole form."""
+    known = {field.name for group in groups for field in group.fields}
+    facts = refused.facts
+    candidates = [str(facts.get("where", "")).removeprefix("policy.").partition("[")[0]]
+    candidates += [name for name in FIELD_OF_CODE.get(refused.code, ()) if form.text(name)]
+    candidates += [FIELD_OF_FACT.get(name, name) for name in facts]
+    candidates.append(FIELD_OF_TARGET.get(str(facts.get("what", "")), ""))
+    for candidate in candidates:
+        for name in (candidate, candidate.removesuffix("_seconds")):
+            if name in known:
+                return name
+    is_target = facts.keys() & {"what", "machine", "host", "scope"} or candidates[0] in {
+        "machines",
+        "scope",
+        "host",
+    }
+    return "targets" if is_target and "targets" in known else ""

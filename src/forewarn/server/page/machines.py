@@ -1,0 +1,177 @@
+"""The pages of machines: a search among all of them, and what is known of one."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Request, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, QueryParameter
+
+from forewarn.maintenance import model
+from forewarn.protocol import versions
+from forewarn.server.operator import api, requests, routing, views
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.requests import TheBackend
+from forewarn.server.page.routes import Search, ThePage, get
+from forewarn.store.port import HistoryQuery, Reading
+from forewarn.vocabulary import ErrorCode
+
+SHOWN: Final = 50
+"""Machines of one page of the list."""
+
+LATEST: Final = 15
+"""Operations of a machine's page; the history has all of them."""
+
+VersionName = Annotated[str, QueryParameter(name="version", max_length=20)]
+
+
+class GuestDocument(msgspec.Struct, frozen=True):
+    """A machine's document, as a version of the protocol shows it."""
+
+    version: str
+    body: str
+    """Its JSON, a line for each value."""
+    events: int
+
+
+@get("/machines")
+async def list_machines(
+    request: "Request[Any, Any, Any]",
+    backend: TheBackend,
+    page: ThePage,
+    *,
+    q: Search = "",
+    in_scope: api.InScope = "",
+    host: routing.Name = "",
+    cursor: routing.Name = "",
+) -> Response[str]:
+    """List machines: those with a part of their name, scope, host or address; or all."""
+    inventory, now = backend.inventory.snapshot(), backend.now()
+    after = requests.key_before("machines", cursor)
+    narrowed = bool(in_scope or host)
+    found = await page.search.find(
+        inventory,
+        q.strip(),
+        after,
+        SHOWN + 1,
+        fits=(lambda machine: _fits(machine, in_scope, host)) if narrowed else None,
+    )
+    holds = await backend.read(lambda reading: reading.holds())
+
+    def make() -> Mapping[str, Any]:
+        shown, following = requests.page("machines", found, SHOWN, lambda machine: machine.key)
+        keys = {machine.key for machine in shown}
+        known = inventory.scopes.get(model.key(in_scope)) if in_scope else None
+        return {
+            "q": q.strip(),
+            "scope": in_scope,
+            "host": host,
+            "cursor": cursor,
+            "total": len(inventory.machines),
+            "machines": views.machines(shown, inventory),
+            "live": live_by_machine(inventory, keys, now),
+            "next": following,
+            "the_scope": views.scope_detail(known, inventory) if known else None,
+            "holds": [each for each in holds if _is_hold_of(each, in_scope, host)],
+        }
+
+    return await page.show(request, "machines.html", make)
+
+
+def _fits(machine: model.Machine, scope: str, host: str) -> bool:
+    if scope and machine.scope != model.key(scope):
+        return False
+    return not host or machine.host == ("" if host == api.UNKNOWN else host)
+
+
+def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:
+    if hold.kind is model.HoldKind.SCOPE:
+        return hold.name == model.key(scope)
+    return hold.kind is model.HoldKind.HOST and hold.name == host
+
+
+def live_by_machine(
+    inventory: Inventory, keys: Iterable[str], now: datetime
+) -> dict[str, tuple[Any, ...]]:
+    """Return the operations that are live, of each of these machines, by key."""
+    found: dict[str, list[model.Operation]] = {key: [] for key in keys}
+    for operation in inventory.operations.values():
+        for name in operation.machines:
+            key = model.key(name)
+            if key in found:
+                found[key].append(operation)
+    return {key: views.operations(those, inventory, now) for key, those in found.items()}
+
+
+@get("/machines/{name:str}")
+async def show_machine(
+    request: "Request[Any, Any, Any]", backend: TheBackend, page: ThePage, name: FromPath[str]
+) -> Response[str]:
+    """Show a machine: facts, maintenance, its agent's word, and the document that it reads."""
+    inventory, now = backend.inventory.snapshot(), backend.now()
+    key = model.key(name)
+    machine = inventory.machines.get(key)
+    if machine is None:
+        raise model.unknown("machine", name)
+    bodies = {each.name: backend.document(machine.scope, each) for each in versions.VERSIONS}
+
+    def question(reading: Reading) -> tuple[tuple[model.Hold, ...], tuple[model.Operation, ...]]:
+        found = reading.history(HistoryQuery(machine=key, limit=LATEST))
+        return reading.holds(), found.operations
+
+    holds, past = await backend.read(question)
+
+    def make() -> Mapping[str, Any]:
+        live = live_by_machine(inventory, [key], now)[key]
+        ids = {operation.id for operation in live}
+        return {
+            "machine": views.machine_detail(machine, inventory),
+            "live": live,
+            "past": views.operations([o for o in past if o.id not in ids], inventory, now),
+            "holds": list(
+                views.holds([each for each in holds if _covers(each, machine)], inventory)
+            ),
+            "documents": [_document(version, body) for version, body in bodies.items()][::-1],
+        }
+
+    return await page.show(request, "machine.html", make)
+
+
+@get("/machines/{name:str}/document", media_type="application/json")
+async def send_document(
+    backend: TheBackend, name: FromPath[str], version: VersionName = versions.NEWEST.name
+) -> Response[bytes]:
+    """Send a machine's document as a version shows it, byte for byte."""
+    machine = backend.inventory.machines.get(model.key(name))
+    if machine is None:
+        raise model.unknown("machine", name)
+    known = versions.BY_NAME.get(version)
+    if known is None:
+        names = ", ".join(versions.BY_NAME)
+        message = f"no version {version!r} of the protocol: expected one of {names}"
+        raise model.Refused(ErrorCode.NOT_FOUND, message)
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    body = backend.document(machine.scope, known)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def _document(version: str, body: bytes) -> GuestDocument:
+    pretty = msgspec.json.format(body, indent=2).decode()
+    return GuestDocument(version, pretty, len(msgspec.json.decode(body)["Events"]))
+
+
+def _covers(hold: model.Hold, machine: model.Machine) -> bool:
+    match hold.kind:
+        case model.HoldKind.EVERYTHING:
+            return True
+        case model.HoldKind.SCOPE:
+            return hold.name == machine.scope
+        case model.HoldKind.HOST:
+            return hold.name == machine.host
+        case model.HoldKind.MACHINE:
+            return hold.name == machine.key
+
+
+ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

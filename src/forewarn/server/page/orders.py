@@ -1,0 +1,506 @@
+"""What operators do about maintenance and rollouts: each order, and what it will come to.
+
+An order whose consequence machines feel is asked once more on a page of its own, which says how
+many machines; the others are a button. Each does what the route of the API does.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from litestar import Request
+
+from forewarn.control.accounts import OperatorRequest
+from forewarn.maintenance import model
+from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_model import RolloutState
+from forewarn.server.operator import api, rollout_routes, rollout_schemas, schemas
+from forewarn.server.operator.requests import Backend
+from forewarn.server.page import forms, standing
+from forewarn.server.page.forms import Control, Field, FieldGroup, FilledForm
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+# What an order comes to.
+
+VERBS: Final = {
+    EventType.FREEZE: ("is frozen", "are frozen", "frozen"),
+    EventType.REBOOT: ("reboots", "reboot", "rebooted"),
+    EventType.REDEPLOY: ("moves to another host", "move to another host", "moved"),
+    EventType.PREEMPT: ("is deleted", "are deleted", "deleted"),
+    EventType.TERMINATE: ("is deleted", "are deleted", "deleted"),
+}
+"""What a machine does, what several do, and what became of them."""
+
+
+def machines(count: int) -> str:
+    """Return `1 machine` or `4 machines`."""
+    return f"{count} machine" if count == 1 else f"{count} machines"
+
+
+def happens(event_type: EventType, count: int) -> str:
+    """Return what happens to so many machines, such as `4 machines reboot`."""
+    one, several, _ = VERBS[event_type]
+    return f"{machines(count)} {one if count == 1 else several}"
+
+
+class Concerned(msgspec.Struct, frozen=True):
+    """The machines of operations, by how far they are."""
+
+    unstarted: int = 0
+    unapproved: int = 0
+    """Those of the unstarted ones that are announced and not approved."""
+    started: int = 0
+    over: int = 0
+    failed: int = 0
+    """Those that are over and failed, and nobody acknowledged it."""
+
+    @property
+    def already(self) -> str:
+        """What an order does not concern any more, for its button; `""` where it is nothing."""
+        parts = [
+            f"{count} {what}"
+            for count, what in (
+                (self.started, "already started"),
+                (self.over, "already over"),
+            )
+            if count
+        ]
+        return "".join(f", {part}" for part in parts)
+
+
+def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
+    """Count the machines of operations."""
+    counts = dict.fromkeys(Concerned.__struct_fields__, 0)
+    for operation in operations:
+        many = sum(len(event.machines) for event in operation.events)
+        if operation.status in {EventStatus.QUEUED, EventStatus.SCHEDULED}:
+            counts["unstarted"] += many
+            if operation.status is EventStatus.SCHEDULED:
+                counts["unapproved"] += sum(
+                    len(event.machines) for event in operation.events if event.approval is None
+                )
+        elif operation.status.over:
+            counts["over"] += many
+            if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
+                counts["failed"] += many
+        else:
+            counts["started"] += many
+    return Concerned(**counts)
+
+
+def still_to_come(further: Iterable[schemas.FurtherStep]) -> int:
+    """Count the machines of steps that are not announced yet."""
+    return sum(place.machines.count for step in further for place in step.places)
+
+
+class Consequence(msgspec.Struct, frozen=True):
+    """What an order will come to."""
+
+    button: str
+    """What the button says."""
+    more: str = ""
+    """What else to know before it is pressed."""
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What an order is about."""
+
+    reference: str
+    """A maintenance (`12`), an operation (`12.1`), or what is held (`scope web`)."""
+    address: str
+    """The page that shows it."""
+    operations: tuple[schemas.OperationView, ...] = ()
+    further: int = 0
+    """How many machines of it are not announced yet."""
+    rollout: rollout_schemas.RolloutView | None = None
+    unit: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        if self.rollout is not None:
+            return f"rollout {self.rollout.number}"
+        return f"maintenance {self.reference}" if self.reference.isdecimal() else self.reference
+
+    @property
+    def event_type(self) -> EventType:
+        """What happens to its machines."""
+        return self.operations[0].event_type if self.operations else EventType.REBOOT
+
+
+Act = Callable[[Backend, OperatorRequest, "Request[Any, Any, Any]", FilledForm], Awaitable[object]]
+
+
+class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an operator does about a subject."""
+
+    label: str
+    """What the link to its page says."""
+    consequence: Callable[[Subject], Consequence]
+    act: Act
+    """Does what the API's route does."""
+    fields: tuple[Field, ...] = ()
+    is_dangerous: bool = False
+
+    @property
+    def groups(self) -> tuple[FieldGroup, ...]:
+        """Its fields, as a form has them."""
+        return (FieldGroup(title="", fields=self.fields),) if self.fields else ()
+
+
+_REASON = Field(name="reason", label="Reason", hint="For the history. May be empty.")
+
+
+def _approval(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    return Consequence(
+        f"Approve {subject.name}: {happens(subject.event_type, found.unapproved)} at once",
+        "It counts as the approval of their guests, who may not be ready. What is held, or has a "
+        "window, starts when it may.",
+    )
+
+
+async def _approve(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    body = forms.converted({"references": form.all("reference")}, schemas.ApprovalRequest)
+    return await api.approve.fn(backend, caller, request, body)
+
+
+def _cancellation(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    goes_on = f"{machines(found.started)} already started: that goes on. " if found.started else ""
+    return Consequence(
+        f"Cancel {subject.name}: {machines(found.unstarted + subject.further)}{found.already}",
+        f"{goes_on}For what is cancelled the event disappears, and nothing happens.",
+    )
+
+
+async def _cancel(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    asked = {"references": form.all("reference"), "reason": form.text("reason")}
+    body = forms.converted(asked, schemas.CancellationRequest)
+    return await api.cancel.fn(backend, caller, body)
+
+
+def _postponement(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    return Consequence(
+        f"Postpone {subject.name}: {machines(found.unstarted)}{found.already}",
+        "Guests read the new NotBefore. What they approve starts all the same.",
+    )
+
+
+async def _postpone(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    later = forms.moment(form, "not_before", backend.now())
+    if later is None:
+        message = "expected a time, such as 2026-11-22T22:00Z or +20m"
+        raise model.Refused(ErrorCode.INVALID, message, where="not_before")
+    asked = {"references": form.all("reference"), "not_before": later}
+    body = forms.converted(asked, schemas.PostponementRequest)
+    return await api.postpone.fn(backend, caller, body)
+
+
+def _resumption(subject: Subject) -> Consequence:
+    return Consequence(f"Resume {subject.name}: its next step is announced")
+
+
+async def _resume(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    number = forms.number(form.text("reference"))
+    return await api.resume.fn(backend, caller, number, schemas.ResumptionRequest())
+
+
+def _acknowledgement(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    what = f"{machines(found.failed)} failed" if found.failed else "no machine is awaited any more"
+    return Consequence(
+        f"Acknowledge {subject.name}: {what}",
+        "It is no alert any more, and the update domain counts as up: another one may go down.",
+    )
+
+
+async def _acknowledge(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    body = forms.converted({"references": form.all("reference")}, schemas.AcknowledgementRequest)
+    return await api.acknowledge.fn(backend, caller, body)
+
+
+def _resolution(subject: Subject) -> Consequence:
+    return Consequence(
+        f"Record the result of {subject.name}",
+        "Nobody knows whether it was carried out: look at its machines first. To repeat it may "
+        f"mean that {happens(subject.event_type, concerned(subject.operations).started)} twice.",
+    )
+
+
+async def _resolve(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    asked = {"references": form.all("reference"), "verdict": form.text("verdict")}
+    body = forms.converted(asked, schemas.ResolutionRequest)
+    return await api.resolve.fn(backend, caller, body)
+
+
+def _holding(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    waits = f": {machines(found.unstarted)} under notice wait" if found.unstarted else ""
+    return Consequence(
+        f"Hold {subject.reference}{waits}", "Nothing of it starts until it is released."
+    )
+
+
+def _place(form: FilledForm) -> tuple[str, str]:
+    kind, _, name = form.text("reference").partition(" ")
+    return kind, name
+
+
+async def _hold(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    kind, name = _place(form)
+    asked = {"kind": kind, "name": name, "reason": form.text("reason")}
+    body = forms.converted(asked, schemas.HoldRequest)
+    return await api.hold.fn(backend, caller, body)
+
+
+def _releasing(subject: Subject) -> Consequence:
+    found = concerned(subject.operations)
+    goes_on = f": the notice of {machines(found.unstarted)} goes on" if found.unstarted else ""
+    return Consequence(f"Release {subject.reference}{goes_on}")
+
+
+async def _release(
+    backend: Backend,
+    caller: OperatorRequest,
+    request: "Request[Any, Any, Any]",
+    form: FilledForm,
+) -> object:
+    del request
+    kind, name = _place(form)
+    try:
+        what = model.HoldKind(kind)
+    except ValueError as error:
+        message = f"nothing can be held that is called {kind!r}"
+        raise model.Refused(ErrorCode.INVALID, message) from error
+    return await api.release.fn(backend, caller, what, name)
+
+
+def _of_rollout(kind: RolloutOrderKind) -> Act:
+    async def act(
+        backend: Backend,
+        caller: OperatorRequest,
+        request: "Request[Any, Any, Any]",
+        form: FilledForm,
+    ) -> object:
+        del request
+        body = forms.converted(
+            {"order": kind, "unit": form.text("unit")}, rollout_schemas.RolloutOrderBody
+        )
+        number = forms.number(form.text("rollout"))
+        return await rollout_routes.order_rollout.fn(backend, caller, number, body)
+
+    return act
+
+
+def _units(count: int) -> str:
+    return f"{count} unit" if count == 1 else f"{count} units"
+
+
+def _pausing(subject: Subject) -> Consequence:
+    assert subject.rollout is not None
+    units = subject.rollout.units
+    return Consequence(
+        f"Pause {subject.name}: {_units(units.waiting)} wait, {units.running} under way go on"
+    )
+
+
+def _going_on(subject: Subject) -> Consequence:
+    assert subject.rollout is not None
+    rollout = subject.rollout
+    if rollout.unconfirmed:
+        return Consequence(f"Begin wave {rollout.wave} of {subject.name}")
+    failed = f", {rollout.units.failed} failed stay so" if rollout.units.failed else ""
+    return Consequence(f"Resume {subject.name}: {_units(rollout.units.waiting)} follow{failed}")
+
+
+def _stopping(subject: Subject) -> Consequence:
+    assert subject.rollout is not None
+    units = subject.rollout.units
+    return Consequence(
+        f"Stop {subject.name}: {_units(units.waiting)} left out, {units.running} under way",
+        "What is under way and has not started is cancelled; the rest goes on. Drains of hosts "
+        "that have begun go on. A stopped rollout cannot be resumed.",
+    )
+
+
+def _skipping(subject: Subject) -> Consequence:
+    return Consequence(
+        f"Skip {subject.unit}: {subject.name} leaves it out",
+        "It can be given another turn later.",
+    )
+
+
+def _retrying(subject: Subject) -> Consequence:
+    return Consequence(f"Retry {subject.unit}: {subject.name} gives it another turn")
+
+
+ORDERS: Final = {
+    "approve": OperatorOrder(
+        label="Approve", consequence=_approval, act=_approve, is_dangerous=True
+    ),
+    "cancel": OperatorOrder(
+        label="Cancel",
+        consequence=_cancellation,
+        act=_cancel,
+        fields=(_REASON,),
+        is_dangerous=True,
+    ),
+    "postpone": OperatorOrder(
+        label="Postpone",
+        consequence=_postponement,
+        act=_postpone,
+        fields=(
+            Field(
+                name="not_before",
+                label="Not before",
+                hint="Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
+            ),
+        ),
+    ),
+    "resume": OperatorOrder(label="Resume", consequence=_resumption, act=_resume),
+    "acknowledge": OperatorOrder(
+        label="Acknowledge", consequence=_acknowledgement, act=_acknowledge
+    ),
+    "resolve": OperatorOrder(
+        label="Resolve",
+        consequence=_resolution,
+        act=_resolve,
+        fields=(
+            Field(
+                name="verdict",
+                label="What became of it",
+                control=Control.CHOICE,
+                choices=(
+                    (model.Verdict.SUCCEEDED.value, "It was carried out"),
+                    (model.Verdict.FAILED.value, "It failed"),
+                    (model.Verdict.REPEAT.value, "Run it again where the result is unknown"),
+                ),
+            ),
+        ),
+        is_dangerous=True,
+    ),
+    "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(_REASON,)),
+    "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
+    "pause-rollout": OperatorOrder(
+        label="Pause", consequence=_pausing, act=_of_rollout(RolloutOrderKind.PAUSE)
+    ),
+    "resume-rollout": OperatorOrder(
+        label="Resume", consequence=_going_on, act=_of_rollout(RolloutOrderKind.RESUME)
+    ),
+    "stop-rollout": OperatorOrder(
+        label="Stop",
+        consequence=_stopping,
+        act=_of_rollout(RolloutOrderKind.STOP),
+        is_dangerous=True,
+    ),
+    "skip-unit": OperatorOrder(
+        label="Skip",
+        consequence=_skipping,
+        act=_of_rollout(RolloutOrderKind.SKIP),
+        is_dangerous=True,
+    ),
+    "retry-unit": OperatorOrder(
+        label="Retry", consequence=_retrying, act=_of_rollout(RolloutOrderKind.RETRY)
+    ),
+}
+"""By the last part of their addresses."""
+
+
+def of_operation(operation: schemas.OperationView) -> list[str]:
+    """Return the orders that an operation can be given now."""
+    if operation.status is EventStatus.SCHEDULED:
+        approved = all(event.approval for event in operation.events)
+        return [*([] if approved else ["approve"]), "postpone", "cancel"]
+    if operation.status is EventStatus.QUEUED:
+        return ["cancel"]
+    if operation.outcome_unknown:
+        return ["resolve"]
+    if operation.status.over and operation.awaited:
+        return ["acknowledge"]
+    if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
+        return ["acknowledge"]
+    return []
+
+
+def of_maintenance(
+    maintenance: schemas.MaintenanceView, operations: Collection[schemas.OperationView]
+) -> list[str]:
+    """Return the orders that a whole maintenance can be given now."""
+    states = {update.state for update in maintenance.rolling_updates}
+    found = ["resume"] if model.RollingState.PAUSED in states else []
+    each = {order for operation in operations for order in of_operation(operation)}
+    found += [order for order in ("approve", "postpone", "acknowledge") if order in each]
+    is_open = bool(states - {model.RollingState.FINISHED})
+    return [*found, "cancel"] if is_open or "cancel" in each else found
+
+
+def of_rollout(rollout: rollout_schemas.RolloutView) -> list[str]:
+    """Return the orders that a rollout can be given now."""
+    if rollout.state.over:
+        return []
+    if rollout.state is RolloutState.RUNNING:
+        return [
+            *(["resume-rollout"] if rollout.unconfirmed else []),
+            "pause-rollout",
+            "stop-rollout",
+        ]
+    return ["resume-rollout", "stop-rollout"]
+
+
+def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
+    """Return the machines of an operation, event by event."""
+    return tuple(name for event in operation.events for name in event.machines)
+
+
+FILTERS: Final = MappingProxyType(
+    {
+        "standing": standing.of_operation,
+        "machines_of": machines_of,
+        "orders_of": of_operation,
+    }
+)
+"""By the names that templates call them."""

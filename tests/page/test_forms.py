@@ -1,0 +1,184 @@
+"""Forms become the bodies of the API's requests, and a refusal finds the field that it is about."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn.maintenance.model import Refused, unknown
+from forewarn.server.page import forms
+from forewarn.server.page.forms import Control, FilledForm
+from forewarn.vocabulary import ErrorCode, EventType
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def form(**texts: str) -> FilledForm:
+    return FilledForm({}).filled(event_type="Reboot", **texts)
+
+
+def asked(**texts: str) -> FilledForm:
+    return form(**{"kind": "machines", "targets": "web-0"} | texts)
+
+
+def refusal(**texts: str) -> Refused:
+    with pytest.raises(Refused) as caught:
+        forms.maintenance(asked(**texts), NOW)
+    return caught.value
+
+
+def test_names_may_have_commas_blanks_and_line_ends_between_them() -> None:
+    request = forms.maintenance(asked(targets=" web-0, web-1\r\nweb-2 "), NOW)
+    assert request.machines == ("web-0", "web-1", "web-2")
+    assert (request.scope, request.host) == ("", "")
+
+
+@pytest.mark.parametrize(("kind", "field"), [("scope", "scope"), ("host", "host")])
+def test_a_scope_or_a_host_is_one_name(kind: str, field: str) -> None:
+    assert getattr(forms.maintenance(asked(kind=kind, targets="h1"), NOW), field) == "h1"
+    assert refusal(kind=kind, targets="h1 h2").facts["where"] == "targets"
+
+
+@pytest.mark.parametrize(
+    ("typed", "at"),
+    [
+        ("+20m", NOW + timedelta(minutes=20)),
+        ("2026-03-01T13:00:00Z", NOW + timedelta(hours=1)),
+        ("2026-03-01T13:00", NOW + timedelta(hours=1)),
+        ("2026-03-01T15:00+02:00", NOW + timedelta(hours=1)),
+        ("", None),
+    ],
+)
+def test_a_time_without_a_zone_is_utc(typed: str, at: datetime | None) -> None:
+    assert forms.maintenance(asked(not_before=typed), NOW).not_before == at
+
+
+@pytest.mark.parametrize("field", ["not_before", "opens_at", "closes_at", "duration"])
+def test_what_cannot_be_read_is_a_mistake_in_its_field(field: str) -> None:
+    refused = refusal(**{field: "soon"})
+    assert refused.code is ErrorCode.INVALID
+    assert refused.facts["where"] == field
+
+
+def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
+    typed = asked(not_before="+20m")
+    settled = forms.settled(typed, forms.maintenance(typed, NOW))
+    later = forms.maintenance(settled, NOW + timedelta(minutes=7))
+    assert later.not_before == NOW + timedelta(minutes=20)
+
+
+def test_every_field_of_the_rollout_reaches_its_request() -> None:
+    request = forms.rollout(
+        form(
+            hosts="h1 h2",
+            scopes="web",
+            machines="bastion",
+            tags="role=web\nzone=a",
+            at_once="10%",
+            waves="1, 10%, rest",
+            pause="confirm",
+            stop_after="3",
+            windows="Sat,Sun 22:00-04:00\n2nd Tue +9d 01:00-05:00",
+            zone="Europe/Berlin",
+            blackouts="2026-12-20T00:00:00Z/2027-01-07T00:00:00Z",
+            cutoff="30m",
+            notice="1h",
+            spread="tag:rack",
+            order="listed",
+            duration="10m",
+            description="Patch day",
+            source="User",
+            no_drain="yes",
+            without_notice="yes",
+            all_hosts="yes",
+            key="k",
+        )
+    )
+    policy = request.policy
+    assert (request.hosts, request.scopes, request.machines) == (
+        ("h1", "h2"),
+        ("web",),
+        ("bastion",),
+    )
+    assert request.tags == {"role": "web", "zone": "a"}
+    assert (policy.at_once, policy.waves, policy.pause_seconds) == ("10%", ("1", "10%", "rest"), -1)
+    assert policy.windows == ("Sat,Sun 22:00-04:00", "2nd Tue +9d 01:00-05:00")
+    assert policy.zone == "Europe/Berlin"
+    assert len(policy.blackouts) == 1
+    assert (policy.cutoff_seconds, policy.notice_seconds, policy.stop_after) == (1800, 3600, 3)
+    assert (policy.spread, policy.order, request.duration_seconds) == ("tag:rack", "listed", 600)
+    assert (request.description, request.source) == ("Patch day", "User")
+    assert (request.drain, request.without_notice, request.all_hosts) == (False, True, True)
+    assert request.idempotency_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        ("at_once", "many"),
+        ("waves", "1, x"),
+        ("pause", "soon"),
+        ("stop_after", "0"),
+        ("stop_after", "two"),
+        ("blackouts", "tomorrow"),
+        ("cutoff", "late"),
+        ("notice", "-1"),
+        ("spread", "rack"),
+        ("tags", "role"),
+        ("order", "best"),
+    ],
+)
+def test_a_mistake_in_a_policy_is_shown_beside_its_field(field: str, typed: str) -> None:
+    filled = form(hosts="h1", **{field: typed})
+    with pytest.raises(Refused) as caught:
+        forms.rollout(filled)
+    assert forms.field_of(caught.value, filled, forms.ROLLOUT) == field
+
+
+@pytest.mark.parametrize(
+    ("refused", "field"),
+    [
+        (unknown("machine", "nosuch"), "targets"),
+        (unknown("scope", "nosuch"), "targets"),
+        (Refused(ErrorCode.NOTICE_TOO_SHORT, "too short"), "not_before"),
+        (Refused(ErrorCode.INVALID, "ends", closes="2026-03-01"), "closes_at"),
+        (Refused(ErrorCode.INVALID, "long", length=9000), "description"),
+        (Refused(ErrorCode.INVALID, "negative", duration_seconds=-5), "duration"),
+        (Refused(ErrorCode.CONFLICT, "live", machine="web-0"), "targets"),
+        (Refused(ErrorCode.LIMIT, "too many"), ""),
+    ],
+)
+def test_a_refusal_of_the_plane_finds_its_field(refused: Refused, field: str) -> None:
+    filled = asked(not_before="+1m")
+    assert forms.field_of(refused, filled, forms.MAINTENANCE) == field
+
+
+def test_a_refused_name_of_a_rollout_finds_the_field_that_it_was_typed_in() -> None:
+    for what, field in (("machine", "machines"), ("scope", "scopes"), ("host", "hosts")):
+        assert forms.field_of(unknown(what, "x"), form(), forms.ROLLOUT) == field
+
+
+def test_a_form_is_read_as_browsers_write_it() -> None:
+    sent = forms.sent(
+        b"targets=web-0%0D%0Aweb-1&description=%3Cb%3E+%C3%A4&reference=1&reference=2"
+    )
+    assert sent.names("targets") == ("web-0", "web-1")
+    assert sent.text("description") == "<b> ä"
+    assert sent.all("reference") == ("1", "2")
+
+
+@pytest.mark.parametrize("body", [b"a=%ff", b"\xff", b"a=1&" * 300])
+def test_what_no_browser_sends_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        forms.sent(body)
+    assert caught.value.code is ErrorCode.INVALID
+
+
+def test_each_form_has_each_name_once_and_begins_with_what_may_be_sent() -> None:
+    for groups in (forms.MAINTENANCE, forms.ROLLOUT):
+        fields = [field for group in groups for field in group.fields]
+        assert len({field.name for field in fields}) == len(fields)
+        begun = forms.default(groups)
+        for field in fields:
+            if field.control is Control.CHOICE:
+                assert begun.text(field.name) in dict(field.choices)
+    assert {value for value, _ in forms.TYPES} == {each.value for each in EventType}

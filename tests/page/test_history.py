@@ -1,0 +1,146 @@
+"""The history in a browser: its filters, its pages, and its files."""
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from forewarn.server.page import history_export
+from page.site import Site
+from server.running import request_reboot
+
+FORMULA = "=HYPERLINK(1)"
+
+
+def some(site: Site) -> None:
+    """Ask for maintenance of several kinds; the last one is cancelled."""
+    request_reboot(site.root, description=FORMULA)
+    request_reboot(site.root, machines=["Bastion"], event_type="Freeze")
+    request_reboot(site.root, machines=["batch_0"], event_type="Preempt", description='a, "b"')
+    cancelled = {"references": ["2"], "reason": "not today\u2028"}
+    assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 400
+    cancelled["reason"] = "not today"
+    assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 200
+
+
+def shown(window: Page) -> list[str]:
+    return window.locator("tbody tr td:first-child").all_text_contents()
+
+
+def file(window: Page, site: Site, kind: str, query: str = "") -> Any:
+    """Return a file as a program reads it."""
+    answer = window.request.get(f"{site.url}/history?{query}&file={kind}")
+    assert answer.status == 200
+    assert f"forewarn-history.{kind}" in answer.headers["content-disposition"]
+    if kind == "json":
+        return answer.json()
+    return list(csv.DictReader(io.StringIO(answer.body().decode(), newline="")))
+
+
+@pytest.mark.parametrize(
+    ("query", "references"),
+    [
+        ("", ["3.1", "2.1", "1.1"]),
+        ("machine=WEB-0", ["1.1"]),
+        ("scope=batch", ["3.1"]),
+        ("maintenance=2", ["2.1"]),
+        ("event_type=Freeze&event_type=Reboot", ["2.1", "1.1"]),
+        ("status=Canceled", ["2.1"]),
+        ("since=-1h", ["3.1", "2.1", "1.1"]),
+        ("until=-1h", []),
+    ],
+)
+def test_the_filters_are_those_of_the_api(site: Site, query: str, references: list[str]) -> None:
+    some(site)
+    window = site.window()
+    window.goto(f"{site.url}/history?{query}")
+    assert shown(window) == references
+    assert [row["operation"] for row in file(window, site, "csv", query)] == references
+    assert [one["id"] for one in file(window, site, "json", query)["operations"]] == references
+
+
+def test_a_filter_is_filled_in_and_stays_filled_in(site: Site) -> None:
+    some(site)
+    window = site.window()
+    window.goto(f"{site.url}/history")
+    window.get_by_role("textbox", name="Machine", exact=True).fill("bastion")
+    window.get_by_label("Canceled").check()
+    window.get_by_role("button", name="Filter").click()
+    window.wait_for_url(re.compile("status=Canceled"))
+    assert shown(window) == ["2.1"]
+    expect(window.get_by_role("textbox", name="Machine", exact=True)).to_have_value("bastion")
+    expect(window.get_by_label("Canceled")).to_be_checked()
+    with window.expect_download() as download:
+        window.get_by_role("link", name="CSV").click()
+    with download.value.path().open(newline="", encoding="utf-8") as read:
+        (row,) = csv.DictReader(read)
+    assert row["operation"] == "2.1"
+
+
+def test_a_filter_that_cannot_be_read_says_so_beside_it(site: Site) -> None:
+    window = site.window()
+    with site.complaints():
+        window.goto(f"{site.url}/history?since=soon")
+        expect(window.locator(".field.wrong [name=since]")).to_have_value("soon")
+
+
+def test_the_file_has_what_the_api_has(site: Site) -> None:
+    some(site)
+    window = site.window()
+    known = {one["id"]: one for one in site.root.get("/v1/history")["operations"]}
+    for row in file(window, site, "csv"):
+        one = known[row["operation"]]
+        (event,) = one["events"]
+        assert tuple(row) == history_export.COLUMNS
+        assert (row["type"], row["status"]) == (one["event_type"], one["status"])
+        assert row["machines"] == " ".join(event["machines"])
+        assert (row["event"], row["scope"]) == (event["id"], event["scope"])
+        assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
+        assert row["description"].removeprefix("'") == one["description"]
+        assert row["outcome"] == one["outcome"]
+    assert file(window, site, "json")["operations"] == list(known.values())
+
+
+def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(site: Site) -> None:
+    some(site)
+    first = file(site.window(), site, "csv")[-1]
+    assert first["description"] == f"'{FORMULA}"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(None, ""), (-1, "-1"), (0.5, "0.5"), ("-x", "'-x"), ("@a", "'@a"), ("web-0", "web-0")],
+)
+def test_a_cell_keeps_numbers_as_they_are(value: object, written: str) -> None:
+    assert history_export.cell(value) == written
+
+
+def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) -> None:
+    count = 60
+    for _ in range(count):
+        number = request_reboot(site.root, machines=["web-0"])["maintenance"]["number"]
+        assert (
+            site.root.ask("POST", "/v1/cancellations", {"references": [str(number)]}).status == 200
+        )
+    window = site.window()
+    window.goto(f"{site.url}/history")
+    found = shown(window)
+    window.get_by_role("link", name="Next page").click()
+    window.wait_for_url(re.compile("cursor="))
+    found += shown(window)
+    assert found == [f"{number}.1" for number in range(count, 0, -1)]
+    assert [row["operation"] for row in file(window, site, "csv")] == found
+
+
+def test_the_audit_log_tells_who_asked_what(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window()
+    window.goto(f"{site.url}/audit")
+    row = window.get_by_role("row").filter(has_text="POST /v1/maintenance")
+    expect(row).to_contain_text("maintenance 1: Reboot of web-0")
+    window.get_by_label("By").fill("nobody")
+    window.get_by_role("button", name="Filter").click()
+    expect(window.locator(".empty")).to_be_visible()

@@ -1,0 +1,91 @@
+"""A search finds what a look at every machine finds, and it works on a copy."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.maintenance.model import Changes, Machine
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.page.machine_search import MachineSearch, text_of
+
+PLACES = st.text("abc-01", min_size=1, max_size=3)
+
+
+def machine(name: str, scope: str = "web", host: str = "h1", address: str = "") -> Machine:
+    return Machine(
+        name=name,
+        scope=scope,
+        update_domain=0,
+        fault_domain=0,
+        vm_id="0",
+        host=host,
+        address=address,
+    )
+
+
+def fleet(*machines: Machine) -> dict[str, Machine]:
+    return {each.key: each for each in machines}
+
+
+def test_a_part_of_a_name_a_scope_a_host_or_an_address_is_found_in_any_case() -> None:
+    text = text_of(
+        fleet(
+            machine("Web-0", "web", "rack1-h1", "10.0.0.1"),
+            machine("db-0", "db", "rack2-h7", "10.0.9.1"),
+        )
+    )
+    for wanted in ("WEB-", "rack1", "10.0.0"):
+        assert list(text.find(wanted, "")) == ["web-0"]
+    assert list(text.find("", "")) == ["db-0", "web-0"]
+    assert list(text.find("", "db-0")) == ["web-0"]
+    assert list(text.find("-0", "db-0")) == ["web-0"]
+
+
+def test_a_search_does_not_run_from_one_part_into_the_next() -> None:
+    text = text_of(fleet(machine("a", "b", "c"), machine("d")))
+    for wanted in ("a\tb", "c\nd", "ab"):
+        assert list(text.find(wanted, "")) == []
+
+
+@given(st.dictionaries(PLACES, st.tuples(PLACES, PLACES), max_size=30), st.text("abc-01"), PLACES)
+def test_it_finds_what_a_look_at_each_machine_finds(
+    places: dict[str, tuple[str, str]], wanted: str, after: str
+) -> None:
+    machines = fleet(*(machine(name, *place) for name, place in places.items()))
+    expected = [
+        key
+        for key, each in sorted(machines.items())
+        if key > after and any(wanted in part for part in (key, each.scope, each.host))
+    ]
+    assert list(text_of(machines).find(wanted, after)) == expected
+
+
+def test_a_machine_that_was_just_added_is_found_and_a_removed_one_is_not() -> None:
+    known = fleet(machine("web-0"))
+    inventory = Inventory(known, lambda _: None)
+    search = MachineSearch()
+
+    def found(wanted: str) -> list[str]:
+        return [
+            each.name for each in asyncio.run(search.find(inventory.snapshot(), wanted, "", 10))
+        ]
+
+    assert found("web") == ["web-0"]
+    added = machine("web-1")
+    known[added.key] = added
+    inventory.learn(Changes(machines=(added,)))
+    assert found("web") == ["web-0", "web-1"]
+    del known["web-0"]
+    inventory.learn(Changes(removed_machines=("web-0",)))
+    assert found("web") == ["web-1"]
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    known = fleet(machine("web-0"))
+    inventory = Inventory(known, lambda _: None)
+    before = inventory.snapshot()
+    known["web-1"] = machine("web-1")
+    inventory.learn(Changes(machines=(known["web-1"],)))
+    assert set(before.machines) == {"web-0"}
+    assert set(inventory.snapshot().machines) == {"web-0", "web-1"}

@@ -1,0 +1,147 @@
+"""Rollouts in a browser: planned, started, paused, resumed, stopped, and units left out."""
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from page.site import SECONDS, Site
+
+
+def planned(window: Page, site: Site, **texts: str) -> None:
+    window.goto(f"{site.url}/rollouts/new")
+    for name, text in texts.items():
+        field = window.locator(f"[name={name}]")
+        if not field.is_visible():
+            window.locator("summary", has_text="More").click()
+        field.fill(text)
+    window.get_by_role("button", name="Show the plan").click()
+
+
+def started(site: Site, **texts: str) -> Page:
+    """Start a rollout by its form; return the window that shows it."""
+    window = site.window()
+    planned(window, site, **{"machines": "web-0 web-1 web-2", "waves": "1, rest"} | texts)
+    window.get_by_role("button", name=re.compile("^Start: ")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    return window
+
+
+def approve_until(site: Site, state: str) -> None:
+    """Approve whatever is announced until the rollout is so."""
+    end = time.monotonic() + SECONDS / 1000
+    while site.root.get("/v1/rollouts/1")["rollout"]["state"] != state:
+        assert time.monotonic() < end
+        for event in site.root.get("/v1/events")["events"]:
+            if event["status"] == "Scheduled":
+                site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+
+
+def test_a_rollout_goes_from_the_form_to_its_end(quick_site: Site) -> None:
+    site = quick_site
+    window = site.window()
+    planned(window, site, machines="web-0 web-1 web-2", waves="1, rest", duration="1m")
+    expect(window.locator("tbody tr")).to_have_count(2)
+    assert site.root.get("/v1/rollouts")["rollouts"] == []
+    window.get_by_role("button", name="Start: 3 units, 3 machines rebooted").click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    approve_until(site, "done")
+    expect(window.locator("main > .head")).to_contain_text("done")  # by the live stream
+    expect(window.locator("main form")).to_have_count(0)
+    window.goto(f"{site.url}/rollouts")
+    expect(window.locator("tbody tr")).to_contain_text("3 done")
+
+
+def test_a_rollout_is_paused_and_goes_on(quick_site: Site) -> None:
+    site = quick_site
+    window = started(site)
+    window.get_by_role("button", name=re.compile("Pause rollout 1: ")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    expect(window.locator("main > .head .word")).to_have_text("paused")
+    assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "paused"
+    window.get_by_role("button", name=re.compile("Resume rollout 1: ")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    expect(window.locator("main > .head .word")).to_have_text("running")
+    approve_until(site, "done")
+
+
+def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
+    site = quick_site
+    window = started(site, pause="confirm")
+    end = time.monotonic() + SECONDS / 1000
+    while not site.root.get("/v1/rollouts/1")["rollout"]["unconfirmed"]:
+        assert time.monotonic() < end
+        for event in site.root.get("/v1/events")["events"]:
+            site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+    expect(window.locator("main > .head .word")).to_have_text("waits for you")
+    window.get_by_role("button", name="Begin wave 2 of rollout 1").click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    approve_until(site, "done")
+
+
+def test_stopping_asks_once_more_and_ends_it(site: Site) -> None:
+    window = started(site)
+    window.get_by_role("link", name="Stop rollout 1").click()
+    assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "running"
+    window.get_by_role("button", name=re.compile("Stop rollout 1: .* units? left out")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    expect(window.locator("main > .head .word")).to_have_text("stopped")
+    expect(window.locator("main form")).to_have_count(0)
+
+
+def test_a_unit_is_left_out_and_given_another_turn(site: Site) -> None:
+    window = started(site)
+    window.get_by_role("link", name="Skip web-2").click()
+    window.get_by_role("button", name="Skip web-2: rollout 1 leaves it out").click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    row = window.get_by_role("row", name=re.compile("web-2"))
+    expect(row).to_contain_text("skipped")
+    window.get_by_role("link", name="Retry web-2").click()
+    window.get_by_role("button", name=re.compile("Retry web-2: ")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    expect(row).not_to_contain_text("skipped")
+
+
+def test_a_blocked_unit_says_why(site: Site) -> None:
+    asked = {"event_type": "Reboot", "machines": ["web-1"]}
+    assert site.root.ask("POST", "/v1/maintenance", asked).status == 201
+    window = started(site)
+    row = window.get_by_role("row", name=re.compile("web-0"))
+    expect(row).to_contain_text("blocked")
+    expect(row).to_contain_text("1.1")
+    window.get_by_role("link", name=re.compile("blocked")).click()
+    expect(window.locator("tr", has_text="blocked")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        ("machines", "nosuch"),
+        ("hosts", "nosuch"),
+        ("at_once", "all"),
+        ("windows", "whenever"),
+        ("zone", "Nowhere/City"),
+        ("blackouts", "2026-12-21T00:00Z/2026-12-20T00:00Z"),
+        ("spread", "rack"),
+    ],
+)
+def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
+    site: Site, field: str, typed: str
+) -> None:
+    window = site.window()
+    with site.complaints():
+        planned(window, site, **{"scopes": "web", field: typed})
+        wrong = window.locator(".field.wrong")
+        expect(wrong).to_have_count(1)
+    expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
+    expect(window.locator("[name=scopes]")).to_have_value("web")
+
+
+def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:
+    window = started(site)
+    window.goto(f"{site.url}/orders/pause-rollout?rollout=1")
+    assert site.root.ask("POST", "/v1/rollouts/1/orders", {"order": "stop"}).status == 200
+    with site.complaints():
+        window.get_by_role("button", name=re.compile("Pause rollout 1: ")).click()
+        expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
