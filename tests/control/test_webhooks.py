@@ -11,7 +11,7 @@ from builders import NOW
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.control import webhooks as orders
-from forewarn.control.changefeed import Changefeed
+from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.plane import Plane
 from forewarn.control.webhooks import Deliveries, Place
 from forewarn.control.writer import InlineWriter
@@ -98,7 +98,7 @@ class Stage:
                 news=news.encode(items),
             )
         for each in self.all:
-            each.hear((transaction.position().sequence, None))
+            each.hear(Reached(transaction.position().sequence))
 
     def row(self, name: str = "ours") -> Webhook:
         with self.store.read() as reading:

@@ -3,6 +3,7 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve`
     relay        `forewarn relay`
+    stream       the news that other commands follow
     store        `forewarn restore-check` and `forewarn store`
     fleet        `forewarn fleet`
     fleet_file   reads and writes fleet files, and names their entries in errors

@@ -12,7 +12,7 @@ import re
 import socket
 import typing
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
     from forewarn.client.transport import RequestFailed
+    from forewarn.protocol.message import Reply
     from forewarn.server import settings
 
 CONNECT_SECONDS: Final = 10.0
@@ -161,18 +162,13 @@ class OperatorClient:
         """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
-        unix_socket = "" if "://" in self._address else self._address
-        given = {name: "true" if value is True else value for name, value in query.items() if value}
-        encoded = urllib.parse.urlencode(given, doseq=True)
-        headers = [] if body is None else [("Content-Type", "application/json")]
-        token = "" if unix_socket else self._token()
-        if token:
-            headers.append(("Authorization", f"Bearer {token}"))
-        base = "http://localhost" if unix_socket else self._address.rstrip("/")
+        url, unix_socket, headers = self._place(path, query)
+        if body is not None:
+            headers.append(("Content-Type", "application/json"))
         try:
             reply = transport.request(
                 method,
-                f"{base}{path}?{encoded}" if encoded else f"{base}{path}",
+                url,
                 seconds=ANSWER_SECONDS,
                 connect_seconds=CONNECT_SECONDS,
                 headers=headers,
@@ -185,12 +181,62 @@ class OperatorClient:
             raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
         if 200 <= reply.status < 300:
             return Answer(reply.body, as_json=self.as_json)
+        raise self._failure(reply)
+
+    def stream(
+        self, path: str, silence_seconds: float, last_id: str, **query: object
+    ) -> Iterator[bytes]:
+        """Yield what comes of a stream, until the service ends it.
+
+        `last_id` is the id of the last event that was read, `""` for none.
+        """
+        import msgspec
+
+        from forewarn.client import transport
+
+        url, unix_socket, headers = self._place(path, query)
+        if last_id:
+            headers.append(("Last-Event-ID", last_id))
+        refused = b""
+        reply = None
+        try:
+            for reply in transport.stream(
+                url,
+                silence_seconds=silence_seconds,
+                connect_seconds=CONNECT_SECONDS,
+                headers=headers,
+                unix_socket=unix_socket,
+                ca_file=self._settings.operator.tls_ca or None,
+            ):
+                if reply.status == 200:
+                    yield reply.body
+                else:
+                    refused += reply.body
+        except transport.RequestFailed as failed:
+            raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
+        if reply is not None and reply.status != 200:
+            raise self._failure(msgspec.structs.replace(reply, body=refused))
+
+    def _place(
+        self, path: str, query: Mapping[str, object]
+    ) -> tuple[str, str, list[tuple[str, str]]]:
+        """Return the URL, the unix socket if it is one, and the headers of a request."""
+        unix_socket = "" if "://" in self._address else self._address
+        given = {name: "true" if value is True else value for name, value in query.items() if value}
+        encoded = urllib.parse.urlencode(given, doseq=True)
+        token = "" if unix_socket else self._token()
+        headers = [("Authorization", f"Bearer {token}")] if token else []
+        base = "http://localhost" if unix_socket else self._address.rstrip("/")
+        return f"{base}{path}?{encoded}" if encoded else f"{base}{path}", unix_socket, headers
+
+    def _failure(self, reply: "Reply") -> Failed:
+        """Return what an answer that is no success means."""
         failure = self._refused(reply.status, reply.body)
         if failure.status is ExitStatus.NOT_FOUND and failure.facts.get("what") in KINDS:
             failure.message += self._suggestion(**failure.facts)
-        if reply.status == 401 and not unix_socket:
-            failure.message += f"; {self._sent(token)}"
-        raise failure
+        if reply.status == 401 and "://" in self._address:
+            failure.message += f"; {self._sent(self._token())}"
+        return failure
 
     def similar(self, name: str, *kinds: str) -> str:
         """Return the most similar name of the first thousand of these kinds; `""` for none."""

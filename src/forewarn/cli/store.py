@@ -178,7 +178,9 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     """
     from msgspec.structs import replace
 
-    from forewarn.control import lost_changes, tombstones
+    from forewarn.clock import SystemClock
+    from forewarn.control import follower, lost_changes, tombstones
+    from forewarn.maintenance import news
     from forewarn.maintenance.model import Changes
 
     with store.write() as transaction:
@@ -198,4 +200,14 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         transaction.put_setting(lost_changes.RESTORED, str(highest))
         transaction.skip_maintenance_numbers(lost_changes.SKIPPED_NUMBERS)
         transaction.save(Changes(scopes=raised, maintenances=going))
+        at = transaction.now() or SystemClock().now()
+        transaction.append(
+            b"",
+            format=follower.REREAD,
+            token=f"restored-{transaction.position().sequence}-{highest}",
+            replica="",
+            at=at,
+            news=news.encode([news.lost(0, "restore-check", at)]),
+            skip=lost_changes.SKIPPED_CHANGES,
+        )
     return len(raised), highest if raised else 0

@@ -3,12 +3,14 @@
 HttpExchange         one connection's requests and responses, without the socket
 AnyClient, AnyWatch  the parts of clients and watches that are the same in both shells
 request              one HTTP request to any address: the operator plane, a peer, a webhook
+stream               the same, for a response that goes on and on
 
 No proxy is ever used and no redirect followed: the metadata service is one hop away, and what
 answers in its place is not it. Nothing here imports asyncio.
 """
 
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -178,6 +180,16 @@ class HttpExchange:
                 return self._whole()
             elif ended:
                 raise self.cut("the server closed the connection without an answer")
+
+    def take(self) -> Reply | None:
+        """Return the response as far as it has come, without the body that was taken before.
+
+        None before its head is there.
+        """
+        if self._head is None:
+            return None
+        piece, self._body, self._pieces = bytes(self._body), bytearray(), 0
+        return Reply(self._head.status_code, piece, tuple(self._head.headers))
 
     def _whole(self) -> Reply:
         assert self._head is not None  # h11 ends no message that did not begin
@@ -415,30 +427,87 @@ def request(  # noqa: PLR0913 - all but the first two by name
 
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
-    try:
-        exchange, sent = _prepared(method, url, headers, body, max_body)
-    except (ValueError, h11.LocalProtocolError) as error:
-        failure = FailedAnswer(reason="invalid-request", message=f"invalid request: {error}")
-        raise RequestFailed(failure) from error
+    exchange, sent = _prepared(method, url, headers, body, max_body)
     until = clock.monotonic() + seconds
     limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
+    place = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
+    context = functools.partial(_tls_context, ca_file) if tls is None else lambda: tls
+    with _connected(place, url, limit, context, opened) as connected:
+        return _answered(connected, exchange, sent, until, seconds, head_only=head_only)
+
+
+def stream(
+    url: str,
+    *,
+    silence_seconds: float,
+    connect_seconds: float,
+    headers: Iterable[tuple[str, str]] = (),
+    unix_socket: str = "",
+    ca_file: str | None = None,
+) -> Iterator[Reply]:
+    """Ask with GET and yield the response in pieces: its status, and what has come of the body.
+
+    It ends with the response; to close the generator ends the connection. `silence_seconds` is how
+    long nothing may come. The rest is as for `request`.
+    """
+    exchange, sent = _prepared("GET", url, headers, None, MAX_BODY_BYTES)
+    place = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
+    context = functools.partial(_tls_context, ca_file)
+    with _connected(place, url, connect_seconds, context) as connected:
+        try:
+            connected.settimeout(silence_seconds)
+            connected.sendall(sent)
+            whole = None
+            while whole is None:
+                whole = exchange.receive(connected.recv(READ_BYTES))
+                piece = whole or exchange.take()
+                if piece is not None:
+                    yield piece
+        except TimeoutError as error:
+            raise no_answer(exchange.endpoint, silence_seconds) from error
+        except OSError as error:
+            raise exchange.cut(f"the connection broke: {error}") from error
+
+
+def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
+    import ssl  # noqa: PLC0415 - for https alone
+
+    return ssl.create_default_context(cafile=ca_file)
+
+
+@contextlib.contextmanager
+def _connected(
+    place: str | tuple[str, int],
+    url: str,
+    seconds: float,
+    tls: "Callable[[], ssl.SSLContext]",
+    opened: Callable[[socket.socket], None] = lambda _: None,
+) -> Iterator[socket.socket]:
+    """Connect to a place, with TLS if the URL says so."""
     try:
         with contextlib.ExitStack() as stack:
-            address = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
-            connected = stack.enter_context(connect(address, limit, opened))
+            connected = stack.enter_context(connect(place, seconds, opened))
             if url[:6].lower() == "https:":
-                import ssl  # noqa: PLC0415 - for https alone
-
-                tls = tls or ssl.create_default_context(cafile=ca_file)
-                connected = tls.wrap_socket(connected, server_hostname=exchange.endpoint.host)
+                connected = tls().wrap_socket(connected, server_hostname=place[0])
                 stack.enter_context(connected)
                 opened(connected)
-            return _answered(connected, exchange, sent, until, seconds, head_only=head_only)
+            yield connected
     except (OSError, UnicodeError) as error:
-        raise no_connection(unix_socket or exchange.endpoint, error) from error
+        where = place if isinstance(place, str) else EndpointAddress(*place)
+        raise no_connection(where, error) from error
 
 
 def _prepared(
+    method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None, max_body: int
+) -> tuple[HttpExchange, bytes]:
+    try:
+        return _request_of(method, url, headers, body, max_body)
+    except (ValueError, h11.LocalProtocolError) as error:
+        failure = FailedAnswer(reason="invalid-request", message=f"invalid request: {error}")
+        raise RequestFailed(failure) from error
+
+
+def _request_of(
     method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None, max_body: int
 ) -> tuple[HttpExchange, bytes]:
     import urllib.parse  # noqa: PLC0415 - the client itself starts sooner without

@@ -9,6 +9,7 @@
     follower         publishes what this and other replicas commit, in one order
     lost_changes     what follows when the store has lost its last changes
     changefeed       tells the process's memory what changed, after the commit
+    news_tail        the latest news in memory, for those who follow
     sightings        what replicas saw of machines, as one
     relay_orders     what is done in a transaction because of relays
     relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import Final, TypeVar
 
+import msgspec
 import structlog
 
 from forewarn.maintenance.model import Changes
@@ -26,6 +27,18 @@ ASK_SECONDS: Final = 30.0
 """How long the loop may take to answer: many times the longest that a whole fleet holds it up."""
 
 Listener = Callable[[Changes], None]
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """A place in the outbox: all changes up to it were published."""
+
+    sequence: int
+    news: bytes | None = None
+    """What its transaction tells outsiders; None where the store has to be asked."""
+    lost: bool = False
+    """Whether the store had lost its last changes: what was told before may not have happened."""
+
+
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +53,7 @@ class Changefeed:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._counting: list[Callable[[int], None]] = []
-        self._telling: list[Callable[[tuple[int, bytes | None]], None]] = []
+        self._telling: list[Callable[[Reached], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ended: Future[None] = Future()
         """Raises what a listener raised; done for no other reason."""
@@ -54,8 +67,8 @@ class Changefeed:
         """Call `listener` with the number of each change, after all that it changed was told."""
         self._counting.append(listener)
 
-    def tell(self, listener: Callable[[tuple[int, bytes | None]], None]) -> None:
-        """Call `listener` with the number of each change and its news, None where unknown."""
+    def tell(self, listener: Callable[[Reached], None]) -> None:
+        """Call `listener` with each place that is reached, after what `count` has called."""
         self._telling.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -95,22 +108,19 @@ class Changefeed:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(self._deliver, changes)
 
-    def reach(self, sequence: int, news: bytes | None = None) -> None:
-        """Tell that all changes up to this number of the outbox were published.
-
-        `news` is that of the last one; None where the store has to be asked for it.
-        """
+    def reach(self, reached: Reached) -> None:
+        """Tell that all changes up to this place were published."""
         if not self._counting and not self._telling:
             return
         if self._loop is None:
-            self._reached(sequence, news)
+            self._deliver_place(reached)
             return
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._reached, sequence, news)
+            self._loop.call_soon_threadsafe(self._deliver_place, reached)
 
-    def _reached(self, sequence: int, news: bytes | None) -> None:
-        self._call(self._counting, sequence)
-        self._call(self._telling, (sequence, news))
+    def _deliver_place(self, reached: Reached) -> None:
+        self._call(self._counting, reached.sequence)
+        self._call(self._telling, reached)
 
     def _deliver(self, changes: Changes) -> None:
         self._call(self._listeners, changes)

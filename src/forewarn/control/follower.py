@@ -25,7 +25,7 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.control import lost_changes
-from forewarn.control.changefeed import Changefeed
+from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.lost_changes import LostChanges
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
@@ -344,29 +344,41 @@ class Follower:
             )
             if changes:  # the others read again, too, and what was noticed with it
                 token, at = self._mint(), transaction.now() or now
-                transaction.append(b"", format=REREAD, token=token, replica=self.replica, at=at)
+                told = lost_changes.news_of(transaction, noticed)
+                transaction.append(
+                    b"",
+                    format=REREAD,
+                    token=token,
+                    replica=self.replica,
+                    at=at,
+                    news=told,
+                    skip=lost_changes.SKIPPED_CHANGES if told else 0,
+                )
         _log.error(
             "the database lost its last changes; incarnations were raised, and what had started "
             "counts as begun elsewhere",
             known_to=applied.sequence,
         )
-        self._read_again()
+        self._read_again(lost=True)
 
-    def _read_again(self) -> None:
-        """Publish what leads from memory to the store; the lock is held."""
+    def _read_again(self, *, lost: bool = False) -> None:
+        """Publish what leads from memory to the store; the lock is held.
+
+        `lost` says whether what was published last is not in the store any more.
+        """
         before = self._feed.ask(self._known)
         with self._store.read() as reading:
             position, after = reading.position(), known_of(reading)
-            lost = lost_changes.latest(reading)
+            latest = lost_changes.latest(reading)
             ended = reading.operations(before.operations.keys() - after.operations.keys())
         if changes := difference(before, after, ended):
             self._feed.publish(changes)
-        self.lost = lost
-        self._reach(position)
+        self.lost = latest
+        self._reach(position, lost=lost)
 
-    def _reach(self, position: Position, news: bytes | None = None) -> None:
+    def _reach(self, position: Position, news: bytes | None = None, *, lost: bool = False) -> None:
         self.applied = position
-        self._feed.reach(position.sequence, news)
+        self._feed.reach(Reached(position.sequence, news, lost))
 
 
 def _after(applied: Position, rows: list[ChangeRecord], reading: Reading) -> list[ChangeRecord]:

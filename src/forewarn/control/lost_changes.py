@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from forewarn.control import tombstones
+from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes, Maintenance, Operation, RollingState
 from forewarn.store.port import Position, Reading, Transaction
 from forewarn.vocabulary import EventStatus
@@ -40,6 +41,10 @@ SKIPPED_ATTEMPTS: Final = 1000
 SKIPPED_NUMBERS: Final = 1000
 """How many numbers of maintenances, and of one's operations, are left out: more than there were in
 any such tail."""
+
+SKIPPED_CHANGES: Final = 1_000_000
+"""How many numbers of changes are left out: more than there were in any such tail. Outsiders know
+items of news by these, so none may come again with another item behind it."""
 
 REASON: Final = "the database lost an operation that had started: look what was done"
 """Why a rolling update is paused."""
@@ -65,6 +70,14 @@ def latest(reading: Reading) -> LostChanges | None:
     """Return what was written down last; None if the store never lost anything."""
     kept = reading.setting(SETTING)
     return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
+
+
+def news_of(transaction: Transaction, noticed: LostChanges) -> bytes:
+    """Return the news of the loss, as it is stored; nothing if another replica noticed first."""
+    found = latest(transaction)
+    if found is None or found.token != noticed.token:
+        return b""
+    return news.encode([news.lost(found.changes, found.replica, found.at)])
 
 
 def skipped(maintenance: Maintenance) -> Maintenance:

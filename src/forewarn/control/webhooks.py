@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
+from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import Decide, Order, UnitOfWork, Work
 from forewarn.maintenance import news, webhooks
@@ -188,10 +189,9 @@ class Deliveries:
         self._wake = asyncio.Event()
         self._stopping = False
 
-    def hear(self, told: tuple[int, bytes | None]) -> None:
+    def hear(self, reached: Reached) -> None:
         """Wake up for the news of a change; for `Changefeed.tell`."""
-        _, items = told
-        if items is None or items:
+        if reached.news is None or reached.news:
             for courier in self._couriers.values():
                 courier.news.set()
 

@@ -130,6 +130,21 @@ class NewsItem(msgspec.Struct, frozen=True, gc=False):
     data: NewsData
 
 
+class NumberedNews(msgspec.Struct, frozen=True, gc=False):
+    """An item as outsiders read it."""
+
+    id: str
+    """`SEQUENCE-INDEX`: its transaction's number in the outbox, and its place there."""
+    index: int
+    type: str
+    json: bytes
+    """A JSON object: `NewsItem`'s, and its `id`."""
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
 class Before(msgspec.Struct, frozen=True, kw_only=True):
     """What was known before a change, but for operations; None stands for what is new."""
 
@@ -153,6 +168,8 @@ _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.ov
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[NewsItem]).decode
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_type_of = msgspec.json.Decoder(_Typed).decode
 
 
 def encode(items: Sequence[NewsItem]) -> bytes:
@@ -173,9 +190,14 @@ def decode(stored: bytes) -> list[NewsItem]:
     return _decode(stored)
 
 
-def number(sequence: int, index: int) -> str:
-    """Return the number of an item: its transaction's in the outbox, and its place there."""
-    return f"{sequence}-{index}"
+def numbered(sequence: int, stored: bytes) -> tuple[NumberedNews, ...]:
+    """Return the items of one transaction, each with its number, without looking into them."""
+    found = []
+    for index, raw in enumerate(_split(stored)):
+        id_ = f"{sequence}-{index}"
+        json = b'{"id":"%b",%b' % (id_.encode(), bytes(raw)[1:])
+        found.append(NumberedNews(id_, index, _type_of(raw).type, json))
+    return tuple(found)
 
 
 def of_operations(

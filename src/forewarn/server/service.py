@@ -36,6 +36,7 @@ from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.follower import Follower, FollowerThread, Known, known_of
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.machine_returns import ReturnWatch
+from forewarn.control.news_tail import NewsTail
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import DatabaseClock, Replicas
 from forewarn.control.rollouts import Rollouts
@@ -132,6 +133,7 @@ class Service:
     _probed_at = 0.0
     _state = "the service is starting"
     _following: FollowerThread | None = None
+    _tls: ssl.SSLContext | None = None
     _database = ""
     """Another text for each database, and after each restore of one."""
     _page_url = ""
@@ -185,6 +187,7 @@ class Service:
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
+        self._news = NewsTail(store, real)
         self._rollouts = self._make_rollouts()
         self._executor = Executor(
             self._plane,
@@ -201,7 +204,6 @@ class Service:
         self._reached = connections.ReachedLimits()
         audit = AuditLog(self._plane, real)
         self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
-        self._tls: ssl.SSLContext | None = None
         self._backend = self._backend_of(store, mint)
         self._page = self._page_of(own.process)
         self._servers: list[connections.Server] = []
@@ -272,6 +274,7 @@ class Service:
         )
         return Backend(
             plane=self._plane,
+            news=self._news,
             store=store,
             inventory=self._inventory,
             listeners=frozenset(listener.name for listener in self._settings.guest.listener),
@@ -339,6 +342,7 @@ class Service:
         self._sync.fill(machines, operations, known.drains.values())
         self._door.accounts.fill(known.tokens.values())
         self._follower.begin(position, lost)
+        self._news.begin(position.sequence)
         if self._relays is not None:
             self._relays.fill(operations, known.relay_tokens.values(), position.sequence)
         self._subscribe()
@@ -396,6 +400,7 @@ class Service:
             self._feed.subscribe(learn)
         if self._page is not None:
             self._feed.subscribe(self._page.live.learn)
+        self._feed.tell(self._news.learn)
         if self._relays is not None:
             self._relays.subscribe(self._feed)
         self._feed.tell(self._webhooks.deliveries.hear)
@@ -425,6 +430,7 @@ class Service:
         sockets are closed, before `close` ends the guests'.
         """
         self._state = STOPPING
+        self._news.close()
         if self._page is not None:
             self._page.live.close()
         if self._relays is not None:
@@ -444,6 +450,7 @@ class Service:
         self._state = STOPPING
         async with asyncio.timeout(CLOSE_SECONDS):
             self._heartbeat.stop()
+            self._news.close()
             if self._page is not None:
                 self._page.live.close()
                 self._page.renderer.close()
@@ -630,7 +637,8 @@ class Service:
 def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
     keep = timedelta(days=settings.history.retention_days)
     keep_audit = timedelta(days=settings.history.audit_retention_days)
-    return Ticker(plane, clock, keep, clock.may_start, keep_audit=keep_audit)
+    keep_news = timedelta(days=settings.history.news_retention_days)
+    return Ticker(plane, clock, keep, clock.may_start, keep_audit=keep_audit, keep_news=keep_news)
 
 
 def _name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:

@@ -95,13 +95,16 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long operations that have ended, and the audit log, are kept."""
+    """How long operations that have ended, the audit log and news are kept."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
     """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
     days cover a quarter's review."""
     audit_retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 365.0
     """Records of the audit log that are older are deleted. A year is what audits look back."""
+    news_retention_days: Annotated[float, msgspec.Meta(gt=0, le=366)] = 7.0
+    """News that is older is deleted. A week lets a reader that broke on a Friday be mended on
+    Monday without a gap."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -279,9 +279,8 @@ class MemoryStore:
         return Position() if last is None else last.position
 
     def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
-        first = max(sequence + 1, next(iter(self.all_changes), 1))
-        numbers = range(first, self.position().sequence + 1)
-        return [self.all_changes[number] for number in numbers[:limit]]
+        following = (one for number, one in self.all_changes.items() if number > sequence)
+        return list(itertools.islice(following, limit))
 
     def change(self, sequence: int) -> ChangeRecord | None:
         return self.all_changes.get(sequence)
@@ -403,10 +402,11 @@ class MemoryStore:
         replica: str,
         at: datetime,
         news: bytes = b"",
+        skip: int = 0,
     ) -> Position:
         assert self.position() == self._begun_at, "a transaction has one change"
         change = ChangeRecord(
-            sequence=self.position().sequence + 1,
+            sequence=self.position().sequence + 1 + skip,
             token=token,
             replica=replica,
             at=at,

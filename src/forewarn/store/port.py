@@ -108,7 +108,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What one transaction changed, for the replicas to read: a row of the outbox."""
 
     sequence: int
-    """From 1, without gaps, in the order of the commits."""
+    """From 1, in the order of the commits, without gaps but where the store has lost changes."""
     token: str
     """Unique. After a lost tail another change may have the number, but never the token."""
     replica: str
@@ -376,10 +376,12 @@ class Transaction(Reading, Protocol):
         replica: str,
         at: datetime,
         news: bytes = b"",
+        skip: int = 0,
     ) -> Position:
         """Add a change to the outbox, at most one in a transaction; return its place.
 
-        `news` is what outsiders are told of it, nothing where that is empty.
+        `news` is what outsiders are told of it, nothing where that is empty. `skip` leaves out so
+        many numbers: changes that the store has lost may have had them.
         """
 
     def trim(self, before: datetime, limit: int) -> int:

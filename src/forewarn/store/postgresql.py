@@ -689,8 +689,8 @@ class PostgresqlTransaction(SqlTransaction):
         if table is tables.operations:
             self._run(_CONTINUE_NUMBERS)
 
-    def _append(self, row: Row, news: bytes) -> int:
-        number = self._last.sequence + 1
+    def _append(self, row: Row, news: bytes, skip: int) -> int:
+        number = self._last.sequence + 1 + skip
         check(self._connection)
         statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
         self._connection.execute(statement, row | {"sequence": number, "items": news})

@@ -270,17 +270,25 @@ class SqlTransaction(SqlReading):
         replica: str,
         at: datetime,
         news: bytes = b"",
+        skip: int = 0,
     ) -> Position:
         assert self.appended is None, "a transaction has one change"
         row = {"token": token, "replica": replica, "at": at, "format": format, "body": body}
-        self.appended = Position(self._append(row, news), token)
+        self.appended = Position(self._append(row, news, skip), token)
         return self.appended
 
-    def _append(self, row: Row, news: bytes) -> int:
+    def _append(self, row: Row, news: bytes, skip: int) -> int:
         """Insert a change and its news, and return its number."""
         check(self._connection)
         # By the driver's own text: for this one row SQLAlchemy would take as long as for ten.
-        values = (row["token"], row["replica"], micros(row["at"]), row["format"], row["body"])
+        values = (
+            1 + skip,
+            row["token"],
+            row["replica"],
+            micros(row["at"]),
+            row["format"],
+            row["body"],
+        )
         number: int = self._connection.exec_driver_sql(_APPEND, values).lastrowid
         if news:
             told = (number, micros(row["at"]), news)
@@ -398,7 +406,7 @@ _RELEASE = delete(tables.holds).where(
 
 _APPEND = (
     "INSERT INTO changes (sequence, token, replica, at, format, body) "
-    "SELECT coalesce(max(sequence), 0) + 1, ?, ?, ?, ?, ? FROM changes"
+    "SELECT coalesce(max(sequence), 0) + ?, ?, ?, ?, ?, ? FROM changes"
 )
 
 _APPEND_NEWS = "INSERT INTO news (sequence, at, items) VALUES (?, ?, ?)"

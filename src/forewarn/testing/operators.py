@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.clock import ManualClock
+from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.follower import Follower
 from forewarn.control.host_drains import HostDrains
+from forewarn.control.news_tail import NewsTail
 from forewarn.control.replicas import DatabaseClock, Replicas
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.sightings import SharedSightings
@@ -87,7 +88,12 @@ class Operators:
         door = auth.Door(
             AuditLog(service.plane, clock), clock, clock, lambda: f"request-{next(numbers)}"
         )
+        news = NewsTail(service.store, SystemClock())
+        with service.store.read() as reading:
+            news.begin(reading.position().sequence)
+        service.feed.tell(news.learn)
         backend = Backend(
+            news=news,
             plane=service.plane,
             store=service.store,
             inventory=inventory,

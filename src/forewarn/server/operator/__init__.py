@@ -2,6 +2,7 @@
 
     application  the API and the page as one application, and their OpenAPI schema
     api          what each route does
+    stream       news as server-sent events
     rollout_routes   what the routes of rollouts do; rollout_schemas has their JSON
     requests     what the routes are given: the rooms below, a request's body and query, judged
     schemas      the JSON of requests and answers

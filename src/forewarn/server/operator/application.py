@@ -20,6 +20,7 @@ from forewarn.server.operator import (
     roles,
     rollout_routes,
     routing,
+    stream,
     webhook_routes,
 )
 from forewarn.server.operator.requests import Backend, SchemaCreator
@@ -40,6 +41,7 @@ ROUTES: Final = tuple(
         *vars(api).values(),
         *vars(account_routes).values(),
         *vars(rollout_routes).values(),
+        *vars(stream).values(),
         *vars(webhook_routes).values(),
     ]
     if isinstance(each, HTTPRouteHandler)

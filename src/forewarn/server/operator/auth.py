@@ -65,6 +65,9 @@ LOST: Final = "forewarn.lost"
 CERTIFICATE: Final = "forewarn.certificate"
 """The key in the state of a connection of its `ShownCertificate`, if there was one."""
 
+CUT: Final = "forewarn.cut"
+"""The key in the state of a connection of what closes it at once."""
+
 REQUEST_ID: Final = b"x-request-id"
 """The header of each answer with the id that the audit log has."""
 

@@ -54,6 +54,8 @@ class OperatorLimit(StrEnum):
 
     CONNECTIONS = "connections"
     SLOW_REQUEST = "slow-request"
+    SLOW_READER = "slow-reader"
+    """Nothing was read of a stream for a long time."""
     FAULTY_REQUEST = "faulty-request"
     """A head that is too long, or not HTTP; a handshake that is not TLS."""
 
@@ -109,7 +111,8 @@ class OperatorConnection(H11Protocol):
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
         self._lost = self.loop.create_future()
-        self.app_state = {**self.app_state, auth.LOST: self._lost}
+        cut = partial(self.cut_off, OperatorLimit.SLOW_READER)
+        self.app_state = {**self.app_state, auth.LOST: self._lost, auth.CUT: cut}
         if (peer := _peer_of(transport)) is not None:
             self.app_state[auth.PEER] = peer
         if certificate := transport.get_extra_info("peercert"):

@@ -22,6 +22,7 @@ from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.host_drains import HostDrains
+from forewarn.control.news_tail import NewsTail
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
@@ -111,6 +112,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Knows the rollouts."""
     accounts: Accounts
     """The operators' tokens."""
+    news: NewsTail
+    """The latest news."""
     make_token: Callable[[], str]
     """Returns a token that nobody has."""
     document: Callable[[str, Version], bytes]

@@ -32,6 +32,7 @@ NEEDED: Final[Table] = MappingProxyType(
         "GET /v1/maintenance/{number}": AccessRole.VIEWER,
         "GET /v1/events": AccessRole.VIEWER,
         "GET /v1/history": AccessRole.VIEWER,
+        "GET /v1/stream": AccessRole.VIEWER,
         "GET /v1/holds": AccessRole.VIEWER,
         "GET /v1/rollouts": AccessRole.VIEWER,
         "GET /v1/rollouts/{number}": AccessRole.VIEWER,

@@ -1,0 +1,228 @@
+"""News as a stream of server-sent events, which its reader may resume where it was cut off."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Annotated, Any, Final
+
+import litestar
+import msgspec
+from litestar import Request
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+
+from forewarn.control.news_tail import NewsTail, Some, Told
+from forewarn.maintenance.model import Refused
+from forewarn.maintenance.news import NewsType, NumberedNews
+from forewarn.server.operator import auth
+from forewarn.server.operator.requests import TheBackend, TheCaller
+from forewarn.store.port import StoreError
+from forewarn.vocabulary import ErrorCode
+
+MAX_STREAMS: Final = 128
+"""Streams at once: a quarter of the operators' connections."""
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""How often a silent stream says that it is alive: proxies cut what is silent for a minute."""
+
+SLOW_SECONDS: Final = 30.0
+"""How long a reader may take none of what is sent; then it is cut off, and may resume."""
+
+RETRY_MILLISECONDS: Final = 1000
+"""When a browser connects again after the stream was cut."""
+
+MAX_CHUNK: Final = 64 * 1024
+"""About how many bytes are sent at once."""
+
+_ID: Final = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,8}))?")
+_NO_NEWS: Final = -1
+"""The index before the first item of a transaction."""
+
+LastId = Annotated[str, HeaderParameter(name="Last-Event-ID", max_length=40)]
+Since = Annotated[str, QueryParameter(max_length=40)]
+Types = Annotated[tuple[str, ...], QueryParameter(max_items=100)]
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a stream does not go on where its reader was."""
+
+    reason: str
+    """`trimmed`, `unknown` or `lost`."""
+    after: str
+    """The number that it was to go on after."""
+
+
+@litestar.get(
+    # Not in the schema: what has no end has no shape there, and tools that try it would wait.
+    "/v1/stream",
+    media_type="text/event-stream",
+    include_in_schema=False,
+)
+async def follow(
+    request: Request[Any, Any, Any],
+    backend: TheBackend,
+    caller: TheCaller,
+    *,
+    last_id: LastId = "",
+    since: Since = "",
+    types: Types = (),
+) -> Stream:
+    """Send news as it happens, after the item with the number that the reader has."""
+    tail = backend.news
+    if tail.followers >= MAX_STREAMS:
+        message = f"{MAX_STREAMS} readers follow the news already: end one of them"
+        raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
+    accounts, name = backend.accounts, caller.token
+    token = accounts.tokens.get(name)
+
+    def is_valid() -> bool:
+        if token is None:
+            return not name  # of the token's file, or of the unix socket
+        return accounts.tokens.get(name) is token and not token.expired(backend.now())
+
+    stream = NewsStream(
+        tail,
+        chosen(types),
+        is_valid=is_valid,
+        cut=request.scope["state"].get(auth.CUT, lambda: None),
+    )
+    if place := last_id or since:
+        await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return Stream(stream.chunks(), media_type="text/event-stream", headers=headers)
+
+
+def chosen(types: Collection[str]) -> frozenset[str]:
+    """Return the types that a reader wants; `operation` and `operation.` stand for all of those.
+
+    Empty for all. Refused (INVALID) where there is no such type.
+    """
+    found: set[str] = set()
+    for named in (one for each in types for one in each.split(",") if one):
+        fitting = {t for t in NewsType if t == named or t.startswith(f"{named.rstrip('.*')}.")}
+        if not fitting:
+            message = f"no type of news {named!r}: see docs/reference/news.md"
+            raise Refused(ErrorCode.INVALID, message, type=named)
+        found |= fitting
+    return frozenset(found)
+
+
+class NewsStream:
+    """What one reader gets: the place it has read up to, and what it wants."""
+
+    def __init__(
+        self,
+        tail: NewsTail,
+        types: Collection[str],
+        *,
+        is_valid: Callable[[], bool] = lambda: True,
+        cut: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tail = tail
+        self._types = types
+        self._is_valid = is_valid
+        self._cut = cut
+        self._gap: Gap | None = None
+        self._sequence = tail.reached
+        self._index: int | None = None
+        """The last item read of the transaction after `_sequence`; None before the first."""
+        self._losses = tail.losses
+
+    async def resume(self, place: str, trimmed: Callable[[], Awaitable[int]]) -> None:
+        """Go on after the item, or after the whole transaction, with this number.
+
+        Raises:
+            Refused: The number is not valid (INVALID).
+            StoreError: The store is away.
+        """
+        found = _ID.fullmatch(place)
+        if found is None:
+            message = f"invalid number of news {place!r}: expected one such as 120-0"
+            raise Refused(ErrorCode.INVALID, message, id=place)
+        sequence, index = int(found[1]), found[2]
+        oldest = await trimmed()
+        if sequence > self._tail.reached:
+            self._gap = Gap(reason="unknown", after=place)
+        elif sequence < oldest:
+            self._gap, self._sequence = Gap(reason="trimmed", after=place), oldest
+        elif index is None:
+            self._sequence = sequence
+        else:
+            self._sequence, self._index = sequence - 1, int(index)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield what is sent, until the service stops or the reader may read no more."""
+        loop = asyncio.get_running_loop()
+        self._tail.followers += 1
+        try:
+            async for chunk in self._chunks():
+                slow = loop.call_later(SLOW_SECONDS, self._cut)
+                try:
+                    yield chunk
+                finally:
+                    slow.cancel()
+        finally:
+            self._tail.followers -= 1
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        yield b"retry: %d\n%b" % (RETRY_MILLISECONDS, self._alive())
+        while not self._tail.closed and self._is_valid():
+            if self._losses != self._tail.losses:
+                self._losses = self._tail.losses
+                self._gap = Gap(reason="lost", after=str(self._sequence))
+                self._sequence, self._index = self._tail.reached, None
+            if self._gap is not None:
+                yield b"event: gap\ndata: %b\nid: %d\n\n" % (
+                    msgspec.json.encode(self._gap),
+                    self._sequence,
+                )
+                self._gap = None
+            try:
+                some = await self._tail.after(self._sequence)
+            except StoreError:
+                return  # the reader connects again, and is told of it
+            if some.sequence == self._sequence and not some.told:
+                await self._tail.wait(HEARTBEAT_SECONDS)
+                if self._sequence == self._tail.reached and not self._tail.closed:
+                    yield self._alive()
+                continue
+            for chunk in self._frames(some):
+                yield chunk
+
+    def _frames(self, some: Some) -> list[bytes]:
+        frames: list[bytes] = []
+        for told in some.told:
+            frames += map(_frame, self._wanted(told))
+        self._sequence, self._index = some.sequence, None
+        return _joined(frames)
+
+    def _wanted(self, told: Told) -> list[NumberedNews]:
+        read = _NO_NEWS
+        if self._index is not None and told.sequence == self._sequence + 1:
+            read = self._index
+        return [
+            item
+            for item in told.items
+            if item.index > read and (not self._types or item.type in self._types)
+        ]
+
+    def _alive(self) -> bytes:
+        """Return a comment, with the place that a reader of few types goes on from."""
+        id_ = b"" if self._index is not None else b"id: %d\n" % self._sequence
+        return b": alive\n%b\n" % id_
+
+
+def _frame(item: NumberedNews) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (item.id.encode(), item.type.encode(), item.json)
+
+
+def _joined(frames: list[bytes]) -> list[bytes]:
+    chunks: list[bytes] = []
+    size = 0
+    first = 0
+    for place, frame in enumerate(frames, 1):
+        size += len(frame)
+        if size >= MAX_CHUNK or place == len(frames):
+            chunks.append(b"".join(frames[first:place]))
+            first, size = place, 0
+    return chunks

@@ -1,0 +1,81 @@
+"""How commands read the stream of news: its format, and what follows when it is cut."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from forewarn.cli import stream
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import OperatorClient
+from forewarn.cli.stream import EventParser, StreamEvent
+
+PIECES = (
+    b"retry: 1000\n: alive\nid: 7\n\n"
+    b'id: 8-0\nevent: operation.started\ndata: {"a":\ndata: 1}\n\n'
+    b": alive\nid: 9\n\nevent: gap\ndata: \xc3\xa4\nid: 12\n\nid: 13-0\ndata: unfinished"
+)
+EVENTS = [
+    StreamEvent("operation.started", '{"a":\n1}', "8-0"),
+    StreamEvent("gap", "ä", "12"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, len(PIECES)])
+def test_events_are_read_however_the_stream_is_cut_into_pieces(size: int) -> None:
+    parser = EventParser()
+    found: list[StreamEvent] = []
+    for at in range(0, len(PIECES), size):
+        found += parser.feed(PIECES[at : at + size])
+    assert found == EVENTS
+    assert parser.last_id == "12"
+
+
+def test_a_place_without_an_event_counts_for_the_next_connection() -> None:
+    parser = EventParser("3")
+    assert list(parser.feed(b": alive\nid: 7\n\nid: 8-0\n")) == []
+    assert parser.last_id == "7"
+
+
+class Scripted(OperatorClient):
+    """A service that answers each connection with what the test says."""
+
+    def __init__(self, *answers: bytes | Failed) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def stream(
+        self, path: str, silence_seconds: float, last_id: str, **query: object
+    ) -> Iterator[bytes]:
+        del path, silence_seconds, query
+        self.asked.append(last_id)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Failed):
+            raise answer
+        yield answer
+
+
+AWAY = Failed(ExitStatus.UNREACHABLE, "nothing listens")
+
+
+def test_after_a_cut_it_goes_on_after_the_last_event_with_growing_pauses() -> None:
+    service = Scripted(b"id: 4\n\nid: 5-0\ndata: a\n\n", AWAY, AWAY, b"id: 6-0\ndata: b\n\n")
+    pauses: list[float] = []
+    why: list[str] = []
+    found = stream.events(service, trouble=why.append, pause=pauses.append)
+    assert [next(found).data, next(found).data] == ["a", "b"]
+    assert service.asked == ["", "5-0", "5-0", "5-0"]
+    assert pauses == [0.5, 1.0, 2.0]
+    assert why[1:] == ["nothing listens"] * 2
+
+
+@pytest.mark.parametrize(
+    "answers", [(AWAY,), (b"id: 4\n\n", Failed(ExitStatus.UNAUTHORIZED, "revoked"))]
+)
+def test_it_ends_where_it_was_never_connected_or_is_refused(
+    answers: tuple[bytes | Failed, ...],
+) -> None:
+    found = stream.events(Scripted(*answers), pause=lambda _: None)
+    with pytest.raises(Failed) as failed:
+        next(found)
+    assert failed.value is answers[-1]

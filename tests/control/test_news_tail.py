@@ -1,0 +1,177 @@
+"""The tail of the news: what it keeps, what it asks the store for, and who is told."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from builders import NOW
+from control.conftest import Counting
+from forewarn.clock import SystemClock
+from forewarn.control import news_tail
+from forewarn.control.changefeed import Reached
+from forewarn.control.news_tail import NewsTail
+from forewarn.maintenance import news
+from forewarn.store.port import Reading, StoreUnavailable
+
+ITEM = news.encode([news.lost(1, "r1", NOW)])
+LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)
+
+
+class Store(Counting):
+    """Counts readings, and can be away for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.reading_away = 0
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self.reads += 1
+        if self.reading_away:
+            self.reading_away -= 1
+            raise StoreUnavailable("away")
+        with super().read() as reading:
+            yield reading
+
+    def append(self, items: bytes = ITEM, skip: int = 0) -> int:
+        with self.write() as transaction:
+            token = str(transaction.position().sequence)
+            return transaction.append(
+                b"", format=0, token=token, replica="r", at=NOW, news=items, skip=skip
+            ).sequence
+
+
+def tail_of(store: Store, followers: int = 1) -> NewsTail:
+    tail = NewsTail(store, SystemClock())
+    with store.read() as reading:
+        tail.begin(reading.position().sequence)
+    tail.followers = followers
+    store.reads = 0
+    return tail
+
+
+async def places(tail: NewsTail, sequence: int) -> list[int]:
+    return [told.sequence for told in (await tail.after(sequence)).told]
+
+
+async def until(tail: NewsTail, sequence: int) -> None:
+    """Wait until the tail has everything up to here."""
+    async with asyncio.timeout(30):
+        while (await tail.after(sequence - 1)).sequence < sequence:
+            await tail.wait(0.05)
+
+
+def test_the_writers_own_news_comes_without_the_store() -> None:
+    store = Store()
+    tail = tail_of(store)
+
+    async def run() -> None:
+        for items in (ITEM, b"", ITEM):
+            tail.learn(Reached(store.append(items), items))
+        store.reads = 0
+        some = await tail.after(0)
+        assert [told.sequence for told in some.told] == [1, 3]
+        assert some.told[0].items[0].id == "1-0"
+        assert some.sequence == 3
+        assert await places(tail, 1) == [3]
+        assert await places(tail, 3) == []
+        assert store.reads == 0
+
+    asyncio.run(run())
+
+
+def test_what_others_committed_is_read_once_for_all_followers() -> None:
+    store = Store()
+    tail = tail_of(store, followers=3)
+
+    async def run() -> None:
+        tail.learn(Reached(store.append()))
+        store.append()
+        tail.learn(Reached(store.append(), ITEM))
+        await until(tail, 3)
+        assert store.reads <= 2
+        for _ in range(3):
+            assert await places(tail, 0) == [1, 2, 3]
+        assert store.reads <= 2
+
+    asyncio.run(run())
+
+
+def test_long_news_is_taken_apart_on_another_thread() -> None:
+    assert len(LARGE) > news_tail.MAX_HANDED_OVER
+    store = Store()
+    tail = tail_of(store)
+
+    async def run() -> None:
+        tail.learn(Reached(store.append(LARGE), LARGE))
+        assert await places(tail, 0) == []
+        await until(tail, 1)
+        assert await places(tail, 0) == [1]
+        assert store.reads == 1
+
+    asyncio.run(run())
+
+
+def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> None:
+    store = Store()
+    tail = tail_of(store, followers=0)
+
+    async def run() -> None:
+        tail.learn(Reached(store.append(), ITEM))
+        tail.learn(Reached(store.append(), ITEM))
+        assert await places(tail, 2) == []
+        assert store.reads == 0
+        assert await places(tail, 0) == [1, 2]
+        assert store.reads == 1
+
+    asyncio.run(run())
+
+
+def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
+    store = Store()
+    tail = tail_of(store)
+    rows = news_tail.MAX_KEPT_BYTES // 60_000 + 50
+
+    async def run() -> None:
+        item = news.encode([news.lost(1, "r" * 60_000, NOW)])
+        for _ in range(rows):
+            tail.learn(Reached(store.append(item), item))
+        assert store.reads == 0
+        sequence, seen = 0, []
+        while sequence < rows:
+            some = await tail.after(sequence)
+            seen += [told.sequence for told in some.told]
+            sequence = some.sequence
+        assert seen == list(range(1, rows + 1))
+        assert store.reads > 0
+
+    asyncio.run(run())
+
+
+def test_a_store_that_is_away_is_asked_again() -> None:
+    store = Store()
+    tail = tail_of(store)
+    store.reading_away = 1
+
+    async def run() -> None:
+        tail.learn(Reached(store.append()))
+        await until(tail, 1)
+        assert await places(tail, 0) == [1]
+
+    asyncio.run(run())
+
+
+def test_after_a_loss_another_history_begins() -> None:
+    store = Store()
+    tail = tail_of(store)
+
+    async def run() -> None:
+        tail.learn(Reached(store.append(), ITEM))
+        tail.learn(Reached(store.append(skip=10), lost=True))
+        assert tail.losses == 1
+        assert await places(tail, 12) == []
+        tail.learn(Reached(store.append(), ITEM))
+        assert await places(tail, 12) == [13]
+
+    asyncio.run(run())

@@ -1,0 +1,175 @@
+"""GET /v1/stream on a real socket: everything once, in order, wherever a reader goes on."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.cli.exits import Failed
+from forewarn.cli.operator import OperatorClient
+from forewarn.cli.stream import EventParser, StreamEvent
+from forewarn.clock import ManualClock
+from forewarn.server.operator import stream
+from forewarn.store import memory
+from server.running import NOON, Client, Running, settings_in, stranger
+
+DAY = timedelta(days=1)
+
+
+class Reader:
+    """Reads one stream."""
+
+    def __init__(self, service: Running | str, last_id: str = "", **query: Any) -> None:
+        address = service if isinstance(service, str) else service.settings.operator.socket
+        self.parser = EventParser(last_id)
+        self._pieces = OperatorClient(address=address).stream("/v1/stream", 30, last_id, **query)
+        self._ready: list[StreamEvent] = []
+        self._ready += self.parser.feed(next(self._pieces))
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[StreamEvent]:
+        while True:
+            yield from self._ready
+            self._ready = []
+            piece = next(self._pieces, None)
+            if piece is None:
+                return
+            self._ready = list(self.parser.feed(piece))
+
+    def some(self, count: int) -> list[StreamEvent]:
+        """Return the next events."""
+        found: list[StreamEvent] = []
+        while len(found) < count:
+            if not self._ready:
+                self._ready += self.parser.feed(next(self._pieces))
+                continue
+            found.append(self._ready.pop(0))
+        return found
+
+    def names(self, count: int) -> list[str]:
+        return [event.name for event in self.some(count)]
+
+
+def reboot(client: Client, machine: str = "web-0") -> None:
+    body = {"event_type": "Reboot", "machines": [machine]}
+    assert client.ask("POST", "/v1/maintenance", body).status == 201
+
+
+def test_a_reader_is_told_what_happens_from_now_on(service: Running, client: Client) -> None:
+    with Reader(service) as reader:
+        reboot(client)
+        first, second = reader.some(2)
+    assert (first.name, second.name) == ("maintenance.scheduled", "operation.scheduled")
+    item = json.loads(second.data)
+    assert item["id"] == second.id == "2-1"
+    assert (item["type"], item["subject"]) == ("operation.scheduled", "operation 1.1")
+    assert item["data"]["machines"] == ["web-0"]
+
+
+def test_a_reader_goes_on_after_any_item_or_transaction(service: Running, client: Client) -> None:
+    reboot(client)
+    reboot(client, "Bastion")
+    with Reader(service, "0") as reader:
+        whole = reader.some(5)
+    assert [one.name.partition(".")[0] for one in whole] == [
+        "fleet",
+        *["maintenance", "operation"] * 2,
+    ]
+    for place, event in enumerate(whole[:-1], 1):
+        with Reader(service, event.id) as reader:
+            assert reader.some(len(whole) - place) == whole[place:]
+    with Reader(service, since="2") as reader:
+        assert reader.some(2) == whole[3:]
+
+
+def test_types_are_chosen_by_name_or_by_kind(service: Running, client: Client) -> None:
+    reboot(client)
+    with Reader(service, "0", types=["operation", "fleet.changed"]) as reader:
+        assert reader.names(2) == ["fleet.changed", "operation.scheduled"]
+        reboot(client, "Bastion")
+        assert reader.names(1) == ["operation.scheduled"]
+
+
+@pytest.mark.parametrize("query", ["since=x", "since=1-", "since=-1", "since=01", "types=frogs"])
+def test_what_is_no_number_and_no_type_is_refused(client: Client, query: str) -> None:
+    answer = client.ask("GET", f"/v1/stream?{query}")
+    assert (answer.status, answer.error["code"]) == (400, "invalid")
+
+
+def test_a_number_of_the_future_is_a_gap_and_then_what_happens(
+    service: Running, client: Client
+) -> None:
+    with Reader(service, "99-0") as reader:
+        (gap,) = reader.some(1)
+        assert (gap.name, json.loads(gap.data)) == ("gap", {"reason": "unknown", "after": "99-0"})
+        reboot(client)
+        assert reader.names(1) == ["maintenance.scheduled"]
+
+
+def test_a_number_that_was_trimmed_is_a_gap_and_then_the_oldest(
+    service: Running, client: Client, clock: ManualClock
+) -> None:
+    reboot(client)
+    clock.advance(8 * DAY)
+    reboot(client, "Bastion")
+    while service.plane.trim_news(7 * DAY).result():
+        pass
+    with Reader(service, "1-0") as reader:
+        gap, oldest = reader.some(2)
+    assert (gap.name, json.loads(gap.data)["reason"]) == ("gap", "trimmed")
+    assert json.loads(oldest.data)["at"] > (NOON + DAY).isoformat()
+    with Reader(service, gap.id) as reader:  # no second gap
+        assert reader.some(1) == [oldest]
+
+
+def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path), memory.MemoryStore(), ManualClock(NOON)) as running:
+        readers = [Reader(running) for _ in range(5)]
+    for reader in readers:
+        assert list(reader) == []
+
+
+def test_so_many_may_follow_and_one_more_when_one_has_left(service: Running) -> None:
+    readers = [Reader(service) for _ in range(stream.MAX_STREAMS)]
+    answer = service.client().ask("GET", "/v1/stream")
+    assert answer.error["code"] == "limit"
+    for reader in readers:
+        reader.close()
+    while True:
+        try:
+            Reader(service).close()
+        except Failed as failed:  # it has not noticed yet that the others have left
+            assert failed.facts["most"] == stream.MAX_STREAMS
+        else:
+            break
+
+
+def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore(), clock) as running:
+        owner = running.client()
+        made = {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"}
+        token = owner.ask("POST", "/v1/tokens", made).json["token"]
+        url = next(address for address in running.opened.operators if "http" in address)
+        assert stranger(url).ask("GET", "/v1/stream").status == 401
+        with closing(HTTPConnection(url.removeprefix("http://"), timeout=30)) as connection:
+            connection.request("GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.readline()
+            assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
+            owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
+            assert b"hold.put" not in answer.read()
