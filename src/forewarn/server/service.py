@@ -8,7 +8,6 @@ ends by itself (a task, the writer's thread, the changefeed) ends the service.
 
 import asyncio
 import hashlib
-import ipaddress
 import os
 import shutil
 import socket
@@ -342,7 +341,6 @@ class Service:
         self._sync.fill(machines, operations, known.drains.values())
         self._door.accounts.fill(known.tokens.values())
         self._follower.begin(position, lost)
-        self._news.begin(position.sequence)
         if self._relays is not None:
             self._relays.fill(operations, known.relay_tokens.values(), position.sequence)
         self._subscribe()
@@ -400,6 +398,7 @@ class Service:
             self._feed.subscribe(learn)
         if self._page is not None:
             self._feed.subscribe(self._page.live.learn)
+        self._news.begin(self._follower.applied.sequence)
         self._feed.tell(self._news.learn)
         if self._relays is not None:
             self._relays.subscribe(self._feed)
@@ -625,7 +624,7 @@ class Service:
             scheme = "http" if self._tls is None else "https"
             shown = sockets.shown(host, tcp.getsockname()[1])
             serve(f"{scheme}://{shown}", tcp, (host, *operator.hosts))
-            self._page_url = f"{scheme}://{_name_for_browsers(host, tcp, operator.hosts)}"
+            self._page_url = f"{scheme}://{sockets.name_for_browsers(host, tcp, operator.hosts)}"
         return tuple(addresses)
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -639,15 +638,6 @@ def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
     keep_audit = timedelta(days=settings.history.audit_retention_days)
     keep_news = timedelta(days=settings.history.news_retention_days)
     return Ticker(plane, clock, keep, clock.may_start, keep_audit=keep_audit, keep_news=keep_news)
-
-
-def _name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
-    """Return the name and the port that browsers reach the page by."""
-    port = opened.getsockname()[1]
-    if names:
-        return f"{names[0]}:{port}"
-    everywhere = ipaddress.ip_address(host).is_unspecified
-    return sockets.shown("localhost" if everywhere else host, port)
 
 
 def _own_row(settings: Settings, process: str, now: datetime) -> Replica:

@@ -324,3 +324,12 @@ def _remove_stale(path: Path) -> None:
             return
     message = f"another server answers at {path}: stop it, or set another operator.socket"
     raise SocketUnusable(message)
+
+
+def name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
+    """Return the name and the port that browsers reach the page by."""
+    port = opened.getsockname()[1]
+    if names:
+        return f"{names[0]}:{port}"
+    everywhere = ipaddress.ip_address(host).is_unspecified
+    return shown("localhost" if everywhere else host, port)
