@@ -281,6 +281,30 @@ def test_a_unit_that_other_maintenance_holds_up_says_so_and_lets_others_go() -> 
     played(story)
 
 
+def test_a_unit_whose_guest_holds_says_so_and_keeps_no_other_from_going() -> None:
+    async def story(site: RolloutSite) -> None:
+        done(site.plane.hold(HoldKind.MACHINE, "db", reason="a backup", by="ann"))
+        site.begin(RolloutTargets(machines=("db", "cache", "web-0")), at_once="2")
+        await site.reach(lambda: list(site.states().values()).count(DONE) == 2)
+        assert site.unit("db").state is RUNNING
+        assert "held" in site.unit("db").reason
+        done(site.plane.release(HoldKind.MACHINE, "db", by="ann"))
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    played(story)
+
+
+def test_a_unit_whose_host_has_no_machines_any_more_is_left_out() -> None:
+    async def story(site: RolloutSite) -> None:
+        site.begin()
+        with site.store.read() as reading:
+            gone = [machine.name for machine in reading.machines_on({"h3"}).values()]
+        done(site.plane.remove_machines(gone))
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    assert sorted(played(story).states().values()) == [DONE, DONE, SKIPPED]
+
+
 def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
     async def story(site: RolloutSite) -> None:
         site.begin(RolloutTargets(machines=("cache",)), windows=("daily 12:30-13:00",))

@@ -51,7 +51,13 @@ class Running:
     """A service on its own folder, and the command line against it."""
 
     def __init__(
-        self, folder: Path, *, operator: str = "", clock: str = "", connector: str = SWIFT
+        self,
+        folder: Path,
+        *,
+        operator: str = "",
+        clock: str = "",
+        connector: str = SWIFT,
+        more: str = "",
     ) -> None:
         self.folder = folder
         self.socket = folder / "operator.sock"
@@ -69,6 +75,7 @@ class Running:
             f"[[guest.listener]]\nport = {self.guest_port}\n"
             f"[connector.simulated]\n{connector}\n"
             f"[clock]\n{clock}\n"
+            f"{more}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -1,5 +1,7 @@
 """A service that is killed again and again during a rollout: each unit has its turn once.
 
+A check follows each unit, and is killed with the service, too.
+
 Failures name the seed, which SEED in the environment sets. `make test` makes a few kills and
 `make soak` more. The judge is the history.
 """
@@ -7,6 +9,7 @@ Failures name the seed, which SEED in the environment sets. `make test` makes a 
 import random
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -52,13 +55,15 @@ def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
     tmp_path: Path, kills: int
 ) -> None:
     chance = random.Random(SEED)
-    service = Running(tmp_path)
+    looks = tmp_path / "looks"
+    check = f'[[rollout.check]]\nname = "looks"\nprogram = ["/bin/sh", "-c", "echo >> {looks}"]\n'
+    service = Running(tmp_path, more=check)
     service.start()
     assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
     body = {
         "event_type": "Freeze",
         "machines": MACHINES,
-        "policy": {"at_once": "2", "waves": ["1", "rest"]},
+        "policy": {"at_once": "2", "waves": ["1", "rest"], "check": "looks"},
     }
     started = service.operator.ask("POST", "/v1/rollouts", body)
     assert started.status == 201, started.body
@@ -80,4 +85,6 @@ def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
     assert {o["status"] for o in operations} == {"Completed"}, f"SEED={SEED}"
     assert done == dict.fromkeys(MACHINES, 1), f"SEED={SEED}"
     assert {unit["state"] for unit in rollout["units"]} == {"done"}
+    last = max(datetime.fromisoformat(unit["changed_at"]) for unit in rollout["units"])
+    assert looks.stat().st_mtime >= last.timestamp(), "the last unit was not checked"
     assert service.stop() == 0

@@ -1,9 +1,16 @@
 """Tokens, roles, and the audit log."""
 
 import asyncio
+import grp
+import json
 import os
+import pwd
 import re
+import shutil
 import struct
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -400,7 +407,65 @@ def test_a_right_token_never_waits_behind_wrong_ones(site: Site) -> None:
     assert 'failed_logins_total{reason="unknown"} 5.0' in metrics(site)
 
 
+def test_who_fails_again_and_again_waits_for_the_answer(site: Site) -> None:
+    for _ in range(accounts.FREE_FAILURES + 1):
+        assert Client(site.url, "wrong").ask("GET", "/v1/clock").status == 401
+    began = time.monotonic()
+    assert Client(site.url, "wrong").ask("GET", "/v1/clock").status == 401
+    assert time.monotonic() - began >= 2 * accounts.FIRST_DELAY_SECONDS
+
+
 # The unix socket's users.
+
+
+ASK = """
+import http.client, json, socket, sys
+for method, path, body in json.loads(sys.argv[2]):
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(sys.argv[1])
+    connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+    print(connection.getresponse().status)
+"""
+NOBODY = 65534
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("python3", path="/usr/bin") is None,
+    reason="needs root, to ask as another user, and a Python that he can run",
+)
+def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in() -> None:
+    group = grp.getgrgid(os.getgid())
+    requests = [("POST", "/v1/holds", HOLD), ("POST", "/v1/tokens", {"name": "x", "role": "admin"})]
+
+    def ask(path: Path, *groups: int) -> tuple[int, str]:
+        ran = subprocess.run(
+            ["/usr/bin/python3", "-c", ASK, str(path), json.dumps(requests)],
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=groups,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return ran.returncode, ran.stdout
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        wanted = settings_in(folder, socket_group=group.gr_name)
+        with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+            path = Path(running.settings.operator.socket)
+            assert (path.stat().st_mode & 0o777, path.stat().st_gid) == (0o660, group.gr_gid)
+            assert ask(path, group.gr_gid) == (0, "201\n403\n")
+            status, _ = ask(path)
+            assert status != 0
+            records = running.client().get("/v1/audit")["records"]
+            held = next(one for one in records if one["action"] == "POST /v1/holds")
+            assert (held["role"], held["address"]) == ("operator", f"unix:uid={NOBODY}")
+            assert held["by"] == pwd.getpwuid(NOBODY).pw_name
 
 
 @pytest.mark.parametrize(

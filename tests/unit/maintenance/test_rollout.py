@@ -1,6 +1,6 @@
 """What a rollout asks for, and what it waits for."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -294,6 +294,55 @@ def test_no_unit_is_asked_for_after_the_cutoff() -> None:
     assert world.waits() is Obstacle.WINDOW
     world.now = OPENS + 30 * MINUTE
     assert world.asked() == ["h0"]
+
+
+def test_a_blackout_closes_a_window_and_delays_what_has_none() -> None:
+    until = OPENS + 24 * HOUR
+    blackouts = (Span(NOW, until),)
+    world = windowed(blackouts=blackouts)
+    step = world.step()
+    assert isinstance(step, Wait)
+    assert step.until is not None
+    assert until - HOUR < step.until < until
+    always = World(rollout(blackouts=blackouts))
+    step = always.step()
+    assert isinstance(step, Wait)
+    assert step.obstacle is Obstacle.WINDOW
+    always.now = until
+    assert always.asked() == ["h0"]
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"),
+    [
+        (datetime(2026, 3, 28, 12, tzinfo=UTC), 2),  # 02:00 to 05:00, and 02:00 is left out
+        (datetime(2026, 10, 24, 12, tzinfo=UTC), 4),  # 02:00 to 05:00, and 02:00 comes twice
+        (datetime(2026, 10, 25, 12, tzinfo=UTC), 3),
+    ],
+)
+def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
+    day: datetime, hours: int
+) -> None:
+    names = [f"h{n}" for n in range(20)]
+    world = World(rollout(*names, windows=("daily 02:00-05:00",), zone="Europe/Berlin"))
+    world.now = day
+    started: list[datetime] = []
+    while len(started) < len(names) and world.now < day + 24 * HOUR:
+        step = world.step()
+        if isinstance(step, Ask):
+            (index,) = step.units
+            start = max(world.now + 15 * MINUTE, step.window.opens)
+            started.append(start)
+            world.rollout = deciding.asked(world.rollout, index, index + 1, world.now)
+            world.now = start
+            world.end(world.rollout.units[index].name)
+        else:
+            assert isinstance(step, Wait)
+            assert step.until is not None
+            world.now = step.until
+    assert started[-1] - started[0] < hours * HOUR
+    # A notice of 15 minutes each: four starts an hour, the first at the window's beginning.
+    assert len(started) == pytest.approx(4 * hours, abs=1)
 
 
 def test_a_drain_begins_in_the_window() -> None:

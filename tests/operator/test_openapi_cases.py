@@ -1,0 +1,148 @@
+"""The whole API under cases that Schemathesis makes from its own OpenAPI document.
+
+Each operation gets requests that keep to the document and requests that do not, with a token, over
+TCP. None is answered with 5xx, with a status or a body that the document does not have, or without
+asking for the token. API_CASES in the environment says how many there are in all.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import CHECKS, FailureGroup, load_all_checks
+
+from forewarn.clock import ManualClock
+from forewarn.store import memory
+from seeds import SEED
+from server.running import NOON, Client, Running, fleet, settings_in
+
+load_all_checks()
+
+CASES: Final = int(os.environ.get("API_CASES", "") or 400)
+"""Of all operations together."""
+
+JUDGED: Final = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "ignored_auth",
+)
+
+ENDLESS: Final = frozenset({"GET /v1/stream"})
+"""Answers that do not end by themselves."""
+
+SECONDS: Final = 60.0
+"""For one answer: longer than any takes."""
+
+KNOWN: Final[dict[str, tuple[Any, ...]]] = {
+    "name": ("web-0", "web", "h0", "one"),
+    "machine": ("web-0", "bastion"),
+    "scope": ("web",),
+    "host": ("h0", "h1"),
+    "number": (1, 2),
+    "reference": ("1", "2.1", "1.1"),
+    "references": (["1"], ["2.1", "1"]),
+    "machines": (["web-0"], ["web-1", "web-2"]),
+    "scopes": (["web"],),
+    "hosts": (["h0"], ["h1", "h0"]),
+    "unit": ("web-0", "h0"),
+}
+"""What there is: names that are made up are all answered 404."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    """A service on TCP with a fleet, something under way, something over, and a rollout."""
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    clock = ManualClock(NOON)
+    with Running(wanted, memory.MemoryStore(), clock) as running:
+        client = running.client()
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        for body in (
+            {"event_type": "Reboot", "machines": ["web-0"]},
+            {"event_type": "Freeze", "scope": "batch", "opens_at": "2026-03-02T22:00:00Z"},
+        ):
+            assert client.ask("POST", "/v1/maintenance", body).status == 201
+        rollout = {"event_type": "Reboot", "machines": ["web-1", "web-2"]}
+        assert client.ask("POST", "/v1/rollouts", rollout).status == 201
+        clock.advance(timedelta(minutes=20))
+        yield running
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_no_request_is_answered_with_5xx_or_against_the_document(service: Running) -> None:
+    url = service.opened.operators[1]
+    token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
+    document = Client(url, token).get("/v1/schema")
+    document["security"] = [{"token": []}]  # the unix socket, which needs none, is not asked
+    schema = schemathesis.openapi.from_dict(document)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert len(operations) > 40
+    asked = Counter[str]()
+    failed: list[str] = []
+    for operation in operations:
+        if operation.label in ENDLESS:
+            continue
+        for mode in GenerationMode:
+            cases = max(1, CASES // len(operations) // len(GenerationMode))
+            try:
+                _judge(operation, mode, cases, url, token, asked)
+            except (AssertionError, FailureGroup) as error:
+                failed.append(f"{operation.label} ({mode.value}): {error}")
+            except Unsatisfiable:
+                assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong
+    sys.stdout.write(f"{asked.total()} requests: {dict(sorted(asked.items()))}; SEED={SEED}\n")
+    assert not failed, "\n\n".join(failed)
+    assert service.client().get("/healthz")
+
+
+def _judge(
+    operation: APIOperation,
+    mode: GenerationMode,
+    cases: int,
+    url: str,
+    token: str,
+    asked: Counter[str],
+) -> None:
+    checks = CHECKS.get_by_names(JUDGED)
+
+    @seed(SEED)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(mode), data=st.data())
+    def ask(case: Case, data: st.DataObject) -> None:
+        _name_what_there_is(case, data)
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = case.call(base_url=url, headers=headers, timeout=SECONDS)
+        asked[str(answer.status_code)] += 1
+        case.validate_response(answer, checks=checks)
+
+    ask()
+
+
+def _name_what_there_is(case: Case, data: st.DataObject) -> None:
+    """Put what there is in the place of some made-up names."""
+    for place in (case.path_parameters, case.query, case.body):
+        if not isinstance(place, dict):
+            continue
+        for name in KNOWN.keys() & place.keys():
+            if data.draw(st.booleans()):
+                place[name] = data.draw(st.sampled_from(KNOWN[name]))
