@@ -29,8 +29,8 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills, a storm
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)
+soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak (API_CASES=5000), 100 seeds, 200 kills, a storm
+	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m simulation.run --seeds 100
 	@PYTHONPATH=tests $(BIN)/python -m kills
 	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks
