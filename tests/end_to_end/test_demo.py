@@ -5,7 +5,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+import urllib.request
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +52,11 @@ def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> 
         for line in lines:
             answered = subprocess.run(line, shell=True, capture_output=True, check=True)
             assert json.loads(answered.stdout), line
+        asked = [sys.executable, "-m", "forewarn", "page"]
+        environment = {**os.environ, "FOREWARN_OPERATOR": socket[1]}
+        printed = subprocess.run(asked, env=environment, capture_output=True, check=True)
+        with urllib.request.urlopen(printed.stdout.decode().strip(), timeout=30) as answer:
+            assert b'action="/login"' in answer.read()
         demo.interrupt(signal.SIGINT)
         assert demo.status == 0, demo.text
         assert demo.leftovers() == []

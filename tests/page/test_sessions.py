@@ -139,12 +139,13 @@ def test_a_script_of_the_page_is_told_to_lead_the_whole_page_to_the_log_in(door:
 def test_a_link_is_good_for_its_time_and_once() -> None:
     keys = iter(("first", "second"))
     links = Links(lambda: next(keys))
-    key, link = links.make("ann", AccessRole.VIEWER, NOON)
-    assert links.use(key, NOON + logins.LINK_LASTS - timedelta(seconds=1)) == link
-    late, _ = links.make("ann", AccessRole.VIEWER, NOON)
-    for spent in (key, late, "never made"):
+    key = links.make("ann", AccessRole.VIEWER, 0.0)
+    link = links.use(key, logins.LINK_SECONDS - 0.1)
+    assert (link.account, link.role) == ("ann", AccessRole.VIEWER)
+    late = links.make("ann", AccessRole.VIEWER, 0.0)
+    for spent, at in ((key, 0.0), (late, logins.LINK_SECONDS), ("never made", 0.0)):
         with pytest.raises(Refused) as refused:
-            links.use(spent, NOON + logins.LINK_LASTS)
+            links.use(spent, at)
         assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
@@ -152,10 +153,16 @@ def test_links_that_nobody_uses_give_way_the_oldest_first() -> None:
     keys = iter(range(logins.MAX_LINKS + 1))
     links = Links(lambda: str(next(keys)))
     for _ in range(logins.MAX_LINKS + 1):
-        links.make("ann", AccessRole.VIEWER, NOON)
-    assert links.use("1", NOON).account == "ann"
+        links.make("ann", AccessRole.VIEWER, 0.0)
+    assert links.use("1", 0.0).account == "ann"
     with pytest.raises(Refused):
-        links.use("0", NOON)
+        links.use("0", 0.0)
+
+
+def test_where_the_services_clock_runs_faster_a_session_lasts_as_long_for_its_browser() -> None:
+    link = logins.Link("ann", AccessRole.VIEWER, 0.0)
+    session = logins.session_of(link, "key", NOON, scale=60.0)
+    assert session.expires_at == NOON + 60 * logins.SESSION_LASTS
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:

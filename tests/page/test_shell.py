@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from forewarn.server.operator import roles
-from forewarn.store import sqlite
+from forewarn.store import memory, sqlite
 from forewarn.vocabulary import AccessRole
 from page.site import NARROW, Site
 from ports import free_port
@@ -175,6 +175,18 @@ def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, browser: Brows
         expect(live).to_have_attribute("data-state", "live")
         expect(window.locator("main")).to_contain_text("1.1")
         assert window.evaluate("window.before")
+        window.context.close()
+
+
+def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
+    tmp_path: Path, browser: Browser
+) -> None:
+    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
+    with Running(wanted, memory.MemoryStore()) as running:
+        window = Site(running, browser).window()
+    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
+    with Running(wanted, memory.MemoryStore()) as running:
+        window.wait_for_url(f"{running.opened.operators[1]}/login")
         window.context.close()
 
 

@@ -75,6 +75,7 @@ The service is still running. Try, in another terminal:
   export FOREWARN_OPERATOR={socket}
   {program} fleet list
   {program} schedule reboot web-0 web-3
+  {program} page   # prints a link for your browser
   curl -s -H Metadata:true '{guest}/scheduledevents?api-version={version}'
   curl -s -H Metadata:true '{guest}/instance?api-version=2021-02-01'
   curl -s --unix-socket {socket} 'http://localhost/v1/events'
@@ -387,6 +388,7 @@ def settings(folder: Path, port: int) -> str:
     return f"""\
 store.path = {json.dumps(str(folder / "forewarn.db"))}
 operator.socket = {json.dumps(str(folder / "operator.sock"))}
+operator.listen = "127.0.0.1:0"
 guest.listener = [{{ address = "127.0.0.1", port = {port} }}]
 connector.simulated = {{ freeze_seconds = 120, reboot_seconds = 180, preempt_seconds = 120 }}
 clock.scale = {SCALE}

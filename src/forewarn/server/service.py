@@ -43,7 +43,6 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, Operation
 from forewarn.maintenance.webhooks import alerts_of
@@ -57,6 +56,7 @@ from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.operator.schemas import NewLogin
 from forewarn.server.operator.webhooks import Webhooks
+from forewarn.server.page import logins
 from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
 from forewarn.server.page.logins import Links
@@ -259,8 +259,9 @@ class Service:
 
     def _log_in(self, account: str, role: AccessRole) -> NewLogin:
         assert self._page is not None
-        key, link = self._page.links.make(account, role, self._watch.now())
-        return model.mapped(NewLogin, link, url=f"{self._page_url}/login?key={key}")
+        key = self._page.links.make(account, role, self._real.monotonic())
+        url = f"{self._page_url}/login?key={key}"
+        return NewLogin(url=url, account=account, role=role, valid_seconds=logins.LINK_SECONDS)
 
     def _epoch(self) -> str:
         lost = self._follower.lost

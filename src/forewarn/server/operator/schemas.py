@@ -761,7 +761,7 @@ class NewLogin(Value, frozen=True, kw_only=True):
     url: str
     account: str
     role: vocabulary.AccessRole
-    expires_at: datetime
+    valid_seconds: int
 
 
 class AuditPage(ListPage, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files
 from forewarn.vocabulary import AccessRole, ErrorCode
 
-LINK_LASTS: Final = timedelta(minutes=2)
+LINK_SECONDS: Final = 120
 """How long a link is good: to copy it from a terminal into a browser."""
 
 SESSION_LASTS: Final = timedelta(hours=12)
-"""How long a session is good: a day's work."""
+"""How long a session is good, by the browser's clock: a day's work."""
 
 MAX_LINKS: Final = 100
 """The most links that nobody has used; the oldest goes for one more."""
@@ -36,7 +36,8 @@ class Link(msgspec.Struct, frozen=True):
 
     account: str
     role: AccessRole
-    expires_at: datetime
+    until: float
+    """In seconds of the machine's own clock: the service's may run faster."""
 
 
 class Links:
@@ -47,28 +48,35 @@ class Links:
         self._links: dict[str, Link] = {}
         """By the digests of their keys, the oldest first."""
 
-    def make(self, account: str, role: AccessRole, now: datetime) -> tuple[str, Link]:
-        """Return the key of a new link for an account."""
-        key, link = self._make_key(), Link(account, role, now + LINK_LASTS)
-        self._links[secret_files.digest(key.encode())] = link
+    def make(self, account: str, role: AccessRole, now: float) -> str:
+        """Return the key of a new link for an account; `now` is monotonic."""
+        key = self._make_key()
+        self._links[secret_files.digest(key.encode())] = Link(account, role, now + LINK_SECONDS)
         while len(self._links) > MAX_LINKS:
             del self._links[next(iter(self._links))]
-        return key, link
+        return key
 
-    def use(self, key: str, now: datetime) -> Link:
+    def use(self, key: str, now: float) -> Link:
         """Return the link of a key, which is good for nothing from now on.
 
         Refused (UNAUTHORIZED) if there is none.
         """
         link = self._links.pop(secret_files.digest(key.encode()), None)
-        if link is None or link.expires_at <= now:
+        if link is None or link.until <= now:
             message = "the link was used already, or is too old: run 'forewarn page' for another"
             raise Refused(ErrorCode.UNAUTHORIZED, message)
         return link
 
 
-def session_of(link: Link, key: str, now: datetime) -> Token:
-    """Return the session that a link begins; `key` is what the browser is given."""
+def session_of(link: Link, key: str, now: datetime, scale: float) -> Token:
+    """Return the session that a link begins.
+
+    Args:
+        link: The link.
+        key: What the browser is given.
+        now: The service's time.
+        scale: How many times as fast that goes as the browser's.
+    """
     digest = secret_files.digest(key.encode())
     return Token(
         name=f"{link.account}/{digest[:8]}",
@@ -76,7 +84,7 @@ def session_of(link: Link, key: str, now: datetime) -> Token:
         digest=digest,
         created_by=link.account,
         created_at=now,
-        expires_at=now + SESSION_LASTS,
+        expires_at=now + SESSION_LASTS * scale,
         session=True,
     )
 

@@ -181,16 +181,16 @@ async def log_in(
     request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> Response[None]:
     """Begin a session by the key of a link, and lead to the page."""
-    backend, now = page.backend, page.backend.now()
+    backend = page.backend
     key = str((await request.form()).get("key", ""))
     try:
-        link = page.links.use(key[:MAX_KEY], now)
+        link = page.links.use(key[:MAX_KEY], page.door.real.monotonic())
     except model.Refused:
         await page.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise
     caller.by, caller.role = link.account, link.role
     made = backend.make_token()
-    session = logins.session_of(link, made, now)
+    session = logins.session_of(link, made, backend.now(), backend.scale)
     plane = backend.changing(caller, session.name)
     await backend.done(plane.change_tokens(accounts.open_session(session)))
     return _led_to("/", _cookie(request, made, round(logins.SESSION_LASTS.total_seconds())))
