@@ -334,6 +334,31 @@ def test_one_that_is_added_again_by_its_name_does_not_get_the_place_of_the_old_o
     asyncio.run(play())
 
 
+def test_how_far_a_webhook_is_that_was_removed_is_not_written_down(stage: Stage) -> None:
+    old = stage.add()
+    done(stage.plane.order(orders.remove(["ours"])))
+    assert done(stage.plane.order(orders.note(old, "one"))) is None
+    stage.clock.advance(timedelta(seconds=1))
+    stage.add()
+    done(stage.plane.order(orders.claim("one")))
+    assert done(stage.plane.order(orders.note(old, "one"))) is None
+    assert done(stage.plane.order(orders.note(stage.row(), "two"))) is None
+    assert done(stage.plane.order(orders.note(stage.row(), "one"))) == stage.row()
+
+
+def test_what_a_webhook_is_not_told_of_is_written_down_at_the_end(stage: Stage) -> None:
+    stage.add(types=("hold.*",))
+    stage.tell(item(), item())
+
+    async def play() -> None:
+        async with stage.delivering() as deliveries:
+            await stage.until(lambda: "ours" in deliveries.waiting_seconds())
+            await stage.settle()
+
+    asyncio.run(play())
+    assert (stage.row().place, stage.row().delivered) == ((1, 1), 0)
+
+
 def test_two_replicas_never_deliver_to_one_webhook_at_a_time(stage: Stage) -> None:
     stage.add()
 
@@ -398,6 +423,25 @@ def test_what_is_delivered_while_the_store_is_away_is_delivered_again_at_most(
     places = stage.receivers.places()
     assert places == sorted(places)
     assert set(places) == {(1, 0), (2, 0)}
+
+
+def test_a_store_that_lost_its_last_changes_says_where_to_go_on(stage: Stage) -> None:
+    stage.add()
+    stage.tell(item())
+
+    async def play() -> None:
+        async with stage.delivering() as deliveries:
+            await stage.until(lambda: stage.row().delivered == 1)
+            before = stage.row()
+            stage.tell(item())
+            await stage.until_by_then(2, lambda: stage.row().delivered == 2)
+            with stage.store.write() as transaction:  # as after the promotion of a standby
+                transaction.put_webhooks([before])
+            deliveries.look()
+            await stage.until(lambda: len(stage.receivers.got) == 3)
+
+    asyncio.run(play())
+    assert stage.receivers.places() == [(1, 0), (2, 0), (2, 0)]
 
 
 def test_a_quiet_time_writes_nothing(stage: Stage) -> None:

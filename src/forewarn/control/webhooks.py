@@ -243,6 +243,7 @@ class Deliveries:
 
     async def _look(self) -> None:
         """Claim and renew, and have a courier for each webhook that is ours."""
+        stored = {name: courier.stored.place for name, courier in self._couriers.items()}
         known: dict[str, Webhook] = await self._read(lambda reading: reading.webhooks())
         now = self._clock.now()
         if any(self._is_due(webhook, now) for webhook in known.values()):
@@ -260,6 +261,7 @@ class Deliveries:
             if courier.task.done()
             or name not in own
             or own[name].created_at != courier.webhook.created_at
+            or own[name].place < stored[name]  # the store lost its last changes
         ]
         await self._end(over)
         for name, webhook in own.items():
@@ -313,7 +315,7 @@ class Deliveries:
         for record in records:
             for index, item in enumerate(news.decode(record.items)):
                 place = record.sequence, index
-                if place > courier.place and not await self._pass(courier, place, item):
+                if place > courier.webhook.place and not await self._pass(courier, place, item):
                     return False
         if len(records) == BATCH:
             return True
@@ -400,11 +402,6 @@ class Courier:
         """Set where there may be news."""
         self.retry = asyncio.Event()
         """Set where the next try need not wait."""
-
-    @property
-    def place(self) -> Place:
-        """The last item that the webhook is done with."""
-        return self.webhook.done_sequence, self.webhook.done_index
 
 
 def _tell(webhook: Webhook) -> None:

@@ -91,6 +91,11 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: datetime | None = None
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The last item that it is done with."""
+        return self.done_sequence, self.done_index
+
+    @property
     def shown_url(self) -> str:
         """The URL without what may be secret in it."""
         parts = urllib.parse.urlsplit(self.url)

@@ -1,0 +1,159 @@
+"""Webhooks of a service that is a process of its own: the guide's receiver, and kills."""
+
+import itertools
+import random
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.running import Running
+from forewarn.maintenance import news
+from forewarn.store import sqlite
+from house import tree
+from ports import free_port
+from server.receiver import Received, answer, receiving
+
+GUIDE = tree.ROOT / "docs" / "guides" / "webhooks.md"
+FLEET = """
+[[availability_set]]
+name = "web"
+machines = [{ name = "web-0", address = "10.0.0.1" }, { name = "web-1", address = "10.0.0.2" }]
+"""
+ROUNDS = 4
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    made.start()
+    made.apply(FLEET)
+    try:
+        yield made
+    finally:
+        assert made.stop() == 0
+
+
+def schedule_and_cancel(service: Running, machine: str) -> None:
+    body = {"event_type": "Reboot", "machines": [machine]}
+    made = service.operator.ask("POST", "/v1/maintenance", body).json
+    number = str(made["maintenance"]["number"])
+    cancelled = service.operator.ask("POST", "/v1/cancellations", {"references": [number]})
+    assert cancelled.status == 200
+
+
+def test_the_receiver_of_the_guide_verifies_what_it_gets(service: Running, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    port = free_port()
+    added = service.call("webhook", "add", "mine", f"http://127.0.0.1:{port}/")
+    (tmp_path / "webhook.secret").write_text(added.stdout)
+    command = [sys.executable, "-c", code, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as receiver:
+        try:
+            deadline = time.monotonic() + WAIT_SECONDS
+            while service.call("webhook", "test", "mine").returncode != 0:
+                assert time.monotonic() < deadline
+            schedule_and_cancel(service, "web-0")
+            assert receiver.stdout is not None
+            told = [receiver.stdout.readline().split(maxsplit=1)[1].strip() for _ in range(5)]
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", b"{}", WAIT_SECONDS)
+            assert refused.value.code == 401
+            refused.value.close()
+        finally:
+            receiver.terminate()
+    assert told == [
+        "webhook mine webhook.test",
+        "maintenance 1 maintenance.scheduled",
+        "operation 1.1 operation.scheduled",
+        "operation 1.1 operation.canceled",
+        "maintenance 1 maintenance.finished",
+    ]
+
+
+def expected(database: Path) -> list[str]:
+    """Return the numbers of all news after the fleet was applied."""
+    store = sqlite.open_store(database)
+    try:
+        with store.read() as reading:
+            found = reading.news_after(1, 10_000)
+    finally:
+        store.close()
+    return [
+        news.number(record.sequence, index)
+        for record in found
+        for index in range(len(news.decode(record.items)))
+    ]
+
+
+def numbers(received: list[Received]) -> list[str]:
+    return [one.json["number"] for one in received if one.json["number"]]
+
+
+def place(number: str) -> tuple[int, ...]:
+    return tuple(map(int, number.split("-")))
+
+
+def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_the_last(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(7)
+    service = Running(tmp_path)
+    service.start()
+    service.apply(FLEET)
+    with receiving() as receiver:
+        body = {"name": "ours", "url": receiver.url()}
+        assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
+        for turn in range(ROUNDS):
+            if turn == ROUNDS - 2:
+                receiver.answers["/hook"] = answer(503)
+            before = len(receiver.got())
+            for _ in range(chance.randint(1, 6)):
+                schedule_and_cancel(service, chance.choice(["web-0", "web-1"]))
+            receiver.wait(before + 1)
+            service.kill()
+            receiver.answers.clear()
+            service.start()
+            # A test ends the wait for the next try of what was refused.
+            assert service.operator.ask("POST", "/v1/webhooks/ours/tests", {}).json["accepted"]
+        schedule_and_cancel(service, "web-0")
+        deadline = time.monotonic() + WAIT_SECONDS
+        last = "maintenance.finished"
+        number = service.operator.get("/v1/maintenance?limit=1")["maintenances"][0]["number"]
+        while not any(
+            one.json["type"] == last and one.json["data"]["maintenance"] == number
+            for one in receiver.got()
+        ):
+            assert time.monotonic() < deadline, numbers(receiver.got())
+            time.sleep(0.05)
+        assert service.stop() == 0
+        received = receiver.got()
+    assert list(dict.fromkeys(numbers(received))) == expected(tmp_path / "forewarn.db")
+    bodies: dict[str, bytes] = {}
+    for one in received:
+        assert bodies.setdefault(one.id, one.body) == one.body
+    steps = [place(number) for number in numbers(received)]
+    back = sum(later <= earlier for earlier, later in itertools.pairwise(steps))
+    assert back <= 2 * ROUNDS + 2
+
+
+def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
+    tmp_path: Path,
+) -> None:
+    service = Running(tmp_path)
+    service.start()
+    service.apply(FLEET)
+    with receiving() as receiver:
+        receiver.answers["/hook"] = lambda _: receiver.over.wait(WAIT_SECONDS) and None
+        body = {"name": "ours", "url": receiver.url()}
+        assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
+        schedule_and_cancel(service, "web-0")
+        receiver.wait(1)
+        assert service.stop() == 0
