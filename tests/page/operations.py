@@ -66,7 +66,7 @@ def operation(
 
 
 @st.composite
-def operations(draw: st.DrawFn, most: int = 60, back: int = 20_000) -> list[Operation]:
+def operations(draw: st.DrawFn, most: int = 30, back: int = 20_000) -> list[Operation]:
     """Up to so many operations, announced up to so many seconds before NOW."""
     scopes = SCOPES[: draw(st.sampled_from((1, 3, 16)))]
     found = []

@@ -198,7 +198,7 @@ def test_a_scope_that_is_down_comes_before_one_that_is_pending_and_one_that_is_o
     )
     assert [scope.name for scope in drawn.scopes] == ["C", "B", "A"]
     assert [scope.down for scope in drawn.scopes] == [2, 0, 0]
-    assert [scope.pending for scope in drawn.scopes] == [0, 1, 0]
+    assert [scope.noticed for scope in drawn.scopes] == [0, 1, 0]
     assert drawn.scopes[1].lanes[0].update_domain == 3
 
 

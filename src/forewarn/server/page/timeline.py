@@ -5,6 +5,7 @@ draws them. An event lies in one scope and one update domain, so lanes are few, 
 rolled through is seen as a staircase. Two thirds of the range are behind now, one is ahead.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -178,8 +179,8 @@ class ScopeLanes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     down: int
     """Machines of it that are down."""
-    pending: int
-    """Operations of it that are Scheduled."""
+    noticed: int
+    """Machines of it that are under notice."""
     lanes: tuple[Lane, ...]
     more: int
     """Bars for which there was no room."""
@@ -255,8 +256,9 @@ def drawn(
         for event in operation.events:
             of_domains = by_scope.setdefault(event.scope, {})
             of_domains.setdefault(event.update_domain, []).append(operation)
-    down, pending = _down(seen), _pending(seen)
-    order = sorted(by_scope, key=lambda s: (s not in down, s not in pending, s))
+    down = _machines(filter(is_down, seen))
+    noticed = _machines(operation for operation in seen if operation.pending)
+    order = sorted(by_scope, key=lambda s: (s not in down, s not in noticed, s))
     scopes, left = [], MAX_BARS
     for key in order[:MAX_SCOPES]:
         lanes = tuple(_lanes(by_scope[key], key, scale, now, left))
@@ -267,8 +269,8 @@ def drawn(
             ScopeLanes(
                 key=key,
                 name=name_of(key),
-                down=down.get(key, 0),
-                pending=pending.get(key, 0),
+                down=down[key],
+                noticed=noticed[key],
                 lanes=lanes,
                 more=asked - count,
             )
@@ -309,20 +311,13 @@ def is_down(operation: model.Operation) -> bool:
     return operation.status in {EventStatus.STARTED, EventStatus.RETURNING}
 
 
-def _down(operations: Iterable[model.Operation]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for operation in filter(is_down, operations):
-        for event in operation.events:
-            found[event.scope] = found.get(event.scope, 0) + len(event.machines)
-    return found
-
-
-def _pending(operations: Iterable[model.Operation]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+def _machines(operations: Iterable[model.Operation]) -> Counter[str]:
+    """Return how many machines of each scope these operations are about."""
+    found: dict[str, set[str]] = {}
     for operation in operations:
-        for event in operation.events if operation.pending else ():
-            found[event.scope] = found.get(event.scope, 0) + 1
-    return found
+        for event in operation.events:
+            found.setdefault(event.scope, set()).update(event.machines)
+    return Counter({scope: len(machines) for scope, machines in found.items()})
 
 
 def _lanes(
