@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import agent
-import client
 import drain
 import growth
 import hostile
+import library
 import machine
 import news
 import page
@@ -29,7 +29,7 @@ CASES: dict[str, ModuleType] = {
     "growth": growth,
     "page": page,
     "hostile": hostile,
-    "client": client,
+    "client": library,
     "agent": agent,
     "rules": rules,
     "drain": drain,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import machine
-from client import CONTESTANTS, PROGRAMS, SETTLED_SECONDS, still
+from library import CONTESTANTS, PROGRAMS, SETTLED_SECONDS, still
 from servers import WITHOUT_RATE
 from service import Service, standalone
 from tables import Row, percentile, show, spread
