@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from forewarn.maintenance.model import Refused, unknown
+from forewarn.maintenance.rollout_model import RolloutPolicy
 from forewarn.server.page import forms
 from forewarn.server.page.forms import Control, FilledForm
 from forewarn.vocabulary import ErrorCode, EventType
@@ -77,6 +78,9 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
             waves="1, 10%, rest",
             pause="confirm",
             stop_after="3",
+            check="probe",
+            check_tries="7",
+            check_within="1m",
             windows="Sat,Sun 22:00-04:00\n2nd Tue +9d 01:00-05:00",
             zone="Europe/Berlin",
             blackouts="2026-12-20T00:00:00Z/2027-01-07T00:00:00Z",
@@ -90,9 +94,12 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
             no_drain="yes",
             without_notice="yes",
             all_hosts="yes",
+            approval_until="+2h",
             key="k",
-        )
+        ),
+        NOW,
     )
+    assert request.policy.approval_until == NOW + timedelta(hours=2)
     policy = request.policy
     assert (request.hosts, request.scopes, request.machines) == (
         ("h1", "h2"),
@@ -105,10 +112,17 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
     assert policy.zone == "Europe/Berlin"
     assert len(policy.blackouts) == 1
     assert (policy.cutoff_seconds, policy.notice_seconds, policy.stop_after) == (1800, 3600, 3)
+    assert (policy.check, policy.check_tries, policy.check_within_seconds) == ("probe", 7, 60)
     assert (policy.spread, policy.order, request.duration_seconds) == ("tag:rack", "listed", 600)
     assert (request.description, request.source) == ("Patch day", "User")
     assert (request.drain, request.without_notice, request.all_hosts) == (False, True, True)
     assert request.idempotency_key == "k"
+
+
+def test_the_form_has_a_field_for_each_value_of_a_policy() -> None:
+    known = {field.name for group in forms.ROLLOUT for field in group.fields}
+    for name in RolloutPolicy.__struct_fields__:
+        assert {name, name.removesuffix("_seconds")} & known, name
 
 
 @pytest.mark.parametrize(
@@ -119,6 +133,9 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
         ("pause", "soon"),
         ("stop_after", "0"),
         ("stop_after", "two"),
+        ("check_tries", "many"),
+        ("check_within", "soon"),
+        ("approval_until", "soon"),
         ("blackouts", "tomorrow"),
         ("cutoff", "late"),
         ("notice", "-1"),
@@ -130,7 +147,7 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
 def test_a_mistake_in_a_policy_is_shown_beside_its_field(field: str, typed: str) -> None:
     filled = form(hosts="h1", **{field: typed})
     with pytest.raises(Refused) as caught:
-        forms.rollout(filled)
+        forms.rollout(filled, NOW)
     assert forms.field_of(caught.value, filled, forms.ROLLOUT) == field
 
 

@@ -7,6 +7,10 @@ from forewarn.vocabulary import AccessRole
 from page.site import Site
 from server.running import request_reboot
 
+SEND = """([order, reference]) =>
+    htmx.ajax("POST", `/page/orders/${order}`, {values: {reference}})"""
+"""Sends an order as a form of a page would."""
+
 
 def opened(window: Page, reference: str = "1.1") -> None:
     """Open an operation in the panel, as a link of Now does."""
@@ -43,14 +47,14 @@ def test_a_button_does_what_the_command_line_does(site: Site) -> None:
     request_reboot(site.root)
     window = site.window()
     opened(window)
-    window.on("dialog", lambda dialog: dialog.accept())
-    panel = window.locator("#panel")
-    panel.get_by_role("button", name="Approve").click()
-    expect(panel.locator(".approved")).to_be_visible()
+    window.locator("#panel").get_by_role("link", name="Approve 1.1").click()
+    window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once").click()
+    window.wait_for_url(f"{site.url}/operations/1.1")
+    expect(window.locator("main .approved")).to_be_visible()
     (operation,) = site.root.get("/v1/history")["operations"]
     assert operation["events"][0]["approval"]["kind"] == "operator"
     (record, *_) = site.root.get("/v1/audit")["records"]
-    assert record["action"] == "POST /page/operations/1.1/approve"
+    assert record["action"] == "POST /page/orders/approve"
 
 
 def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
@@ -58,9 +62,11 @@ def test_what_the_service_refuses_is_told_and_nothing_moves(site: Site) -> None:
     window = site.window()
     opened(window)
     panel = window.locator("#panel")
-    expect(panel.get_by_role("button", name="Postpone")).to_be_visible()
+    expect(panel.get_by_role("link", name="Postpone 1.1")).to_be_visible()
     with site.complaints():  # Chromium tells of the status
-        window.evaluate("""() => htmx.ajax("POST", "/page/operations/9.9/cancel")""")
+        window.evaluate(
+            """() => htmx.ajax("POST", "/page/orders/cancel", {values: {reference: "9.9"}})"""
+        )
         expect(window.locator("#refusal")).to_contain_text("9.9")
     window.locator("#refusal [data-close]").click()
     expect(window.locator("#refusal .refusal")).to_have_count(0)
@@ -73,9 +79,11 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
     opened(window)
     panel = window.locator("#panel")
     expect(panel).to_contain_text("web-0")
-    expect(panel.locator("form")).to_have_count(0)
+    expect(panel.locator(".verbs")).to_have_count(0)
     with site.complaints():
-        window.evaluate("""() => htmx.ajax("POST", "/page/operations/1.1/approve")""")
+        window.evaluate(
+            """() => htmx.ajax("POST", "/page/orders/approve", {values: {reference: "1.1"}})"""
+        )
         expect(window.locator("#refusal")).to_contain_text("FORBIDDEN")
     (operation,) = site.root.get("/v1/history")["operations"]
     assert operation["events"][0]["approval"] is None

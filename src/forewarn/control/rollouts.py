@@ -266,7 +266,7 @@ def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: da
     elif policy.approval_until > now + notice.FURTHEST:
         message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
     if message:
-        raise Refused(ErrorCode.INVALID, message, where="policy")
+        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
 
 
 def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast:

@@ -97,7 +97,6 @@ OF_PAGE: Final[Table] = MappingProxyType(
         "GET /audit": AccessRole.OPERATOR,
         "GET /page/stream": AccessRole.VIEWER,
         "POST /logout": AccessRole.VIEWER,
-        "POST /page/operations/{reference}/{verb}": AccessRole.OPERATOR,
     }
 )
 """The same of the page for browsers, which no other program should use."""

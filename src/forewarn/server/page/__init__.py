@@ -1,6 +1,6 @@
 """The page that operators open in a browser: HTML from the operator plane's TCP address.
 
-    operation_routes  one operation, in a panel or alone, and its buttons
+    operation_routes  one operation, in a panel or alone
     routes       what each address of the page answers, and its forms
     now          what Now shows, made for all windows of one range together
     facts        counters of the fleet and its operations, kept by the changefeed

@@ -305,6 +305,23 @@ ROLLOUT: Final = (
                 hint="So many failed units halt the rollout.",
                 default="1",
             ),
+            Field(
+                name="check",
+                label="Check",
+                hint="The name of a check of the settings. It has to pass before further units go.",
+            ),
+            Field(
+                name="check_tries",
+                label="Tries of the check",
+                hint="How often it may fail in a row.",
+                default="3",
+            ),
+            Field(
+                name="check_within",
+                label="Time for the check",
+                hint="How long all of its tries may take.",
+                default="5m",
+            ),
         ),
     ),
     FieldGroup(
@@ -345,6 +362,11 @@ ROLLOUT: Final = (
                 name="notice",
                 label="Time for guests to approve",
                 hint="A span such as 1h, if longer than the least notice.",
+            ),
+            Field(
+                name="approval_until",
+                label="Only with approval until",
+                hint="Until then nothing starts unless its guests approve, or you for them.",
             ),
             Field(
                 name="spread",
@@ -418,7 +440,7 @@ def settled(form: FilledForm, request: schemas.MaintenanceRequest) -> FilledForm
     return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
 
 
-def rollout(form: FilledForm) -> rollout_schemas.RolloutRequest:
+def rollout(form: FilledForm, now: datetime) -> rollout_schemas.RolloutRequest:
     """Return what a form asks for.
 
     Raises:
@@ -437,7 +459,11 @@ def rollout(form: FilledForm) -> rollout_schemas.RolloutRequest:
         ],
         "cutoff_seconds": _seconds(form, "cutoff"),
         "notice_seconds": _seconds(form, "notice"),
-        "stop_after": _read(form, "stop_after", lambda text: int(text or 1)),
+        "stop_after": _number(form, "stop_after", 1),
+        "check": form.text("check"),
+        "check_tries": _number(form, "check_tries", 3),
+        "check_within_seconds": _seconds(form, "check_within", "5m"),
+        "approval_until": moment(form, "approval_until", now),
         "order": form.text("order") or RolloutOrder.TIGHTEST.value,
     }
     asked = {
@@ -482,8 +508,16 @@ def _duration(form: FilledForm) -> int:
     return _read(form, "duration", lambda text: times.duration_seconds(text or "unknown"))
 
 
-def _seconds(form: FilledForm, name: str) -> int:
-    return _read(form, name, lambda text: int(times.span(text or "0").total_seconds()))
+def _seconds(form: FilledForm, name: str, empty: str = "0") -> int:
+    return _read(form, name, lambda text: int(times.span(text or empty).total_seconds()))
+
+
+def _number(form: FilledForm, name: str, empty: int) -> int:
+    if not (text := form.text(name)):
+        return empty
+    if not text.isdecimal() or len(text) > len(str(schemas.MAX_NUMBER)):
+        raise _mistake(name, "expected a number")
+    return int(text)
 
 
 def _read(form: FilledForm, name: str, read: Callable[[str], T]) -> T:
@@ -517,7 +551,12 @@ FIELD_OF_CODE: Final = {ErrorCode.NOTICE_TOO_SHORT: ("not_before", "closes_at")}
 FIELD_OF_FACT: Final = {"closes": "closes_at", "opens": "opens_at", "length": "description"}
 """The field that a fact's name is about, where it is another."""
 
-FIELD_OF_TARGET: Final = {"machine": "machines", "scope": "scopes", "host": "hosts"}
+FIELD_OF_TARGET: Final = {
+    "machine": "machines",
+    "scope": "scopes",
+    "host": "hosts",
+    "check": "check",
+}
 """The field with the names of what a refusal does not know."""
 
 

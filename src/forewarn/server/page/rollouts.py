@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Redirect
 
+from forewarn import times
 from forewarn.maintenance.rollout_model import UnitState
 from forewarn.maintenance.rollout_plan import PlannedWave, RolloutForecast
 from forewarn.server.operator import api, requests, rollout_routes, rollout_schemas, routing
@@ -189,7 +190,7 @@ async def plan_or_start(
         caller.recorded = True
         return await _form(request, page, form)
     try:
-        asked = forms.rollout(form)
+        asked = forms.rollout(form, backend.now())
         if action == "start":
 
             async def act() -> str:
@@ -204,8 +205,10 @@ async def plan_or_start(
         status = sending.status_of(error, caller)
         return await _form(request, page, form, mistake=mistake, status=status)
     forecast = planned.forecast
+    until = asked.policy.approval_until
+    settled = form.filled(approval_until=times.precise(until)) if until else form
     values = {
-        "form": form,
+        "form": settled,
         "asked": asked,
         "forecast": forecast,
         "waves": [(wave, _names(wave)) for wave in forecast.waves],

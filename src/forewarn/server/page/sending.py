@@ -1,5 +1,6 @@
 """How the page's forms are sent: once each, and shown again with the reason if they are refused."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -43,6 +44,9 @@ def status_of(error: Exception, caller: OperatorRequest) -> int:
     return errors.STATUS[code]
 
 
+BACK: Final = re.compile(r"/operations/[0-9]{1,15}\.[0-9]{1,9}")
+"""Where an order about an operation may lead to in place of its maintenance."""
+
 REFUSED: Final = (model.Refused, StoreError)
 """What a form is shown again after."""
 
@@ -59,10 +63,11 @@ async def ask(
     reference: routing.Name = "",
     rollout: routing.Name = "",
     unit: routing.Name = "",
+    back: routing.Name = "",
 ) -> Response[str]:
     """Ask once more whether an order is meant."""
     form = forms.of_pairs(
-        [("reference", reference), ("rollout", rollout), ("unit", unit)],
+        [("reference", reference), ("rollout", rollout), ("unit", unit), ("back", back)],
     )
     return await _asked(request, page, order, form.filled(key=page.backend.make_token()))
 
@@ -144,12 +149,13 @@ async def _subject(backend: Backend, form: FilledForm) -> Subject:
 
     operations, further = await backend.read(question)
     number, _, part = reference.partition(".")
+    back = form.text("back")
     if not operations and (part or not number.isdecimal()):
         message = f"no operation {reference[:80]!r}: see the history"
         raise model.Refused(ErrorCode.NOT_FOUND, message)
     return Subject(
         reference=reference,
-        address=f"/maintenance/{number}",
+        address=back if BACK.fullmatch(back) else f"/maintenance/{number}",
         operations=operations,
         further=further,
     )
