@@ -17,16 +17,16 @@ import seeds
 
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
 SLOWEST_FIRST = (
-    "store/test_conformance",
-    "end_to_end/test_examples",
-    "testing/test_certify",
+    "end_to_end/test_agent",
     "end_to_end/",
-    "recipes/",
-    "store/",
+    "simulation/",
     "kills/",
-    "testing/",
-    "cli/",
+    "recipes/",
     "page/",
+    "store/",
+    "testing/",
+    "operator/",
+    "cli/",
 )
 """What takes longest: how the paths in this folder begin. Workers take a file each: were these
 last, most workers would wait for them."""
