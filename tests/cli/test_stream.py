@@ -63,10 +63,12 @@ def test_after_a_cut_it_goes_on_after_the_last_event_with_growing_pauses() -> No
     pauses: list[float] = []
     why: list[str] = []
     found = stream.events(service, trouble=why.append, pause=pauses.append)
-    assert [next(found).data, next(found).data] == ["a", "b"]
+    names = [next(found) for _ in range(4)]
+    assert [one.name for one in names] == [stream.OPEN, "message"] * 2
+    assert [one.data for one in names[1::2]] == ["a", "b"]
     assert service.asked == ["", "5-0", "5-0", "5-0"]
     assert pauses == [0.5, 1.0, 2.0]
-    assert why[1:] == ["nothing listens"] * 2
+    assert len(why) == 1  # not once for each try
 
 
 @pytest.mark.parametrize(
@@ -77,5 +79,5 @@ def test_it_ends_where_it_was_never_connected_or_is_refused(
 ) -> None:
     found = stream.events(Scripted(*answers), pause=lambda _: None)
     with pytest.raises(Failed) as failed:
-        next(found)
+        list(found)
     assert failed.value is answers[-1]

@@ -99,6 +99,7 @@ def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, ro
     method, path = route.split()
     needed = roles.NEEDED[route]
     path = path.replace("{number}", "1").replace("{name}", "x").replace("{operation}", "1.1")
+    path = path.replace("/stream", "/stream?since=x")  # else its answer has no end
     body = None if method in {"GET", "DELETE"} else {}
     for role in AccessRole:
         answer = standing.client(role).ask(method, path, body)

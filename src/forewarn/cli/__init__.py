@@ -3,7 +3,9 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve`
     relay        `forewarn relay`
-    stream       the news that other commands follow
+    follow       `forewarn follow`
+    until_over   `--wait`
+    stream       the news that these follow
     store        `forewarn restore-check` and `forewarn store`
     fleet        `forewarn fleet`
     fleet_file   reads and writes fleet files, and names their entries in errors

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from forewarn import times
-from forewarn.cli import operations, output, rollout
-from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
+from forewarn.cli import operations, output, rollout, until_over
+from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
@@ -89,6 +89,7 @@ def schedule(
     live_migration: LiveMigrationOption = False,
     to_host: ToHostOption = "",
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
+    wait: until_over.WaitOption = False,
     service: OperatorClient,
 ) -> None:
     """Ask for maintenance of machines, scopes or hosts.
@@ -129,6 +130,7 @@ def schedule(
         hosts=host or [],
         tags=tag or [],
         dry_run=dry_run,
+        wait=wait,
     )
 
 
@@ -141,15 +143,22 @@ def _schedule(
     hosts: list[str],
     tags: list[str],
     dry_run: bool,
+    wait: bool,
 ) -> None:
     """Ask for one maintenance, or for a rollout where there are several targets."""
+    if wait and dry_run:
+        raise typer.BadParameter("--wait has nothing to wait for with --dry-run")
     named = len(scopes) + len(hosts) + bool(for_all["machines"])
     if not named and not tags:
         raise typer.BadParameter("expected names of machines, --scope, --host or --tag")
     if named == 1 and not tags:
         body = {**for_all, **for_one, "scope": "".join(scopes), "host": "".join(hosts)}
         path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
-        service.post(path, **body).show(_draw_plan)
+        plan = service.post(path, **body)
+        if wait:
+            _wait(service, plan)
+        else:
+            plan.show(_draw_plan)
         return
     for name in (name for name, value in for_one.items() if value):
         what = name.removesuffix("_at").replace("_", "-")
@@ -161,8 +170,21 @@ def _schedule(
         scopes=scopes,
         tags=rollout.tags_of(tags),
         drain=False,
+        wait=wait,
         **for_all,
     )
+
+
+def _wait(service: OperatorClient, plan: Answer) -> None:
+    number = int(plan.tree()["maintenance"]["number"])
+    what = f"maintenance {number}"
+    with until_over.told_after_interrupt(what, f"forewarn maintenance show {number}"):
+        if not service.as_json:
+            plan.show(_draw_plan)
+        answer, why = until_over.for_maintenance(service, number)
+    if service.as_json:
+        output.document(answer.tree())
+    until_over.fail(what, why)
 
 
 @app.command("list")

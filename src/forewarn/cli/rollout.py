@@ -1,5 +1,6 @@
 """`forewarn rollout`: maintenance of many units by a policy."""
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -7,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import typer
 
 from forewarn import times
-from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
+from forewarn.cli import output, until_over
+from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
         description: DescriptionOption = None,
         without_notice: WithoutNoticeOption = False,
         no_drain: NoDrainOption = False,
+        wait: until_over.WaitOption = False,
         service: OperatorClient,
     ) -> None:
         policy: dict[str, object] = {
@@ -186,9 +187,8 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
             "check": check,
             "check_tries": check_tries,
             "check_within_seconds": _seconds(check_within),
+            **_approval(service, approval_until),
         }
-        if approval_until:
-            policy["approval_until"] = service.moment(times.moment(approval_until))
         ask(
             service,
             dry_run=dry_run,
@@ -203,10 +203,25 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
             without_notice=without_notice,
             drain=not no_drain,
             policy=policy,
+            wait=wait,
         )
 
+    return asks(_described(command, text, dry_run=dry_run))
+
+
+def _approval(service: OperatorClient, until: str) -> dict[str, object]:
+    return {"approval_until": service.moment(times.moment(until))} if until else {}
+
+
+def _described(command: Callable[..., None], text: str, *, dry_run: bool) -> Callable[..., None]:
+    """Give a command its help; a plan has no end to wait for."""
     command.__doc__ = text
-    return asks(command)
+    if not dry_run:
+        return command
+    whole = inspect.signature(command)
+    kept = [one for name, one in whole.parameters.items() if name != "wait"]
+    command.__signature__ = whole.replace(parameters=kept)  # type: ignore[attr-defined] # Typer's
+    return command
 
 
 app.command("plan")(
@@ -248,22 +263,34 @@ def watch(number: NumberArgument, *, service: OperatorClient) -> None:
     Exit status: 0 when all units are done, 11 when it halts, is paused or stopped, or waits for
     you.
     """
+    _, why = _until_over(service, number, output.say)
+    until_over.fail(f"rollout {number}", why)
+
+
+def _until_over(
+    service: OperatorClient, number: int, say: Callable[[str], None]
+) -> tuple[Answer, str]:
+    """Tell what changes until a rollout is over, or waits for an operator.
+
+    Returns:
+        The rollout as it is then, and why not all is well; `""` where all units are done.
+    """
     from forewarn.server.operator import rollout_schemas
 
     known: dict[str, str] = {}
     while True:
-        detail = service.get(f"/v1/rollouts/{number}").read(rollout_schemas.RolloutDetail)
+        answer = service.get(f"/v1/rollouts/{number}")
+        detail = answer.read(rollout_schemas.RolloutDetail)
         for what, now in _facts(detail):
             if known.get(what) != now:
                 known[what] = now
-                output.say(output.printable(f"{what}  {now}"))
+                say(output.printable(f"{what}  {now}"))
         rollout = detail.rollout
         if rollout.state == "done":
-            return
+            return answer, ""
         resting = rollout.state != "running" and not rollout.units.running
         if resting or rollout.unconfirmed:
-            message = f"rollout {number} is {rollout.state}: {rollout.reason}"
-            raise Failed(ExitStatus.ALERTS, message)
+            return answer, f"it is {rollout.state}: {rollout.reason}"
         threading.Event().wait(LOOK_EVERY)
 
 
@@ -281,10 +308,29 @@ for _name, _each in ORDERS.items():
     app.command(_name, help=_each.text)(_command(_name))
 
 
-def ask(service: OperatorClient, *, dry_run: bool, **body: Any) -> None:  # noqa: ANN401 - JSON
-    """Plan or start a rollout, and show how it will go."""
+def ask(
+    service: OperatorClient,
+    *,
+    dry_run: bool,
+    wait: bool = False,
+    **body: Any,  # noqa: ANN401 - JSON
+) -> None:
+    """Plan or start a rollout, and show how it will go; or wait for its end, too."""
     path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
-    service.post(path, **body).show(_draw_plan)
+    plan = service.post(path, **body)
+    if not wait:
+        plan.show(_draw_plan)
+        return
+    number = int(plan.tree()["rollout"]["number"])
+    what = f"rollout {number}"
+    say = (lambda _: None) if service.as_json else output.say
+    with until_over.told_after_interrupt(what, f"forewarn rollout show {number}"):
+        if not service.as_json:
+            plan.show(_draw_plan)
+        answer, why = _until_over(service, number, say)
+    if service.as_json:
+        output.document(answer.tree())
+    until_over.fail(what, why)
 
 
 def tags_of(texts: list[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@
 
 import codecs
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,10 @@ PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 """The failures after which it connects again: the service restarts, or its database is away."""
 
 _NEVER: Final = threading.Event()
+
+
+OPEN: Final = "open"
+"""The name of the event that tells of a new connection: what happens from here on is told."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +86,16 @@ def events(
     *,
     since: str = "",
     types: tuple[str, ...] = (),
-    opened: Callable[[], None] = lambda: None,
     trouble: Callable[[str], None] = lambda _: None,
     pause: Callable[[float], object] = _NEVER.wait,
-) -> Iterator[StreamEvent]:
-    """Yield events without end.
+) -> Generator[StreamEvent, None, None]:
+    """Yield events without end; the first of each connection is OPEN.
 
     Args:
         service: Whose news is read.
         since: The id to go on after; `""` for what happens from now on.
         types: The types of news; empty for all.
-        opened: Called each time a stream is open: what happens from here on is told.
-        trouble: Called with why there is no stream, before it is opened again.
+        trouble: Called once with why there is no stream any more, until there is one again.
         pause: Waits so many seconds.
 
     Raises:
@@ -110,7 +112,7 @@ def events(
                 if not is_open and piece:
                     is_open = connected = True
                     seconds = FIRST_PAUSE_SECONDS
-                    opened()
+                    yield StreamEvent(OPEN, "{}", last_id)
                 for event in parser.feed(piece):
                     last_id = event.id
                     yield event
@@ -119,6 +121,7 @@ def events(
             if failed.status not in PASSING or not connected:
                 raise
             why = failed.message
-        trouble(why)
+        if is_open:
+            trouble(why)
         pause(seconds)
         seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)

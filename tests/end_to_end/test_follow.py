@@ -1,0 +1,110 @@
+"""`forewarn follow` and `--wait` as processes, beside a service that is killed under them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from end_to_end.running import START_SECONDS, Running
+from forewarn.cli.operator import OperatorClient
+from forewarn.cli.stream import EventParser
+
+FLEET = "\n".join(f'[[machine]]\nname = "m{n}"\naddress = "10.0.0.{n + 1}"' for n in range(9))
+
+
+def begun(running: Running, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Start a command whose output goes to a file of its first word."""
+    command = [sys.executable, "-m", "forewarn", *arguments]
+    environment = {**os.environ, "FOREWARN_CONFIG": str(running.settings)}
+    environment.pop("FOREWARN_OPERATOR", None)
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def printed(folder: Path) -> list[dict[str, Any]]:
+    whole, _, _ = (folder / "out").read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def everything(running: Running, last: str) -> list[dict[str, Any]]:
+    """Return all news up to this item, as the service has it."""
+    found: list[dict[str, Any]] = []
+    parser = EventParser()
+    client = OperatorClient(address=str(running.socket))
+    for piece in client.stream("/v1/stream", 30, "0"):
+        found += [json.loads(event.data) for event in parser.feed(piece)]
+        if found and found[-1]["id"] == last:
+            return found
+    raise AssertionError
+
+
+def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_killed(
+    folder: Path,
+) -> None:
+    running = Running(folder)
+    running.start()
+    running.apply(FLEET)
+    follower = begun(running, folder, "follow", "--json", "--since", "0")
+    try:
+        until(lambda: bool(printed(folder)))
+        for number in range(9):
+            body = {"event_type": "Freeze", "machines": [f"m{number}"], "no_notice": True}
+            assert running.operator.ask("POST", "/v1/maintenance", body).status == 201
+            if number % 3 == 1:
+                running.kill()
+                running.start()
+        finished = "maintenance.finished"
+        until(lambda: [one["type"] for one in printed(folder)].count(finished) == 9)
+        seen = printed(folder)
+        assert seen == everything(running, seen[-1]["id"])
+        assert len({one["id"] for one in seen}) == len(seen)
+    finally:
+        follower.kill()
+        follower.wait()
+        running.stop()
+
+
+def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
+    running = Running(folder)
+    running.start()
+    running.apply(FLEET)
+    try:
+        done = running.call("schedule", "freeze", "m0", "--no-notice", "--wait")
+        assert done.returncode == 0, done.stderr
+        assert "operation.completed" in done.stdout
+        detail = running.document("schedule", "freeze", "m1", "--no-notice", "--wait")
+        assert [one["status"] for one in detail["operations"]] == ["Completed"]
+        waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
+        until(lambda: "Scheduled" in (folder / "out").read_text())
+        assert running.call("cancel", "3").returncode == 0
+        assert waiting.wait(START_SECONDS) == 11
+        assert "3.1" in (folder / "err").read_text()
+    finally:
+        running.stop()
+
+
+def test_an_interrupt_ends_the_waiting_and_not_the_maintenance(folder: Path) -> None:
+    running = Running(folder)
+    running.start()
+    running.apply(FLEET)
+    try:
+        waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
+        until(lambda: "Scheduled" in (folder / "out").read_text())
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(START_SECONDS) == 130
+        assert "forewarn maintenance show 1" in (folder / "err").read_text()
+        assert running.operation()["status"] == "Scheduled"
+    finally:
+        running.stop()
