@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual deb lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,11 +86,17 @@ schemas: $(VENV)/.dev ## Write the JSON Schemas of fleet file and settings anew
 manual: $(VENV)/.dev ## Write the manual's pages and the shells' completions anew (needs go-md2man)
 	@$(BIN)/python packaging/write_manual.py
 
+deb: $(VENV)/.dev ## Build the Debian packages in dist/ (needs dpkg-dev, debhelper and python3-venv)
+	@$(BIN)/python packaging/build_deb.py $(ARGS)
+
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv
 	@$(LOCK) --extra server --extra notify --extra postgresql --group dev pyproject.toml --output-file requirements/dev.txt
 	@$(LOCK) --extra server --group build pyproject.toml --constraint requirements/dev.txt \
 		--output-file requirements/server.txt
+	@$(LOCK) --extra server --extra postgresql pyproject.toml --constraint requirements/dev.txt \
+		--output-file requirements/package.txt
+	@$(LOCK) pyproject.toml --constraint requirements/dev.txt --output-file requirements/agent.txt
 	@$(LOCK) --group docs pyproject.toml --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## Remove the environment and every cache

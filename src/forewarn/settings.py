@@ -5,6 +5,7 @@ overrides single ones: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of
 that no type expresses is in the struct's `__post_init__`, which raises `FieldError`.
 """
 
+import contextlib
 import difflib
 import enum
 import functools
@@ -177,7 +178,12 @@ def state_folder(environment: Mapping[str, str]) -> Path:
         return Path(given.split(":")[0])
     if getattr(os, "geteuid", lambda: 1)() == 0:  # Windows has none
         return SYSTEM_STATE
-    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn"
+    try:
+        own = Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    except RuntimeError as error:  # a user without a home folder
+        message = "no folder for the state: this user has no home folder; set STATE_DIRECTORY"
+        raise SettingsError(message) from error
+    return own / "forewarn"
 
 
 def find(environment: Mapping[str, str], variable: str, name: str) -> Path | None:
@@ -188,8 +194,10 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
     """
     if named := environment.get(variable):
         return Path(named)
-    own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "forewarn"
-    candidates = (own / name, SYSTEM_CONFIG / name)
+    candidates = [SYSTEM_CONFIG / name]
+    with contextlib.suppress(RuntimeError):  # a user without a home folder, as a unit's may be
+        own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+        candidates.insert(0, own / "forewarn" / name)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 

@@ -1,5 +1,6 @@
 """Settings: what is refused says where and what was expected; what is given is found."""
 
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -456,3 +457,26 @@ def test_a_database_that_cannot_be_meant_is_refused_without_its_password(
         load(tmp_path, f"[store]\n{wrong}\n", home)
     assert place in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+NOBODY = ["unshare", "--user", "--map-user=54321", "env", "-i"]
+"""Runs a program as a user whom the machine does not know, as a unit's may be."""
+
+
+@pytest.mark.skipif(
+    shutil.which(NOBODY[0]) is None or subprocess.run([*NOBODY, "true"], check=False).returncode,
+    reason="a namespace makes a user without a home folder",
+)
+def test_a_user_without_a_home_folder_has_the_systems_settings_and_the_units_state() -> None:
+    asked = (
+        "from forewarn import settings\n"
+        "print(settings.find({}, 'FOREWARN_CONFIG', 'no-such-file.toml'))\n"
+        "print(settings.state_folder({'STATE_DIRECTORY': '/var/lib/here'}))\n"
+        "try: settings.state_folder({})\n"
+        "except settings.SettingsError as error: print(error)\n"
+    )
+    argv = [*NOBODY, sys.executable, "-c", asked]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    found, folder, refused = ran.stdout.splitlines()
+    assert (found, folder) == ("None", "/var/lib/here")
+    assert "STATE_DIRECTORY" in refused

@@ -1,0 +1,117 @@
+"""The Debian packages in a fresh Debian with its own systemd: installed, upgraded, purged."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forewarn.version import __version__
+from house.tree import ROOT
+
+SECONDS = 300
+"""An end to waiting: all of it takes half a minute."""
+
+TOOLS = ("mmdebstrap", "dpkg-buildpackage", "dh", "systemd-nspawn")
+BEFORE, NOW = "0.0.1", __version__
+
+UNIT = """
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /script
+StandardOutput=file:/told
+StandardError=file:/told
+"""
+
+SCRIPT = f"""
+end() {{
+    journalctl --no-pager -n 40 -u forewarn -u forewarn-agent
+    systemctl --no-block --force exit
+}}
+trap end EXIT
+set -ex
+export DEBIAN_FRONTEND=noninteractive
+install() {{ apt-get install -qq -y "$@"; }}
+
+install /debs/forewarn_{BEFORE}.deb
+systemctl is-active forewarn
+systemctl is-enabled forewarn
+test "$(forewarn --version)" = "forewarn {NOW}"
+echo '{{"machine": [{{"name": "web-0"}}]}}' | forewarn fleet apply -
+echo '# a change of ours' >>/etc/forewarn/forewarn.toml
+before=$(systemctl show -P MainPID forewarn)
+
+install /debs/forewarn_{NOW}.deb
+systemctl is-active forewarn
+test "$(systemctl show -P MainPID forewarn)" != "$before"
+forewarn fleet list --json | grep web-0
+grep 'a change of ours' /etc/forewarn/forewarn.toml
+
+apt-get remove -qq -y forewarn
+if systemctl is-active forewarn; then false; fi
+test -e /var/lib/forewarn/forewarn.db
+install /debs/forewarn_{NOW}.deb
+forewarn fleet list --json | grep web-0
+apt-get purge -qq -y forewarn
+if ls -d /opt/forewarn /etc/forewarn /var/lib/forewarn* /var/lib/private/forewarn*; then false; fi
+
+install /debs/forewarn-agent_{NOW}.deb
+systemctl is-enabled forewarn-agent
+systemctl cat forewarn-agent | grep ExecStart=/usr/bin/forewarn
+install /debs/forewarn_{NOW}.deb
+if dpkg -s forewarn-agent | grep 'Status: install ok installed'; then false; fi
+systemctl is-active forewarn
+forewarn agent check --config /etc/forewarn/agent.toml
+apt-get purge -qq -y forewarn forewarn-agent
+if ls -d /opt/forewarn /etc/forewarn /var/lib/forewarn* /var/lib/private/forewarn*; then false; fi
+echo it is all undone
+"""
+
+
+def lowered(package: Path, to: Path) -> None:
+    """Make the same package of the version before."""
+    folder = to.parent / "unpacked"
+    subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
+    control = folder / "DEBIAN" / "control"
+    control.write_text(control.read_text().replace(f"Version: {NOW}", f"Version: {BEFORE}"))
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", folder, to], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3 * SECONDS)
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+    reason=f"root makes a Debian and boots it, with {', '.join(TOOLS)}",
+)
+def test_the_packages_are_installed_started_upgraded_and_purged(tmp_path: Path) -> None:
+    argv = [sys.executable, str(ROOT / "packaging" / "build_deb.py"), str(tmp_path / "built"), NOW]
+    subprocess.run(argv, check=True)
+    root = tmp_path / "root"
+    include = "--include=systemd,systemd-sysv,dbus,python3"
+    argv = ["mmdebstrap", "--quiet", "--variant=minbase", include, "bookworm", str(root)]
+    subprocess.run(argv, check=True)
+    debs = root / "debs"
+    debs.mkdir()
+    for package in (tmp_path / "built").glob("*.deb"):
+        package.rename(debs / f"{package.name.rpartition('_')[0]}.deb")
+    lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
+    (root / "script").write_text(SCRIPT)
+    units = root / "etc" / "systemd" / "system"
+    (units / "try.target").write_text("[Unit]\nRequires=try.service\n")
+    (units / "try.service").write_text(UNIT)
+    argv = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit"]
+    argv += ["--private-network", "--link-journal=no", "--console=pipe", "--boot"]
+    argv += ["--", "--unit=try.target"]
+    subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=SECONDS,
+        check=False,
+    )
+    told = (root / "told").read_text()
+    assert "\nit is all undone\n" in told, told
