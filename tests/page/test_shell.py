@@ -136,6 +136,16 @@ def test_what_changes_shows_without_a_reload_and_leaves_the_rest_as_it_was(site:
     expect(window.locator("#search")).to_have_value("web")
 
 
+def test_what_has_the_focus_within_the_part_that_changes_keeps_it(site: Site) -> None:
+    window = site.window()
+    window.locator(".ranges a", has_text="12 h").focus()
+    window.evaluate("document.querySelector('.timeline').before = true")
+    request_reboot(site.root)
+    expect(window.locator("main")).to_contain_text("1.1")
+    assert has_focus(window) == "12 h"
+    assert window.evaluate("document.querySelector('.timeline').before")
+
+
 def test_an_open_panel_stays_open_and_follows_too(site: Site) -> None:
     request_reboot(site.root)
     window = site.window()
