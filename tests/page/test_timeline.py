@@ -258,3 +258,19 @@ def test_what_begins_at_the_right_edge_is_still_inside() -> None:
     bar = only(operation(not_before=NOW + ahead - timedelta(seconds=1), duration_seconds=600))
     assert bar.expected is not None
     assert bar.expected.x + bar.expected.width <= 100 + EDGE
+
+
+def test_over_longer_ranges_only_what_is_live_or_failed_has_a_label() -> None:
+    for status in (EventStatus.COMPLETED, EventStatus.CANCELED):
+        done = operation(status=status)
+        assert only(done).side is not Side.NOWHERE
+        assert only(done, shown=Range.DAY).side is Side.NOWHERE
+    for status in (EventStatus.STARTED, EventStatus.SCHEDULED, EventStatus.FAILED):
+        assert only(operation(status=status), shown=Range.DAY).side is not Side.NOWHERE
+
+
+def test_the_mark_of_an_approval_does_not_hide_a_short_bar() -> None:
+    word = Approval(kind=ApproverKind.GUEST, by="web-0", at=NOW - timedelta(minutes=4))
+    done = operation(status=EventStatus.COMPLETED, approval=word)
+    assert only(done).approved is not None
+    assert only(done, shown=Range.WEEK).approved is None

@@ -214,6 +214,8 @@ class _Scale:
         ahead = shown.length / AHEAD
         self.begin, self.end = now - (shown.length - ahead), now + ahead
         self._length = shown.length
+        self.is_narrow = shown is not Range.TWO_HOURS
+        """Whether bars are short and many: then what went as it should has no label."""
 
     def at(self, moment: datetime) -> float:
         """Return the place of a time, at most at the edge."""
@@ -415,21 +417,26 @@ def _bar(operation: model.Operation, event: model.Event, scale: _Scale, now: dat
     parts = [part for part in (notice, down, expected) if part is not None]
     x = min((part.x for part in parts), default=scale.at(_since(operation, now)))
     end = max((part.x + part.width for part in parts), default=x)
+    width = round(max(end - x, BAR), 2)
+    least = 2 * SEAL if scale.is_narrow else SEAL
+    approval = event.approval if width >= least else None  # its mark would hide the bar
     bar = Bar(
         operation=operation.id,
         event_type=operation.event_type,
         form=form,
         x=x,
-        width=round(max(end - x, BAR), 2),
+        width=width,
         notice=notice,
         down=down,
         expected=expected,
         not_before=scale.mark(operation.not_before) if operation.pending else None,
-        approved=scale.mark(event.approval.at) if event.approval is not None else None,
+        approved=scale.mark(approval.at) if approval is not None else None,
         cross=max(x, round(end - CROSS, 2)) if form is Form.FAILED else None,
         label=label_of(event.machines),
         title=_title(operation, event),
     )
+    if scale.is_narrow and form in {Form.DONE, Form.CANCELLED}:
+        return bar
     return _labelled(bar)
 
 
