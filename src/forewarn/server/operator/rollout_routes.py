@@ -14,6 +14,7 @@ from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import model
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_model import Rollout, RolloutPolicy, RolloutTask
+from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.maintenance.time_windows import Span
 from forewarn.server.operator import requests, rollout_schemas, routing, schemas, views
 from forewarn.server.operator.requests import Backend, TheBackend, TheCaller, one_line
@@ -123,22 +124,32 @@ async def _detail(backend: Backend, number: int) -> rollout_schemas.RolloutDetai
         forecast = None
         if not rollout.state.over:
             forecast = preparing.forecast(reading, rollout, now)
-        return rollout_schemas.RolloutDetail(
-            rollout=view(rollout),
-            task=rollout.task,
-            policy=rollout.policy,
-            units=tuple(
-                model.mapped(rollout_schemas.RolloutUnitView, unit, wave=unit.wave + 1)
-                for unit in rollout.units
-            ),
-            forecast=forecast,
-        )
+        return detail(rollout, forecast)
 
     found = await backend.read(question)
     if found is None:
-        message = f"no rollout {number}: see 'forewarn rollout list'"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
+        raise unknown(number)
     return found
+
+
+def unknown(number: int) -> model.Refused:
+    """Return the refusal of a number that no rollout has."""
+    message = f"no rollout {number}: see 'forewarn rollout list'"
+    return model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
+
+
+def detail(rollout: Rollout, forecast: RolloutForecast | None) -> rollout_schemas.RolloutDetail:
+    """Return a rollout with all of its units."""
+    return rollout_schemas.RolloutDetail(
+        rollout=view(rollout),
+        task=rollout.task,
+        policy=rollout.policy,
+        units=tuple(
+            model.mapped(rollout_schemas.RolloutUnitView, unit, wave=unit.wave + 1)
+            for unit in rollout.units
+        ),
+        forecast=forecast,
+    )
 
 
 def view(rollout: Rollout) -> rollout_schemas.RolloutView:

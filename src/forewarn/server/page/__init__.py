@@ -12,6 +12,7 @@
     history      operations that were, with history_export as files; the audit log
     orders       what operators do about these, and what each order will come to
     sending      the pages that ask once more, and forms that are refused
+    shared       makes once what many windows show
     sent_forms   answers a form that is sent twice as it was answered first
     forms        the fields of forms, and how they become requests of the API
     standing     how an operation, a maintenance or a rollout is, as a word

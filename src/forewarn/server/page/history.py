@@ -102,7 +102,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
         query = wanted.query(backend, SHOWN if file is None else history_export.PAGE)
         if file is not None:
             return _file(file, _exported(backend, query))
-        found = await backend.read(lambda reading: reading.history(query))
+        found = await page.once(query, lambda: backend.read(lambda r: r.history(query)))
     except model.Refused as error:
         mistake = sending.mistake_of(error, wanted.form, (FIELDS,))
         code = 400

@@ -73,7 +73,7 @@ async def list_maintenances(
             "cursor": cursor,
         }
 
-    found = await backend.read(question)
+    found = await page.once(("maintenances", cursor), lambda: backend.read(question))
     return await page.show(request, "maintenances.html", lambda: found)
 
 
@@ -136,7 +136,7 @@ async def show_maintenance(
             "orders": orders.of_maintenance(view, operations),
         }
 
-    found = await backend.read(question)
+    found = await page.once(("maintenance", number), lambda: backend.read(question))
     return await page.show(request, "maintenance.html", lambda: found)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from litestar.params import QueryParameter
 from litestar.response import Redirect
 
 from forewarn import times
+from forewarn.control import rollouts as preparing
 from forewarn.maintenance.rollout_model import UnitState
 from forewarn.maintenance.rollout_plan import PlannedWave, RolloutForecast
 from forewarn.server.operator import api, requests, rollout_routes, rollout_schemas, routing
@@ -25,6 +27,9 @@ LISTED: Final = 50
 
 SHOWN_UNITS: Final = 200
 """The most units of a rollout's page at once."""
+
+FORECAST_LASTS: Final = timedelta(seconds=15)
+"""How old a forecast may be that windows show."""
 
 PLANNED_NAMES: Final = 6
 """Names of units in a wave's line of a plan."""
@@ -93,9 +98,21 @@ async def show_rollout(
     offset: Offset = 0,
 ) -> Response[str]:
     """Show a rollout: its waves, its units, what is blocked and why, and what can be done."""
-    detail = await rollout_routes.show_rollout.fn(backend, number)
+    rollout = backend.rollouts.rollouts.get(number)
+    if rollout is None:
+        raise rollout_routes.unknown(number)
+    forecast = None
+    if not rollout.state.over:
+        now = backend.now()
+        # What it costs grows with the fleet, and it changes little: not made for each change.
+        forecast = await page.shared.get(
+            ("forecast", number),
+            (rollout.state, rollout.wave, now.timestamp() // FORECAST_LASTS.total_seconds()),
+            lambda: backend.read(lambda reading: preparing.forecast(reading, rollout, now)),
+        )
 
     def make() -> Mapping[str, Any]:
+        detail = rollout_routes.detail(rollout, forecast)
         listed = [_unit(each) for each in detail.units]
         counts = Counter(each.standing.word for each in listed)
         fitting = [each for each in listed if not units or each.standing.word == units]

@@ -4,8 +4,9 @@ A GET with htmx's header gets the page's part that changes, its block `main`; wi
 page. What is refused is told in HTML too.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import litestar
@@ -30,6 +31,7 @@ from forewarn.server.page.machine_search import MachineSearch
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.sent_forms import SentForms
+from forewarn.server.page.shared import SharedAnswers
 from forewarn.server.page.timeline import Range
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -41,6 +43,11 @@ MAX_KEY: Final = 512
 
 STATE: Final = "forewarn.state"
 """The key in a request's ASGI scope of what had changed when it came (`live.Live.state`)."""
+
+AGED: Final = timedelta(seconds=5)
+"""How old a list may be that nothing has changed."""
+
+T = TypeVar("T")
 
 Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
 Key = Annotated[str, QueryParameter(max_length=MAX_KEY)]
@@ -60,6 +67,15 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     now: SharedNow
     search: MachineSearch = msgspec.field(default_factory=MachineSearch)
     sent: SentForms = msgspec.field(default_factory=SentForms)
+    shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
+
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return what `make` returns, the same for all windows that ask until something changes.
+
+        After AGED it is made again: when machines asked last is told of by no change.
+        """
+        aged = self.backend.now().timestamp() // AGED.total_seconds()
+        return await self.shared.get(key, (self.live.state, aged), make)
 
     def begin(self, request: "Request[Any, Any, Any]") -> None:
         """Note which changes this request's answer is sure to have."""

@@ -165,8 +165,7 @@ def _of_rollout(backend: Backend, form: FilledForm) -> Subject:
     number = forms.number(form.text("rollout"))
     found = backend.rollouts.rollouts.get(number)
     if found is None:
-        message = f"no rollout {number}"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
+        raise rollout_routes.unknown(number)
     return Subject(
         reference=str(number),
         address=f"/rollouts/{number}",

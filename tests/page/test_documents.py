@@ -1,0 +1,67 @@
+"""What a machine's page shows as its document is what the guest plane answers over HTTP."""
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from forewarn.control.plane import Plane
+from forewarn.control.service_clock import ServiceClock
+from forewarn.protocol import versions
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.plane import GuestPlane
+from forewarn.server.sockets import HandedOver
+from forewarn.store import memory
+from page.site import Site
+from server.running import Running, guids, request_reboot, settings_in
+
+
+class Guarded(Running):
+    """A service with a guest plane that guests can ask."""
+
+    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
+        super()._guests_of(plane, watch)
+        return GuestPlane(
+            listeners=(Listener(address="127.0.0.1", port=0),),
+            limits=self.settings.guest,
+            rules=self.settings.guest_rules,
+            backend=plane,
+            time=watch,
+            wall=watch.wall,
+            on_turn=watch.turn,
+            mint=guids(),
+            handed_over=HandedOver(),
+        )
+
+    def read(self, machine: str, version: str) -> bytes:
+        """Ask for a machine's document, as it does."""
+        connection = http.client.HTTPConnection(self.opened.guests[0].removeprefix("http://"))
+        path = f"/vm/{machine}/metadata/scheduledevents?api-version={version}"
+        connection.request("GET", path, headers={"Metadata": "true"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        assert answer.status == 200, body
+        return body
+
+
+@pytest.mark.parametrize("machine", ["web-0", "batch_0", "Bastion", "FrontEnd_IN_0"])
+def test_the_page_shows_what_the_machine_reads(
+    tmp_path: Path, browser: Browser, machine: str
+) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Guarded(wanted, memory.MemoryStore()) as running, Site(running, browser) as site:
+        request_reboot(site.root, description="<script>")
+        request_reboot(site.root, machines=["batch_0"], event_type="Preempt")
+        request_reboot(site.root, machines=["FrontEnd_IN_0"], event_type="Freeze")
+        window = site.window()
+        window.goto(f"{site.url}/machines/{machine}")
+        for version in versions.BY_NAME:
+            read = running.read(machine, version)
+            shown = window.locator(f"#document-{version} pre").text_content()
+            assert json.loads(str(shown)) == json.loads(read)
+            address = f"{site.url}/machines/{machine}/document?version={version}"
+            assert window.request.get(address).body() == read
