@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from builders import NOW, Bench
+from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import Webhook, WebhookFormat
 from forewarn.server.operator import webhook_formats
@@ -72,10 +73,11 @@ def test_an_item_is_told_whole_under_an_id_without_full_stops() -> None:
     assert message is not None
     assert message.id.startswith("7-1_")
     assert "." not in message.id
+    assert message.body == news.numbered(7, news.encode([told, told]))[1].json
     assert json_of(message) == {
+        "id": "7-1",
         "type": "operation.failed",
-        "timestamp": "2026-03-02T12:00:00Z",
-        "number": "7-1",
+        "at": "2026-03-02T12:00:00Z",
         "subject": "operation 1.1",
         "data": {"operation": "1.1", "machines": ["a"], "reason": "no host"},
     }

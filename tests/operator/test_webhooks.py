@@ -74,8 +74,8 @@ def test_news_comes_in_order_signed_and_under_ids_of_its_own(
     ]
     for one in received:
         assert one.verified_by(secret) == one.json
-        assert one.json["timestamp"] == "2026-03-01T12:00:00Z"
-        assert one.id.startswith(one.json["number"])
+        assert one.json["at"] == "2026-03-01T12:00:00Z"
+        assert one.id.startswith(f"{one.json['id']}_")
         assert one.headers["content-type"] == "application/json"
     assert received[1].json["data"]["machines"] == ["web-0"]
     assert len({one.id for one in received}) == 4

@@ -64,13 +64,12 @@ class EventFacts(msgspec.Struct, frozen=True, kw_only=True):
     machines: Mapping[str, model.Machine] = {}
 
 
-class _Standard(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of the format `forewarn`."""
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of the format `forewarn`: an item as `GET /v1/stream` has it."""
 
+    id: str
     type: str
-    timestamp: datetime
-    number: str
-    """The item's, as in GET /v1/stream."""
+    at: datetime
     subject: str
     data: NewsData
 
@@ -88,13 +87,7 @@ def message(
             return None
         return Message(id=id_, body=msgspec.json.encode(events), headers=_of_grid("Notification"))
     if webhook.format is WebhookFormat.FOREWARN:
-        body = _Standard(
-            type=item.type,
-            timestamp=item.at,
-            number=number,
-            subject=item.subject,
-            data=item.data,
-        )
+        body = model.mapped(_Told, item, id=number)
         return Message(id=id_, body=msgspec.json.encode(body))
     return Message(id=id_, body=_chat(webhook.format, line(item)))
 
@@ -117,7 +110,7 @@ def test_message(webhook: Webhook, now: datetime) -> Message:
         return Message(id=id_, body=msgspec.json.encode([event]), headers=headers)
     subject = f"webhook {webhook.name}"
     if webhook.format is WebhookFormat.FOREWARN:
-        body = _Standard(type=TEST, timestamp=now, number="", subject=subject, data=NewsData())
+        body = _Told(id=id_, type=TEST, at=now, subject=subject, data=NewsData())
         return Message(id=id_, body=msgspec.json.encode(body))
     return Message(id=id_, body=_chat(webhook.format, f"Forewarn: a test of the {subject}"))
 
