@@ -234,6 +234,32 @@ async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_servic
 
 
 @played
+async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica_is_heard(
+    tmp_path: Path,
+) -> None:
+    replicas = [filled(), filled()]
+    moved = room.machine("web-1", "127.0.0.1", scope="web")
+    for each in replicas:
+        await opened(each)
+        each.unknown["127.0.0.1"] = moved
+    own = settings(tmp_path, *replicas, listener=running.GUESTS)
+    async with relaying(own) as relay:
+        assert await relay.status() == 200
+        (first,) = [each for each in replicas if each.claims]
+        (second,) = [each for each in replicas if each is not first]
+        second.sequence = first.sequence + 1
+        await first.stop()
+        await until(lambda: second.claims == ["127.0.0.1"])
+        await until(lambda: relay.relay._held.machines["web-1"] == moved)
+        assert await relay.status() == 200
+        for writer in list(second.connections):
+            writer.transport.abort()
+        await until(lambda: len(second.claims) == 2)  # it moved: that is not known any more
+        await until(lambda: not relay.relay._backend._found)
+    await second.stop()
+
+
+@played
 async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
     tmp_path: Path,
 ) -> None:

@@ -82,10 +82,12 @@ class UpstreamBackend:
     def __init__(self, asked: Upstream, now: Callable[[], datetime]) -> None:
         self._upstream = asked
         self._now = now
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._claims: dict[tuple[str, str], _Claim] = {}
         """By listener and address, the oldest first."""
         self._claim_at = 0.0
+        self._found: dict[tuple[str, str], None] = {}
+        """Listeners and addresses of machines that were claimed: one replica knows of each."""
         self.approvals: Counter[str] = Counter()
         """How many approvals had which outcome: `approved`, or an ErrorCode."""
 
@@ -112,9 +114,7 @@ class UpstreamBackend:
             asking.close()
             future.set_exception(StoreUnavailable("too many requests wait for the service"))
             return future
-        task = asyncio.get_running_loop().create_task(self._answer(asking, future))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self._answer(asking, future))
         return future
 
     async def _answer(self, asking: Coroutine[Any, Any, None], future: "Future[None]") -> None:
@@ -182,13 +182,26 @@ class UpstreamBackend:
             self._claim_at = now + 1 / CLAIMS_PER_SECOND
             claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
             loop.call_later(REPLICA_SECONDS, claim.settle)
-            task = loop.create_task(self._claim(source, claim))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._settle(key, claim))
         return None if claim.known.done() else claim.known
 
-    async def _claim(self, source: Source, claim: "_Claim") -> None:
-        asked = UnknownCaller(listener=source.listener, address=source.address)
+    def claim_again(self) -> None:
+        """Claim at another replica what was claimed: it dies with the replica that knew of it."""
+        for key in [*self._found]:
+            self._start(self._claim(key))
+
+    def _start(self, asking: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(asking)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(self, key: tuple[str, str], claim: "_Claim") -> None:
+        if not await self._claim(key):
+            claim.settle()
+
+    async def _claim(self, key: tuple[str, str]) -> bool:
+        """Ask for a machine at this listener and address, and tell whether there is one."""
+        asked = UnknownCaller(listener=key[0], address=key[1])
         try:
             reply = await self._upstream.ask(
                 relay_feed.UNKNOWN_PATH,
@@ -198,10 +211,12 @@ class UpstreamBackend:
             )
         except UpstreamFailed as error:
             _log.debug("could not ask for an unknown machine", why=str(error))
-            claim.settle()
-            return
-        if reply.status != 200:
-            claim.settle()
+            return False
+        if reply.status == 200:
+            self._found[key] = None
+        else:  # it is not there, or the fleet knows by now that it is
+            self._found.pop(key, None)
+        return reply.status == 200
 
     def arrived(self, machines: Iterable[Machine]) -> None:
         """Answer those who asked from the addresses of these machines, which are known now."""

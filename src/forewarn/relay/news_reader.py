@@ -51,6 +51,7 @@ class NewsReader:
         state: Returns what the relay says of itself, now.
         take: Takes news; NewsRefused if it does not fit.
         told: Is told of a state that the service has heard.
+        heard_again: Is called when a replica is heard after one was lost.
         chance: Returns a number from 0 to 1.
         monotonic: Returns the machine's monotonic seconds.
     """
@@ -63,6 +64,7 @@ class NewsReader:
         state: Callable[[], RelayState],
         take: Callable[[News], Awaitable[None]],
         told: Callable[[RelayState], None],
+        heard_again: Callable[[], None],
         chance: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -71,6 +73,7 @@ class NewsReader:
         self._state = state
         self._take = take
         self._told = told
+        self._heard_again = heard_again
         self._chance = chance
         self._monotonic = monotonic
         self._connection: ReplicaConnection | None = None
@@ -186,6 +189,7 @@ class NewsReader:
                 replica=str(self._upstream.now_first),
                 after_seconds=round(self.freshness.age(now), 1),
             )
+            self._heard_again()
         self.freshness = freshness.heard(self.freshness, now)
         self._told(state)
         self.answers += 1

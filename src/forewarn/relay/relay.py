@@ -106,6 +106,7 @@ class HostRelay:
             state=self._state,
             take=self._take,
             told=self._reported,
+            heard_again=self._backend.claim_again,
             chance=chance,
             monotonic=clock.monotonic,
         )
