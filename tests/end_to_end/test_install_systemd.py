@@ -43,6 +43,61 @@ if ls -d /etc/forewarn /var/lib/forewarn* /var/lib/private/forewarn*; then false
 if grep forewarn /etc/passwd /etc/group; then false; fi
 echo it is all undone
 """
+RELAY_SCRIPT = f"""
+trap 'systemctl --no-block --force exit' EXIT
+set -ex
+ip link set lo up
+for address in 169.254.169.254 10.0.0.10; do ip address add $address/32 dev lo; done
+cat >/ask <<'END'
+import http.client
+own = ("10.0.0.10", 0)
+connection = http.client.HTTPConnection("169.254.169.254", timeout=60, source_address=own)
+target = "/metadata/scheduledevents?api-version=2020-07-01"
+connection.request("GET", target, headers={{"Metadata": "true"}})
+answer = connection.getresponse()
+assert answer.status == 200, (answer.status, answer.read())
+END
+ask() {{ /opt/forewarn/bin/python /ask; }}
+process() {{ systemctl show -P MainPID forewarn-relay; }}
+until_other() {{ while test "$(process)" -eq "$1"; do sleep 0.2; done; }}
+{INSTALLED} serve --install
+{INSTALLED} relay install
+printf '\\n[relay]\\nlisten = "127.0.0.1:8173"\\n' >>/etc/forewarn/forewarn.toml
+systemctl enable --now forewarn
+printf '[[machine]]\\nname = "web-0"\\nhost = "h1"\\naddress = "10.0.0.10"\\n' >/fleet.toml
+{INSTALLED} fleet apply /fleet.toml
+{INSTALLED} relay token h1 --output /etc/forewarn/relay.token
+token=/run/credentials/forewarn-relay.service/relay.token
+printf '[upstream]\\nurls = ["http://127.0.0.1:8173"]\\ntoken_file = "%s"\\n' $token \\
+    >/etc/forewarn/relay.toml
+mkdir -p /etc/systemd/system/forewarn-relay.service.d
+printf '[Service]\\nWatchdogSec=10\\nTimeoutAbortSec=2\\n' \\
+    >/etc/systemd/system/forewarn-relay.service.d/soon.conf
+systemctl daemon-reload
+systemctl enable --now forewarn-relay.socket forewarn-relay.service
+ask
+until systemctl show -P StatusText forewarn-relay | grep "1 machine of h1"; do sleep 0.2; done
+test "$(stat -c %U "/proc/$(process)")" = forewarn-relay
+test "$(stat -L -c %a /var/lib/forewarn-relay/relay)" = 700
+(while test ! -e /over; do ask || touch /refused; done) &
+for turn in 1 2 3; do systemctl restart forewarn-relay; ask; done
+touch /over
+wait
+test ! -e /refused
+first=$(process)
+kill -KILL "$first"
+until_other "$first"
+ask
+frozen=$(process)
+kill -STOP "$frozen"
+until_other "$frozen"
+ask
+systemctl show -P NRestarts forewarn-relay
+systemctl stop forewarn
+systemctl restart forewarn-relay
+ask
+echo the relay is watched
+"""
 BOOT = """
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
@@ -70,10 +125,8 @@ def may_boot() -> bool:
     return os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.skipif(not may_boot(), reason="only root boots a systemd, by systemd-nspawn")
-def test_what_is_installed_starts_answers_stops_and_is_undone(tmp_path: Path) -> None:
+def booted(tmp_path: Path, text: str) -> str:
+    """Boot a machine with Forewarn, and return what its script printed."""
     python = installed.system_python()
     if python is None:
         pytest.skip("there is no Python outside home folders")
@@ -85,8 +138,26 @@ def test_what_is_installed_starts_answers_stops_and_is_undone(tmp_path: Path) ->
     program = machine.environment / "bin" / "forewarn"
     program.write_text(program.read_text().replace(str(folders["root"]), ""))
     script = tmp_path / "script"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     argv = ["unshare", "--mount", "sh", "-ec", BOOT, "sh"]
     argv += [*map(str, (folders["disk"], machine.environment, script, SECONDS))]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert "\nit is all undone\n" in ran.stdout, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.skipif(not may_boot(), reason="only root boots a systemd, by systemd-nspawn")
+def test_what_is_installed_starts_answers_stops_and_is_undone(tmp_path: Path) -> None:
+    told = booted(tmp_path, SCRIPT)
+    assert "\nit is all undone\n" in told, told
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.skipif(not may_boot(), reason="only root boots a systemd, by systemd-nspawn")
+def test_a_relay_that_restarts_refuses_nobody_and_one_that_freezes_is_replaced(
+    tmp_path: Path,
+) -> None:
+    told = booted(tmp_path, RELAY_SCRIPT)
+    assert "\nthe relay is watched\n" in told, told
