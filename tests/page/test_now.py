@@ -140,7 +140,12 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     made = Page([]).made(found)
     lines = made["alerts"]
     assert [line.about for line in lines] == ["13.1", "rollout 7", "clock", "scope web"]
-    assert [line.href for line in lines] == ["/operations/13.1", "/rollouts/7", "", ""]
+    assert [line.href for line in lines] == [
+        "/operations/13.1",
+        "/rollouts/7",
+        "",
+        "/machines?scope=web",
+    ]
     assert [line.grave for line in lines] == [True, True, True, False]
     assert lines[0].age == 7 * MINUTE
     assert made["more_alerts"] == 1

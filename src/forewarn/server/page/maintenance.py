@@ -71,6 +71,7 @@ async def list_maintenances(
             "recent": listed(lower),
             "next": following,
             "cursor": cursor,
+            "held": [h for h in reading.holds() if h.kind is model.HoldKind.EVERYTHING],
         }
 
     found = await page.once(("maintenances", cursor), lambda: backend.read(question))

@@ -18,7 +18,7 @@ from forewarn.maintenance import alerts, model, transitions
 from forewarn.maintenance.rollout_model import Rollout, UnitState
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend
-from forewarn.server.page import fleet_map, timeline
+from forewarn.server.page import fleet_map, orders, timeline
 from forewarn.server.page.facts import DAY, Condition, Facts, Taken
 from forewarn.server.page.rendering import Renderer
 from forewarn.store.port import StoreError
@@ -395,4 +395,6 @@ def _place_of(about: str) -> str:
         return f"/operations/{kind}" if dot else f"/maintenance/{kind}"
     if kind == "rollout" and name.isdecimal():
         return f"/rollouts/{name}"
+    if kind in {each.value for each in model.HoldKind}:
+        return orders.address_of_hold(model.HoldKind(kind), name)
     return ""

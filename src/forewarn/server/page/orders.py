@@ -7,6 +7,7 @@ many machines; the others are a button. Each does what the route of the API does
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import Request
@@ -448,6 +449,17 @@ ORDERS: Final = {
     ),
 }
 """By the last part of their addresses."""
+
+
+def address_of_hold(kind: model.HoldKind, name: str) -> str:
+    """Return the page that shows what a hold covers."""
+    match kind:
+        case model.HoldKind.EVERYTHING:
+            return "/maintenance"
+        case model.HoldKind.MACHINE:
+            return f"/machines/{quote(name, safe='')}"
+        case _:
+            return f"/machines?{urlencode({kind.value: name})}"
 
 
 def of_operation(operation: schemas.OperationView) -> list[str]:

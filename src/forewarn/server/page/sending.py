@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote, urlencode
 
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
@@ -181,20 +180,9 @@ def _of_hold(backend: Backend, reference: str, kind: model.HoldKind, name: str) 
     covered = [each for each in backend.inventory.operations.values() if hold.covers(each)]
     return Subject(
         reference=reference,
-        address=address_of_hold(kind, name),
+        address=orders.address_of_hold(kind, name),
         operations=views.operations(covered, backend.inventory, now),
     )
-
-
-def address_of_hold(kind: model.HoldKind, name: str) -> str:
-    """Return the page that shows what a hold covers."""
-    match kind:
-        case model.HoldKind.EVERYTHING:
-            return "/"
-        case model.HoldKind.MACHINE:
-            return f"/machines/{quote(name, safe='')}"
-        case _:
-            return f"/machines?{urlencode({kind.value: name})}"
 
 
 ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))
