@@ -26,7 +26,7 @@ OperatorOption = Annotated[
     option(
         "--operator",
         "ADDRESS",
-        "The operator plane: the path of a unix socket, or an http:// URL. "
+        "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
         "Default: where 'forewarn serve' listens.",
         envvar="FOREWARN_OPERATOR",
     ),
