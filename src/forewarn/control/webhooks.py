@@ -303,21 +303,19 @@ class Deliveries:
         """Deliver what there is, and wait for more; return whether to go on."""
         courier.news.clear()
         done = courier.webhook.done_sequence
-        records, trimmed = await self._read(
-            lambda reading: (reading.news_after(done - 1, BATCH), reading.news_trimmed())
-        )
+        found, trimmed = await self._read(lambda reading: _news_from(reading, done))
         if trimmed > done:
             _log.warning(
                 "a webhook misses news that is kept no more",
                 webhook=courier.webhook.name,
                 transactions=trimmed - done,
             )
-        for record in records:
-            for index, item in enumerate(news.decode(record.items)):
-                place = record.sequence, index
+        for sequence, items in found:
+            for index, item in enumerate(items):
+                place = sequence, index
                 if place > courier.webhook.place and not await self._pass(courier, place, item):
                     return False
-        if len(records) == BATCH:
+        if len(found) == BATCH:
             return True
         if courier.unsaved and not await self._save(courier):
             return False
@@ -402,6 +400,16 @@ class Courier:
         """Set where there may be news."""
         self.retry = asyncio.Event()
         """Set where the next try need not wait."""
+
+
+def _news_from(reading: Reading, sequence: int) -> tuple[list[tuple[int, list[NewsItem]]], int]:
+    """Return a batch of news from this transaction on, and the last one that was trimmed.
+
+    It is decoded here, on the reader's thread: that of a transaction may be 2 MB.
+    """
+    records = reading.news_after(sequence - 1, BATCH)
+    found = [(record.sequence, news.decode(record.items)) for record in records]
+    return found, reading.news_trimmed()
 
 
 def _tell(webhook: Webhook) -> None:
