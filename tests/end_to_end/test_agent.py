@@ -166,6 +166,22 @@ def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., 
     assert not (agent.folder / "state").exists()
 
 
+def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    real = agents().start()
+    real.until(lambda: real.page("/readyz")[0] == 200)
+    tries = agents()
+    tries.settings.write_text(tries.settings.read_text().replace(str(tries.port), str(real.port)))
+    cloud.show(event())
+    tries.start("--dry-run", "--once")
+    assert tries.process is not None
+    assert tries.process.wait(30) == 0
+    said = [json.loads(line)["message"] for line in tries.said.read_text().splitlines()]
+    assert "would approve E1" in said
+    assert not real.status().get("dry_run")
+
+
 def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
     cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:

@@ -7,6 +7,7 @@ status port it publishes immutable pages, which any thread reads.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import queue
@@ -118,7 +119,13 @@ class Daemon:
         listen = self._settings.status.listen
         if listen != OFF:
             address = settings.split_address(listen)
-            self._server = StatusServer(address, self.page, name="forewarn-agent")
+            try:
+                self._server = StatusServer(address, self.page, name="forewarn-agent")
+            except OSError as error:
+                if not self._dry or error.errno != errno.EADDRINUSE:
+                    raise
+                # It tries rules beside the agent that has the port.
+                LOGGER.warning("%s is in use: this dry run has no status port", listen)
 
     def run(self) -> None:
         """Run until it is told to end, and then until its actions have ended.
