@@ -18,17 +18,10 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
-from forewarn.maintenance.webhooks import (
-    GIVE_UP,
-    LEASE,
-    MAX_WEBHOOKS,
-    DeliveryFailure,
-    Webhook,
-    WebhookFormat,
-)
+from forewarn.maintenance.webhooks import GIVE_UP, LEASE, MAX_WEBHOOKS, DeliveryFailure, Webhook
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, WebhookFormat
 
 DOWN = DeliveryFailure(reason="down", status=503)
 PATIENCE = 20_000

@@ -9,10 +9,10 @@ import pytest
 from builders import NOW, Bench
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
-from forewarn.maintenance.webhooks import Webhook, WebhookFormat
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.server.operator import webhook_formats
 from forewarn.server.operator.webhook_formats import EventFacts, Message
-from forewarn.vocabulary import ApproverKind, EventType
+from forewarn.vocabulary import ApproverKind, EventType, WebhookFormat
 
 
 def hook(kind: WebhookFormat) -> Webhook:

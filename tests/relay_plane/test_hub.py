@@ -13,7 +13,7 @@ from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from forewarn.control.changefeed import Changefeed
+from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.follower import Follower, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
@@ -185,7 +185,7 @@ def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
     assert list(relay.scopes) == ["web"]
     moved = msgspec.structs.replace(replica.machines["web-0"], scope="batch")
     replica.feed.publish(Changes(machines=(moved,)))
-    replica.feed.reach(9)
+    replica.feed.reach(Reached(9))
     news = relay.ask(replica.hub)
     assert news is not None
     assert (list(relay.scopes), news.removed_scopes) == (["batch"], ("web",))

@@ -75,8 +75,8 @@ def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served,
     def known() -> tuple[bool, str]:
         seen = second.client().get("/v1/fleet/machines/web-0")["last_seen"]
         hosts = second.client().get("/v1/hosts")["hosts"]
-        (state,) = (host["relay"]["state"] for host in hosts if host["name"] == "h0")
-        return seen is not None, state
+        (relay,) = (host["relay"] for host in hosts if host["name"] == "h0")
+        return seen is not None, relay["state"] if relay else ""
 
     eventually(known, (True, "present"))
     assert service_of(second, "h0") == "a"

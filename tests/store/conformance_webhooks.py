@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance.model import Refused
-from forewarn.maintenance.webhooks import Webhook, WebhookFormat
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Store
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, WebhookFormat
 from store.conformance import assert_rolled_back
 from store.engines import NewStore
 from store.values import MINUTE, NOW

@@ -8,7 +8,7 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import OperatorClient, asks, segment
 from forewarn.cli.options import argument, flag, option
-from forewarn.maintenance.webhooks import WebhookFormat
+from forewarn.vocabulary import WebhookFormat
 
 if TYPE_CHECKING:
     from forewarn.server.operator import webhook_schemas

@@ -9,7 +9,6 @@ import ipaddress
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import MAX_ITEMS, NewsType
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, WebhookFormat
 
 MAX_WEBHOOKS: Final = 20
 """The most webhooks: each may have a request under way, on a thread of its own."""
@@ -46,17 +45,6 @@ MAX_TROUBLE: Final = 300
 
 GONE: Final = 410
 """The status by which a receiver says that it will never take another (Standard Webhooks)."""
-
-
-class WebhookFormat(StrEnum):
-    """What a webhook's requests look like; docs/guides/webhooks.md shows each."""
-
-    FOREWARN = "forewarn"
-    """The item as JSON, by the rules of Standard Webhooks."""
-    SLACK = "slack"
-    TEAMS = "teams"
-    EVENTGRID = "eventgrid"
-    """Guests' events as Azure's Event Grid delivers them."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from builders import NOW
 from forewarn.maintenance import webhooks
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Refused
-from forewarn.maintenance.webhooks import DeliveryFailure, Webhook, WebhookFormat
-from forewarn.vocabulary import ErrorCode
+from forewarn.maintenance.webhooks import DeliveryFailure, Webhook
+from forewarn.vocabulary import ErrorCode, WebhookFormat
 
 HOOK = Webhook(
     name="chat",

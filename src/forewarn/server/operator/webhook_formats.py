@@ -13,11 +13,11 @@ import msgspec
 
 from forewarn.maintenance import model, notice
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
-from forewarn.maintenance.webhooks import Webhook, WebhookFormat
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.protocol import codec
 from forewarn.server.guest import machines
 from forewarn.store.port import micros
-from forewarn.vocabulary import ScopeKind
+from forewarn.vocabulary import ScopeKind, WebhookFormat
 
 TEST: Final = "webhook.test"
 """The type of what `forewarn webhook test` sends."""

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from forewarn.maintenance.webhooks import MAX_URL, WebhookFormat
+from forewarn.maintenance.webhooks import MAX_URL
 from forewarn.server.operator.schemas import Body, ShortText, TokenName, Value
+from forewarn.vocabulary import WebhookFormat
 
 MAX_TYPES = 40
 """The most types of news that a webhook names: there are some 35."""

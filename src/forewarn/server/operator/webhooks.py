@@ -24,16 +24,12 @@ from forewarn.control.plane import Plane
 from forewarn.control.webhooks import Deliveries, Place
 from forewarn.maintenance import model
 from forewarn.maintenance.news import NewsItem
-from forewarn.maintenance.webhooks import (
-    MAX_WEBHOOKS,
-    DeliveryFailure,
-    Webhook,
-    WebhookFormat,
-)
+from forewarn.maintenance.webhooks import MAX_WEBHOOKS, DeliveryFailure, Webhook
 from forewarn.protocol.message import Reply
 from forewarn.server.operator import webhook_formats
 from forewarn.server.operator.webhook_formats import EventFacts, Message
 from forewarn.store.port import Reading, Store
+from forewarn.vocabulary import WebhookFormat
 
 SECONDS: Final = 15.0
 """For a request and its answer, as Standard Webhooks advises 15 to 30."""
