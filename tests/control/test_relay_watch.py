@@ -19,7 +19,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Hold, HoldKind, Operation, Policy, Queueing, Refused
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.relays import LATE, Relay, RelayToken
+from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
 from forewarn.store import memory
 from forewarn.store.port import Store, StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -352,6 +352,39 @@ def test_a_replica_that_lives_on_holds_and_releases_for_one_that_died() -> None:
     two.hear()
     two.look()
     assert two.holds() == ()
+
+
+def test_a_relay_whose_replica_is_frozen_is_missed_once_something_changes_elsewhere() -> None:
+    one, two = pair()
+    two.hear(wait=60.0)
+    two.look()  # and no more: it is frozen, and so is the relay's request
+    one.clock.advance(2 * SECOND)
+    one.look()
+    one.all_known = False
+    one.watch.changed(["h0", "h9"])
+    one.clock.advance(LATE + HEARSAY)
+    one.look()
+    assert one.holds() == ()
+    one.clock.advance(SECOND)
+    one.look()
+    assert [hold.by for hold in one.holds()] == [relays.BY]
+    one.clock.advance(SECOND)
+    one.hear()
+    one.all_known = True
+    one.look()
+    assert one.holds() == ()
+
+
+def test_a_relay_that_asks_after_a_change_is_not_missed() -> None:
+    one, two = pair()
+    one.all_known = False  # a row about a relay is always a little old
+    for _ in range(20):
+        two.hear(wait=60.0)
+        for each in (two, one):
+            each.look()
+        one.watch.changed(["h0"])
+        one.clock.advance(3 * SECOND)
+    assert one.holds() == ()
 
 
 def test_two_replicas_hold_once_and_either_releases() -> None:

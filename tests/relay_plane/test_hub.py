@@ -362,6 +362,17 @@ def open_connection() -> "asyncio.Future[None]":
     return asyncio.get_running_loop().create_future()
 
 
+def test_it_is_told_which_hosts_a_change_concerns(replica: HubReplica) -> None:
+    told: list[list[str]] = []
+    replica.hub.on_change = lambda hosts: told.append(sorted(hosts))
+    replica.ask("web-0")  # its scope has machines on three hosts
+    replica.start()
+    assert {host for hosts in told for host in hosts} == {"h0", "h1", "h2"}
+    told.clear()
+    replica.hub.reach(99)
+    assert [host for hosts in told for host in hosts] == []
+
+
 def test_a_wait_ends_once_the_connection_is_lost(replica: HubReplica) -> None:
     hub = replica.hub
 

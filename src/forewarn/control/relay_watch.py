@@ -91,6 +91,8 @@ class RelayWatch:
         """The same tokens by host."""
         self._oldest: dict[str, datetime] = {}
         """When the oldest valid token of each host was made."""
+        self._behind: dict[str, datetime] = {}
+        """Since when relays lack something that changed (`RelayTerms.behind`)."""
         self._using: set[str] = set()
         """Digests of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
@@ -189,6 +191,13 @@ class RelayWatch:
         self.relays[host] = replace(known, due_at=due)
         self._unsaved.add(host)
 
+    def changed(self, hosts: Iterable[str]) -> None:
+        """Note that something of these hosts changed, which their relays are to ask for at once."""
+        now = self._clock.now()
+        for host in hosts:
+            if host in self._oldest:
+                self._behind.setdefault(host, now)
+
     def stalled(self, host: str, seconds: float) -> None:
         """Note that a host's guests got no answer for so many real seconds, until now."""
         if seconds < STALL_SECONDS:
@@ -238,6 +247,7 @@ class RelayWatch:
             self._save_at = now + (SAVE_SECONDS if shared else SAVE_ALONE_SECONDS)
             if shared or self._unsaved or self._read_to is None:
                 await self._exchange()
+        self._follow_those_behind()
         found = relays.judge(
             self.relays.values(),
             self._terms(),
@@ -261,6 +271,14 @@ class RelayWatch:
             await self._settled(asyncio.wrap_future(done))
             self.relays[relay.host] = replace(self.relays[relay.host], held_for=None)
             _log.info("a relay is back: its host is released", host=relay.host)
+
+    def _follow_those_behind(self) -> None:
+        for host, since in [*self._behind.items()]:
+            relay = self.relays.get(host)
+            if relay is None or self.has_all(relay):
+                del self._behind[host]
+            elif relay.heard_at > since:
+                self._behind[host] = relay.heard_at
 
     @staticmethod
     async def _settled(job: "asyncio.Future[Relay] | asyncio.Future[None]") -> Relay | None:
@@ -307,6 +325,7 @@ class RelayWatch:
             since=self._since,
             scale=self._scale,
             tokens=self._oldest,
+            behind=self._behind,
         )
 
     def _put(self, token: RelayToken) -> None:

@@ -83,6 +83,9 @@ class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the service in one real second: relays live in real time."""
     tokens: Mapping[str, datetime] = {}
     """The hosts whose relays have a token: when the oldest valid one was made."""
+    behind: Mapping[str, datetime] = {}
+    """The hosts of which something changed that their relays do not have: since when, or when the
+    relay asked last since then. The replica that has its request may be frozen."""
 
 
 class RelayHolds(msgspec.Struct, frozen=True):
@@ -141,7 +144,8 @@ def use(known: Iterable[RelayToken], used: RelayToken) -> tuple[str, ...]:
 def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
     """Tell whether a relay should have asked again by now."""
     patience = LATE if relay.replica == terms.replica else LATE + HEARSAY
-    return now - max(relay.due_at, terms.since) > patience * terms.scale
+    due_at = min(relay.due_at, terms.behind.get(relay.host, relay.due_at))
+    return now - max(due_at, terms.since) > patience * terms.scale
 
 
 def judge(
@@ -158,7 +162,8 @@ def judge(
     hold, release = [], []
     due_before = now - LATE * terms.scale
     for relay in relays:
-        if relay.due_at >= due_before and relay.held_for is None:
+        is_due = relay.due_at < due_before or relay.host in terms.behind
+        if not is_due and relay.held_for is None:
             continue  # nearly all of them, ten thousand a second
         made = terms.tokens.get(relay.host)
         guarded = made is not None and relay.heard_at >= made

@@ -66,6 +66,20 @@ def test_what_another_replica_heard_may_come_later() -> None:
     assert held(heard, NOW + MINUTE + LATE + HEARSAY + SECOND) == "hold 72"
 
 
+@pytest.mark.parametrize(("replica", "patience"), [("a", LATE), ("b", LATE + HEARSAY)])
+def test_a_relay_that_lacks_what_changed_is_away_though_its_request_may_wait(
+    replica: str, patience: timedelta
+) -> None:
+    changed = NOW + 10 * SECOND
+    behind = msgspec.structs.replace(TERMS, behind={"h1": changed})
+    heard = relay(waits=5 * MINUTE, replica=replica)
+    assert held(heard, changed + patience, behind) == ""
+    away_for = (10 * SECOND + patience + SECOND).total_seconds()
+    assert held(heard, changed + patience + SECOND, behind) == f"hold {away_for:g}"
+    elsewhere = msgspec.structs.replace(TERMS, behind={"h2": changed})
+    assert held(heard, changed + patience + SECOND, elsewhere) == ""
+
+
 def test_an_absence_that_began_before_this_replica_counts_since_its_start() -> None:
     since = NOW + 10 * MINUTE
     started = msgspec.structs.replace(TERMS, began_at=since - 10 * SECOND, since=since)

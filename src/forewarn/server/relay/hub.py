@@ -113,6 +113,8 @@ class RelayHub:
         self._claimed: dict[str, str] = {}
         """The hosts whose relays have found a machine there that an operation moves."""
         self._encoded: dict[str, msgspec.Raw] = {}
+        self.on_change: Callable[[Iterable[str]], None] = lambda _: None
+        """Is told of which hosts something changed, before their relays are."""
         self._unmarked: dict[tuple[str, _Change], None] = {}
         """What changed since the last number was told."""
 
@@ -157,6 +159,7 @@ class RelayHub:
             concerned[host] = known
         self._unmarked.clear()
         self._forget()
+        self.on_change(concerned)
         for known in concerned.values():
             _wake(known)
 

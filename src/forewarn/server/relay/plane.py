@@ -84,6 +84,7 @@ class RelayPlane:
             has_all=self.hub.has_all,
             on_void=self.hub.wake,
         )
+        self.hub.on_change = self.watch.changed
         self._application = RelayApplication(
             self.hub, self.watch, plane, clock, saw, scale=rules.clock_scale
         )
