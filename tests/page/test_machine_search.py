@@ -61,6 +61,27 @@ def test_it_finds_what_a_look_at_each_machine_finds(
     assert list(text_of(machines).find(wanted, after)) == expected
 
 
+def test_a_scope_and_a_host_are_whole_names() -> None:
+    known = fleet(
+        machine("a", "web", "h1"),
+        machine("b", "web2", "H1"),
+        machine("c", "WEB".lower(), ""),
+        machine("d", "h1", "web"),
+    )
+    search = MachineSearch()
+
+    def found(wanted: str = "", **where: str) -> list[str]:
+        inventory = Inventory(known, lambda _: None).snapshot()
+        return [each.name for each in asyncio.run(search.find(inventory, wanted, "", 10, **where))]
+
+    assert found(scope="Web") == ["a", "c"]
+    assert found(host="h1") == ["a"]
+    assert found(host="") == ["c"]
+    assert found(scope="web", host="h1") == ["a"]
+    assert found("C", scope="web") == ["c"]
+    assert found(scope="nosuch") == found(scope="\t") == []
+
+
 def test_a_machine_that_was_just_added_is_found_and_a_removed_one_is_not() -> None:
     known = fleet(machine("web-0"))
     inventory = Inventory(known, lambda _: None)

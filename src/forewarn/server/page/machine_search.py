@@ -8,11 +8,12 @@ fleet has changed since it was made last.
 import asyncio
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from forewarn.maintenance import model
 from forewarn.maintenance.model import Machine
 from forewarn.server.operator.inventory import Inventory
 
@@ -40,12 +41,20 @@ class MachineText(msgspec.Struct, frozen=True):
             wanted: A part of a name, scope, host or address, in any case; `""` for all machines.
             after: The key after which to begin; `""` for the beginning.
         """
-        wanted = wanted.lower()
-        begin = bisect.bisect_right(self.keys, after) if after else 0
         if not wanted:
+            begin = bisect.bisect_right(self.keys, after) if after else 0
             yield from itertools.islice(self.keys, begin, None)
-            return
-        if begin >= len(self.keys) or END in wanted or BETWEEN in wanted:
+        elif END not in wanted and BETWEEN not in wanted:
+            yield from self._having(wanted.lower(), after)
+
+    def at(self, place: str, after: str) -> Iterator[str]:
+        """Yield the keys of the machines whose scope or host this is, in any case, in order."""
+        if END not in place and BETWEEN not in place:
+            yield from self._having(f"{BETWEEN}{place.lower()}{BETWEEN}", after)
+
+    def _having(self, wanted: str, after: str) -> Iterator[str]:
+        begin = bisect.bisect_right(self.keys, after) if after else 0
+        if begin >= len(self.keys):
             return
         at = self.text.find(wanted, self.starts[begin])
         while at >= 0:
@@ -66,6 +75,15 @@ def text_of(machines: Mapping[str, Machine]) -> MachineText:
     return MachineText(keys, "".join(lines), tuple(starts))
 
 
+def _fits(machine: Machine, wanted: str, scope: str, host: str | None) -> bool:
+    if scope and machine.scope != model.key(scope):
+        return False
+    if host is not None and machine.host != host:
+        return False
+    parts = (machine.key, machine.scope, machine.host, machine.address)
+    return any(wanted.lower() in part.lower() for part in parts)
+
+
 class MachineSearch:
     """Keeps the text of the fleet until the fleet changes; used on the event loop's thread."""
 
@@ -80,7 +98,9 @@ class MachineSearch:
         wanted: str,
         after: str,
         most: int,
-        fits: Callable[[Machine], bool] | None = None,
+        *,
+        scope: str = "",
+        host: str | None = None,
     ) -> list[Machine]:
         """Return the first machines that fit, in the order of their keys.
 
@@ -89,7 +109,8 @@ class MachineSearch:
             wanted: See `MachineText.find`.
             after: Likewise.
             most: How many at most.
-            fits: What else they must be; None for nothing.
+            scope: A scope's name, where they must be of it.
+            host: A host, where they must be on it; `""` is an unknown one, None is any.
         """
         machines = inventory.machines
         async with self._making:
@@ -99,7 +120,11 @@ class MachineSearch:
             text = self._text
 
         def search() -> list[Machine]:
-            found = (machines[key] for key in text.find(wanted, after) if key in machines)
-            return list(itertools.islice(filter(fits, found), most))
+            if scope or host is not None:
+                keys = (key for key in text.at(scope or host or "", after) if key in machines)
+                found = (machines[key] for key in keys if _fits(machines[key], wanted, scope, host))
+            else:
+                found = (machines[key] for key in text.find(wanted, after) if key in machines)
+            return list(itertools.islice(found, most))
 
         return await asyncio.to_thread(search)

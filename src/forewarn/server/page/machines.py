@@ -50,13 +50,13 @@ async def list_machines(
     """List machines: those with a part of their name, scope, host or address; or all."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     after = requests.key_before("machines", cursor)
-    narrowed = bool(in_scope or host)
     found = await page.search.find(
         inventory,
         q.strip(),
         after,
         SHOWN + 1,
-        fits=(lambda machine: _fits(machine, in_scope, host)) if narrowed else None,
+        scope=in_scope,
+        host=("" if host == api.UNKNOWN else host) if host else None,
     )
     holds = await backend.read(lambda reading: reading.holds())
 
@@ -78,12 +78,6 @@ async def list_machines(
         }
 
     return await page.show(request, "machines.html", make)
-
-
-def _fits(machine: model.Machine, scope: str, host: str) -> bool:
-    if scope and machine.scope != model.key(scope):
-        return False
-    return not host or machine.host == ("" if host == api.UNKNOWN else host)
 
 
 def _is_hold_of(hold: model.Hold, scope: str, host: str) -> bool:

@@ -46,22 +46,30 @@ async def list_maintenances(
     """List what is open, and what was asked for, newest first."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = requests.key_before("maintenances", cursor)
-    live = {operation.maintenance for operation in inventory.operations.values()}
+    live: dict[int, list[model.Operation]] = {}
+    for operation in inventory.operations.values():
+        live.setdefault(operation.maintenance, []).append(operation)
 
     def question(reading: Reading) -> Mapping[str, Any]:
         latest = reading.latest_maintenances(int(before) if before else None, RECENT + 1)
         found, following = requests.page("maintenances", latest, RECENT, lambda m: str(m.number))
         opened = reading.open_maintenances()
-        numbers = sorted(live | opened.keys(), reverse=True)
+        numbers = sorted(live.keys() | opened.keys(), reverse=True)
         known = opened | reading.maintenances(numbers[:OPEN])
         upper = [known[number] for number in numbers[:OPEN] if number in known]
         if cursor:
             upper = []
         lower = [one for one in found if one.number not in numbers]
 
+        def operations_of(view: schemas.MaintenanceView) -> Collection[model.Operation]:
+            alive = live.get(view.number, [])
+            if len(alive) == view.announced:
+                return alive  # all of them: the store need not be asked
+            return reading.operations_of_maintenance(view.number).values()
+
         def listed(values: Collection[model.Maintenance]) -> list[ListedMaintenance]:
             return [
-                _listed(view, further, reading, inventory, now)
+                _listed(view, further, operations_of(view), inventory, now)
                 for view, further in views.maintenances(values, inventory)
             ]
 
@@ -81,12 +89,11 @@ async def list_maintenances(
 def _listed(
     view: schemas.MaintenanceView,
     further: Collection[schemas.FurtherStep],
-    reading: Reading,
+    operations: Collection[model.Operation],
     inventory: Inventory,
     now: datetime,
 ) -> ListedMaintenance:
-    its = reading.operations_of_maintenance(view.number).values()
-    shown = views.operations(its, inventory, now)
+    shown = views.operations(operations, inventory, now)
     how = standing.of_maintenance(view, shown)
     return ListedMaintenance(view, how, _counts(shown, further))
 
