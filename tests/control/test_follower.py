@@ -13,10 +13,11 @@ from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
 from forewarn.control import follower, lost_changes
-from forewarn.control.changefeed import Changefeed
+from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.follower import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.maintenance import news
 from forewarn.maintenance.model import (
     Changes,
     Machine,
@@ -258,6 +259,30 @@ def test_where_the_store_lost_its_last_changes_memory_is_read_again(pair: Pair) 
     assert first.follower.lost.changes == 1
     second.follower.look()
     second.is_whole()
+
+
+def test_a_loss_is_news_and_no_number_of_news_is_given_again(pair: Pair) -> None:
+    first, second = pair
+    reached: list[Reached] = []
+    first.feed.tell(reached.append)
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    with lost_tail(first.store):
+        first.ask("web-1")
+        first.ask("bastion")
+    last = reached[-1].sequence
+    for replica in (first, second):
+        replica.follower.look()
+    assert [one.lost for one in reached] == [False] * 4 + [True]
+    with first.store.read() as reading:
+        found = reading.news_after(0, 10)
+        assert [row.sequence for row in found] == [1, 2, 3 + lost_changes.SKIPPED_CHANGES]
+        assert found[-1].sequence == reached[-1].sequence > last
+    (lost,) = news.decode(found[-1].items)
+    assert (lost.type, lost.data.count) == (news.NewsType.CHANGES_LOST, 2)
+    second.ask("web-1")
+    with first.store.read() as reading:
+        assert reading.position().sequence == found[-1].sequence + 1
 
 
 def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:

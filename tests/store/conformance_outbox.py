@@ -213,6 +213,19 @@ class News:
         with store.read() as reading:
             assert reading.news_after(0, 10) == []
 
+    def test_numbers_that_lost_changes_may_have_had_are_left_out(self, store: Store) -> None:
+        tell(store, "a", b"[1]")
+        with store.write() as transaction:
+            left = transaction.append(
+                b"", format=0, token="b", replica="r1", at=NOW, news=b"[2]", skip=1000
+            )
+            assert left == transaction.position() == Position(1002, "b")
+        assert tell(store, "c", b"[3]") == Position(1003, "c")
+        with store.read() as reading:
+            assert [one.sequence for one in reading.news_after(1, 10)] == [1002, 1003]
+            assert [one.sequence for one in reading.changes_after(0, 2)] == [1, 1002]
+            assert [one.sequence for one in reading.changes_after(1002, 2)] == [1003]
+
     def test_news_outlives_its_change_and_is_trimmed_by_its_own_age(self, store: Store) -> None:
         for minute in range(5):
             tell(store, f"t{minute}", b"[1]", NOW + minute * MINUTE)

@@ -106,11 +106,12 @@ def line(event: StreamEvent, shown_at: Callable[[datetime], str]) -> str:
         meaning = GAPS.get(found["reason"], found["reason"])
         return output.printable(f"gap after {found['after']}: {meaning}")
     at = shown_at(datetime.fromisoformat(found["at"]))
-    told = "  ".join([at, found["type"], found["subject"], "; ".join(facts(found["data"]))])
+    more = "; ".join(facts(found["data"], shown_at))
+    told = "  ".join([at, found["type"], found["subject"], more])
     return output.printable(told.rstrip())
 
 
-def facts(data: dict[str, Any]) -> Iterator[str]:
+def facts(data: dict[str, Any], shown_at: Callable[[datetime], str]) -> Iterator[str]:
     """Yield the facts of an item that a line has room for."""
     what = str(data.get("event_type", ""))
     if data.get("machines"):
@@ -119,7 +120,7 @@ def facts(data: dict[str, Any]) -> Iterator[str]:
     if what:
         yield what
     if data.get("status") == "Scheduled":
-        yield f"not before {times.shown(datetime.fromisoformat(data['not_before']))}"
+        yield f"not before {shown_at(datetime.fromisoformat(data['not_before']))}"
     for counts in ("units", "operations"):
         if counts in data:
             yield ", ".join(f"{count} {name}" for name, count in data[counts].items())

@@ -50,18 +50,6 @@ _ALONE = (
 """The fields of Changes of which one value is saved at a time."""
 
 
-_TOLD = (
-    "maintenances",
-    "holds",
-    "released",
-    "machines",
-    "removed_machines",
-    "drains",
-    "rollouts",
-)
-"""The fields of Changes, beside operations, that there is news of."""
-
-
 class Work(msgspec.Struct, Generic[T], frozen=True):
     """What a job came to: what to answer, and what to save."""
 
@@ -261,7 +249,7 @@ class UnitOfWork:
         unknown = [o.id for o in changes.operations if o.id not in known]
         if unknown := [name for name in unknown if not self._is_new(name)]:
             self.operations(unknown)
-        if any(getattr(changes, name) for name in _TOLD):
+        if _has_others(changes):
             before = news.Before(
                 maintenances=self._open or {},
                 drains=self._drains or {},
@@ -357,6 +345,19 @@ class UnitOfWork:
             self._learn_machines(read(missing))
             self._whole[what].update(missing)
         return self.machines([key for place in places for key in known.get(place, ())])
+
+
+def _has_others(changes: Changes) -> bool:
+    """Tell whether there may be news but of operations; this runs for each approval."""
+    return bool(
+        changes.maintenances
+        or changes.holds
+        or changes.released
+        or changes.machines
+        or changes.removed_machines
+        or changes.drains
+        or changes.rollouts
+    )
 
 
 def _missing(known: Collection[K], keys: Iterable[K]) -> list[K]:
