@@ -1,8 +1,9 @@
 """GET /v1/stream on a real socket: everything once, in order, wherever a reader goes on."""
 
+import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from forewarn.cli.exits import Failed
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.stream import EventParser, StreamEvent
-from forewarn.clock import ManualClock
+from forewarn.clock import ManualClock, SystemClock
+from forewarn.control.news_tail import NewsTail
 from forewarn.server.operator import stream
+from forewarn.server.operator.stream import NewsStream
 from forewarn.store import memory
 from server.running import NOON, Client, Running, settings_in, stranger
 
@@ -173,3 +176,17 @@ def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: M
             assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
             owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
             assert b"hold.put" not in answer.read()
+
+
+def test_a_reader_that_takes_nothing_is_cut_off() -> None:
+    async def run() -> None:
+        cut = asyncio.Event()
+        tail = NewsTail(memory.MemoryStore(), SystemClock())
+        slow = NewsStream(tail, (), cut=cut.set, slow_seconds=0.01)
+        async with aclosing(slow.chunks()) as chunks:
+            await anext(chunks)
+            async with asyncio.timeout(30):
+                await cut.wait()
+        assert tail.followers == 0
+
+    asyncio.run(run())

@@ -37,6 +37,7 @@ from simulation.connector import Connector, at_once
 from simulation.drains import Drains
 from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
+from simulation.news_judge import NewsJudge
 from simulation.operators import Operators
 from simulation.rollouts import RolloutOperators
 from simulation.writer import Crashed, MemoryWriter
@@ -83,6 +84,8 @@ class Town:
         self.sightings: dict[str, Sighting] = {}
         self.judge = Judge(self.memory, self.clocks, queue, self.sightings)
         self.writer = writer(self.memory, self.clocks.now, self.judge.see)
+        self.news = NewsJudge(self.memory)
+        self.writer.hear = self.news.hear
         numbers = itertools.count(1)
         mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
         policy = Policy(
@@ -421,6 +424,7 @@ class Town:
         self.drains.settle()
         self.carry_on()
         self.judge.kept()
+        self.news.kept()
         if memory.live:
             raise Wrong(f"never ended: {', '.join(itertools.islice(memory.live, 10))}")
         if going := [one.number for one in self.rollouts.going()]:

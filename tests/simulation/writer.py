@@ -67,6 +67,8 @@ class MemoryWriter:
         self._clock = clock
         self._judge = judge
         self.dying = False
+        self.hear: Callable[[bytes], None] = lambda _: None
+        """Is told the news of each change."""
 
     def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
         del needs  # there is nothing to read ahead
@@ -84,6 +86,7 @@ class MemoryWriter:
                     self._judge(work.changes, now)
                     unit.apply(work.changes)
                     unit.save()
+                    self.hear(unit.told())
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
         return Answered(work.result, None)

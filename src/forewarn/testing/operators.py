@@ -88,7 +88,7 @@ class Operators:
         door = auth.Door(
             AuditLog(service.plane, clock), clock, clock, lambda: f"request-{next(numbers)}"
         )
-        news = NewsTail(service.store, SystemClock())
+        news = self._news = NewsTail(service.store, SystemClock())
         with service.store.read() as reading:
             news.begin(reading.position().sequence)
         service.feed.tell(news.learn)
@@ -128,6 +128,7 @@ class Operators:
 
     async def close(self) -> None:
         """Stop serving."""
+        self._news.close()
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving

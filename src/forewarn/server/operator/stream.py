@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from typing import Annotated, Any, Final
 
 import litestar
@@ -117,11 +117,13 @@ class NewsStream:
         *,
         is_valid: Callable[[], bool] = lambda: True,
         cut: Callable[[], None] = lambda: None,
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         self._tail = tail
         self._types = types
         self._is_valid = is_valid
         self._cut = cut
+        self._slow_seconds = slow_seconds
         self._gap: Gap | None = None
         self._sequence = tail.reached
         self._index: int | None = None
@@ -150,13 +152,13 @@ class NewsStream:
         else:
             self._sequence, self._index = sequence - 1, int(index)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield what is sent, until the service stops or the reader may read no more."""
         loop = asyncio.get_running_loop()
         self._tail.followers += 1
         try:
             async for chunk in self._chunks():
-                slow = loop.call_later(SLOW_SECONDS, self._cut)
+                slow = loop.call_later(self._slow_seconds, self._cut)
                 try:
                     yield chunk
                 finally:

@@ -1,0 +1,63 @@
+"""Judges the news: each status once and in order, and at the end what the store has."""
+
+from forewarn.maintenance import news
+from forewarn.maintenance.news import NewsType
+from forewarn.store.memory import MemoryStore
+from forewarn.vocabulary import EventStatus
+from simulation.judge import Wrong
+
+STATUS = {f"operation.{status.lower()}": status for status in EventStatus}
+
+BEFORE: dict[EventStatus, set[EventStatus | None]] = {
+    EventStatus.QUEUED: {None},
+    EventStatus.SCHEDULED: {None, EventStatus.QUEUED},
+    EventStatus.STARTED: {None, EventStatus.QUEUED, EventStatus.SCHEDULED},
+    EventStatus.RETURNING: {EventStatus.STARTED},
+    EventStatus.COMPLETED: {EventStatus.STARTED, EventStatus.RETURNING},
+    EventStatus.FAILED: {EventStatus.STARTED, EventStatus.RETURNING},
+    EventStatus.CANCELED: {EventStatus.QUEUED, EventStatus.SCHEDULED},
+}
+"""What each status follows, as an outsider reads it."""
+
+
+class NewsJudge:
+    """What an outsider knows who has read all news."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self._memory = memory
+        self.items = 0
+        self._status: dict[str, EventStatus] = {}
+        self._asked: set[int] = set()
+        self._finished: set[int] = set()
+
+    def hear(self, told: bytes) -> None:
+        """Take the news of one transaction."""
+        for item in news.decode(told) if told else ():
+            self.items += 1
+            data = item.data
+            if (status := STATUS.get(item.type)) is not None:
+                before = self._status.get(data.operation)
+                if before not in BEFORE[status]:
+                    raise Wrong(f"news: {data.operation} is {status} after {before}")
+                self._status[data.operation] = status
+            elif item.type is NewsType.MAINTENANCE_SCHEDULED:
+                if data.maintenance in self._asked:
+                    raise Wrong(f"news: maintenance {data.maintenance} is new again")
+                self._asked.add(data.maintenance)
+            elif item.type is NewsType.MAINTENANCE_FINISHED:
+                if data.maintenance in self._finished:
+                    raise Wrong(f"news: maintenance {data.maintenance} is finished again")
+                self._finished.add(data.maintenance)
+
+    def kept(self) -> None:
+        """Compare what was told with what the store has."""
+        memory = self._memory
+        for name, operation in memory.all_operations.items():
+            if self._status.get(name) is not operation.status:
+                told = self._status.get(name)
+                raise Wrong(f"news: {name} is {told}, and the store has {operation.status}")
+        for number, maintenance in memory.all_maintenances.items():
+            outcomes = memory.outcomes([number]).get(number, {})
+            is_over = not maintenance.open and all(status.over for status in outcomes)
+            if number not in self._asked or is_over is not (number in self._finished):
+                raise Wrong(f"news: maintenance {number} is over: {is_over}")
