@@ -19,6 +19,7 @@ from forewarn.maintenance.rollout import (
 from forewarn.maintenance.rollout_check import CheckResult
 from forewarn.maintenance.rollout_model import (
     CONFIRM,
+    CheckProgress,
     Rollout,
     RolloutState,
     RolloutUnit,
@@ -217,6 +218,48 @@ def test_a_wave_that_an_operator_confirms_is_not_checked_again() -> None:
         world.now += SECOND
         world.order(RolloutOrderKind.RESUME)
         assert world.asked() == ["h1"]
+
+
+def test_without_a_pause_the_next_wave_is_not_checked_again() -> None:
+    world = checked("h0", "h1", waves={"h1": 1})
+    world.asked()
+    world.ends("h0")
+    run = world.begins_check()
+    world.now += SECOND
+    world.check_ends(run, PASSED)
+    assert world.asked() == ["h1"]
+
+
+def test_after_the_shortest_pause_a_wave_is_checked_again() -> None:
+    world = checked("h0", "h1", waves={"h1": 1}, pause_seconds=1)
+    world.asked()
+    world.ends("h0")
+    world.check_ends(world.begins_check(), PASSED)
+    assert world.waits() is Obstacle.PAUSE
+    world.now += SECOND
+    assert isinstance(world.step(), Check)
+
+
+def test_the_progress_of_a_check_tells_who_runs_it_and_why_it_failed() -> None:
+    world = checked("h0", "h1")
+    assert world.rollout.check == CheckProgress()
+    world.asked()
+    world.ends("h0")
+    run = world.begins_check()
+    lease_until = NOW + 100 * SECOND + MARGIN
+    under_way = CheckProgress(run=1, replica="r1", began_at=NOW, lease_until=lease_until)
+    assert world.rollout.check == under_way
+    world.check_ends(run, BAD)
+    assert (world.rollout.check.failed, world.rollout.check.reason) == (1, "exit status 1")
+    assert world.rollout.check.due
+    again = rollout_check.begin_again(world.rollout)
+    assert (again.check.failed, again.check.reason) == (0, "")
+    world.now += 100 * SECOND
+    world.check_ends(world.begins_check(), PASSED)
+    passed = CheckProgress(run=2, replica="r1", began_at=world.now, passed_at=world.now)
+    assert world.rollout.check == passed
+    assert rollout_check.released(world.rollout) is world.rollout
+    assert rollout_check.begin_again(world.rollout) is world.rollout
 
 
 # Approval.
