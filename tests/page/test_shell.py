@@ -113,6 +113,21 @@ def test_a_telephone_shows_all_of_it_without_scrolling_sideways(site: Site) -> N
         assert window.evaluate("document.documentElement.scrollWidth") == NARROW[0]
 
 
+def test_no_shape_is_left_in_black(site: Site) -> None:
+    request_reboot(site.root)
+    asked = {"event_type": "Reboot", "scopes": ["batch"]}
+    assert site.root.ask("POST", "/v1/rollouts", asked).status == 201
+    assert site.root.ask("POST", "/v1/cancellations", {"references": ["1"]}).status == 200
+    window = site.window()
+    black = """() => [...document.querySelectorAll("main svg rect")]
+        .filter((each) => !each.closest("symbol, pattern"))
+        .filter((each) => getComputedStyle(each).fill === "rgb(0, 0, 0)")
+        .map((each) => each.outerHTML)"""
+    for path in ("/", "/maintenance", "/maintenance/1", "/rollouts", "/rollouts/1", "/history"):
+        window.goto(site.url + path)
+        assert window.evaluate(black) == [], path
+
+
 def test_the_clock_is_the_services(site: Site) -> None:
     window = site.window()
     shown = window.locator("#clock")
