@@ -108,3 +108,20 @@ def test_an_interrupt_ends_the_waiting_and_not_the_maintenance(folder: Path) -> 
         assert running.operation()["status"] == "Scheduled"
     finally:
         running.stop()
+
+
+def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
+    running = Running(folder, clock="scale = 600")
+    running.start()
+    running.apply(FLEET)
+    try:
+        given = ("rollout", "start", "freeze", "--machine", "m0", "--machine", "m1", "--wait")
+        assert running.document(*given)["rollout"]["state"] == "done"
+        waiting = begun(running, folder, *given, "--pause", "confirm", "--waves", "1,1")
+        assert waiting.wait(START_SECONDS) == 11
+        assert "m0  done" in (folder / "out").read_text()
+        assert (
+            running.call("rollout", "plan", "freeze", "--machine", "m0", "--wait").returncode == 2
+        )
+    finally:
+        running.stop()
