@@ -221,6 +221,7 @@ MAINTENANCES = every(
     requested_at=MOMENTS,
     opens_at=st.none() | MOMENTS,
     closes_at=st.none() | MOMENTS,
+    approval_until=st.none() | MOMENTS,
     duration_seconds=INT64,
     without_notice=st.booleans(),
     rolling_updates=st.lists(WALKS, max_size=3).map(tuple),
