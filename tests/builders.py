@@ -29,6 +29,9 @@ NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
+SCALE_SETS = ({"priority": "low"}, *({"terminate_notice_minutes": m} for m in (None, 5, 15)))
+"""How machines of a scale set may go: only a regular one has a notice of deletions."""
+
 FLEET = msgspec.convert(
     {
         "availability_set": [
@@ -46,10 +49,13 @@ FLEET = msgspec.convert(
                 "name": "batch",
                 "update_domains": 2,
                 "priority": "low",
-                "terminate_notice_minutes": 10,
                 "machines": [{"index": n, "address": f"10.0.1.{10 + n}"} for n in range(4)],
             },
-            {"name": "firm", "machines": [{"index": 0}]},
+            {
+                "name": "firm",
+                "terminate_notice_minutes": 10,
+                "machines": [{"index": 0}],
+            },
         ],
         "cloud_service": [
             {

@@ -31,7 +31,7 @@ UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
 
 
 def test_a_request_is_kept_and_told(house: House) -> None:
-    plan = house.ask(EventType.TERMINATE, scope="batch")
+    plan = house.ask(EventType.PREEMPT, scope="batch")
     assert plan.maintenance.number == 1
     assert [o.id for o in plan.operations] == ["1.1", "1.2"]
     assert house.operation("1.1") == plan.operations[0]

@@ -91,9 +91,8 @@ class Operator:
         if kind < 0.37:
             return {"machines": self._chance.sample(self._cast["machines"], 4)}
         if kind < 0.52:
-            event_type = self._chance.choice(["Preempt", "Terminate"])
-            machine = self._chance.choice(self._cast["mortal"])
-            return {"event_type": event_type, "machines": [machine]}
+            machine, goes = self._chance.choice(list(self._cast["mortal"].items()))
+            return {"event_type": goes, "machines": [machine]}
         machine = self._chance.choice(self._cast["machines"])
         if self._chance.random() < 0.15:
             return {"event_type": "Reboot", "machines": [machine], "no_notice": True}

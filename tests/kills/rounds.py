@@ -25,11 +25,13 @@ SCALE: Final = 600.0
 
 MACHINES_OF_SCOPE: Final = 6
 SETS: Final = ("web", "data")
-SPOT: Final = "batch"
-"""A scale set of low priority that is told of deletions: its machines are preempted and deleted."""
+SCALE_SETS: Final = {"batch": "Preempt", "jobs": "Terminate"}
+"""How machines of each scale set go: one of low priority, and one that is told of deletions."""
+
+MACHINES_OF_SCALE_SET: Final = 3
 
 ALONE: Final = "bastion"
-SCOPES: Final = (*SETS, SPOT, ALONE)
+SCOPES: Final = (*SETS, *SCALE_SETS, ALONE)
 OPERATORS: Final = ("ann", "bob")
 HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
 """One has a machine of each set."""
@@ -155,7 +157,7 @@ class Rounds:
             self._client(f"guest-{scope}", "guest", scope=scope, machines=mine, mortal=mortal())
         for name in OPERATORS:
             cast = {"scopes": SCOPES, "machines": names, "hosts": HOSTS, "mortal": mortal()}
-            self._client(name, "operator", name=name, revived=[spot()], **cast)
+            self._client(name, "operator", name=name, revived=scale_sets(), **cast)
 
     def kill_once(self, *, fresh: bool, wanted: Phase | None = None) -> None:
         """Serve, kill, and note where that fell; the next start finds what it left.
@@ -382,27 +384,30 @@ def _pages(service: Service, path: str, name: str) -> Generator[Any]:
 
 def machines() -> list[str]:
     """Return the names of all machines; each begins with its scope's, and the first of it stays."""
-    numbers = range(MACHINES_OF_SCOPE)
-    return [ALONE, *(f"{s}-{n}" for s in SETS for n in numbers), *(f"{SPOT}_{n}" for n in numbers)]
+    named = [f"{name}-{n}" for name in SETS for n in range(MACHINES_OF_SCOPE)]
+    return [ALONE, *named, *(f"{s}_{n}" for s in SCALE_SETS for n in range(MACHINES_OF_SCALE_SET))]
 
 
-def mortal() -> list[str]:
-    """Return the machines that may be preempted or deleted, and brought back."""
-    return [f"{SPOT}_{number}" for number in range(1, MACHINES_OF_SCOPE)]
+def mortal() -> dict[str, str]:
+    """Return how machines go that may be preempted or deleted, and are brought back."""
+    numbers = range(1, MACHINES_OF_SCALE_SET)
+    return {f"{name}_{n}": goes for name, goes in SCALE_SETS.items() for n in numbers}
 
 
-def spot(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
-    """Return the scale set of low priority."""
-    return {
-        "name": SPOT,
-        "update_domains": 3,
-        "priority": "low",
-        "terminate_notice_minutes": 5,
-        "machines": [
-            {"index": n, "update_domain": n % 3, "host": hosts[n % len(hosts)]}
-            for n in range(MACHINES_OF_SCOPE)
-        ],
-    }
+def scale_sets(hosts: Sequence[str] = HOSTS) -> list[dict[str, Any]]:
+    """Return the scale sets, each machine in a domain of its own."""
+    return [
+        {
+            "name": name,
+            "update_domains": MACHINES_OF_SCALE_SET,
+            **({"priority": "low"} if goes == "Preempt" else {"terminate_notice_minutes": 5}),
+            "machines": [
+                {"index": n, "update_domain": n, "host": hosts[n % len(hosts)]}
+                for n in range(MACHINES_OF_SCALE_SET)
+            ],
+        }
+        for name, goes in SCALE_SETS.items()
+    ]
 
 
 def fleet(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
@@ -423,7 +428,7 @@ def fleet(hosts: Sequence[str] = HOSTS) -> dict[str, Any]:
             }
             for scope in SETS
         ],
-        "scale_set": [spot(hosts)],
+        "scale_set": scale_sets(hosts),
         "machine": [
             {"name": ALONE, "host": hosts[0]},
             *({"name": f"own-{operator}"} for operator in OPERATORS),

@@ -118,7 +118,7 @@ class Cluster:
         for at, name in enumerate(rounds.OPERATORS):
             cast = {
                 "name": name,
-                "revived": [rounds.spot(hosts)],
+                "revived": rounds.scale_sets(hosts),
                 "scopes": rounds.SCOPES,
                 "machines": names,
                 "hosts": hosts,

@@ -326,7 +326,6 @@ def fleet() -> dict[str, Any]:
             {
                 "name": "batch",
                 "priority": "low",
-                "terminate_notice_minutes": 10,
                 "machines": [{"index": 0, "host": "h1", "tags": {"role": "leader"}}],
             }
         ],

@@ -121,12 +121,16 @@ class Fleets:
             )
         else:
             places = [{"index": i, "host": chance.choice(hosts)} for i in range(count)]
+            domains = chance.choice([1, 2, 5])
+            priority = chance.choice(["low", "regular"])
+            minutes = chance.choice([None, 5, 15])
             self._groups[SCALE].append(
                 {
                     "name": f"scale{number}",
-                    "update_domains": chance.choice([1, 2, 5]),
-                    "priority": chance.choice(["low", "regular"]),
-                    "terminate_notice_minutes": chance.choice([None, 5, 15]),
+                    "update_domains": domains,
+                    "priority": priority,
+                    # Only a regular one has a notice of deletions.
+                    "terminate_notice_minutes": None if priority == "low" else minutes,
                     "automatically_approve": auto,
                     "machines": places,
                 }

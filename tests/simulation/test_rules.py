@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from builders import Bench
+from builders import SCALE_SETS, Bench
 from forewarn.maintenance import decide, fleet
 from forewarn.maintenance.model import (
     HoldKind,
@@ -50,8 +50,7 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
             shape["machines"] = [{"name": f"s{n}-{i}", "host": draw(hosts)} for i in range(size)]
         elif kind == "scale":
             shape["machines"] = [{"index": i, "host": draw(hosts)} for i in range(size)]
-            shape["priority"] = draw(st.sampled_from(["low", "regular"]))
-            shape["terminate_notice_minutes"] = draw(st.sampled_from([None, 5, 15]))
+            shape |= draw(st.sampled_from(SCALE_SETS))
         else:
             instances = [{"host": draw(hosts)} for _ in range(size)]
             shape["roles"] = [{"name": f"r{n}", "instances": instances}]

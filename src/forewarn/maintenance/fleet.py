@@ -282,6 +282,9 @@ def _check_group(group: Group) -> None:
             "without an event"
         )
         raise _refused(group.where, ".terminate_notice_minutes", message)
+    if minutes is not None and scope.priority is Priority.LOW:
+        message = "a low-priority scale set is preempted: only a regular one has this notice"
+        raise _refused(group.where, ".terminate_notice_minutes", message)
 
 
 def _check_name(name: str, where: str) -> None:

@@ -54,7 +54,8 @@ def test_a_first_fleet_is_added_whole() -> None:
     assert (shop.name, shop.role, shop.scope) == ("FrontEnd_IN_1", "FrontEnd", "shop")
     batch = snapshot.scopes["batch"]
     assert (batch.name, batch.kind, batch.update_domains) == ("batch", ScopeKind.SCALE_SET, 2)
-    assert (batch.priority, batch.terminate_notice_minutes) == ("low", 10)
+    assert batch.priority == "low"
+    assert snapshot.scopes["firm"].terminate_notice_minutes == 10
     assert snapshot.scopes["shop"].automatically_approve == (EventType.REBOOT,)
 
 

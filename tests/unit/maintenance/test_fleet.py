@@ -29,7 +29,6 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
                     "name": "batch",
                     "update_domains": 2,
                     "priority": "low",
-                    "terminate_notice_minutes": 5,
                     "automatically_approve": ["Redeploy"],
                     "machines": [{"index": 7}],
                 }
@@ -50,7 +49,7 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
         "availability_set[0].machines[0]",
     )
     assert (batch.scope.kind, batch.scope.update_domains) == (ScopeKind.SCALE_SET, 2)
-    assert (batch.scope.priority, batch.scope.terminate_notice_minutes) == (Priority.LOW, 5)
+    assert (batch.scope.priority, batch.scope.terminate_notice_minutes) == (Priority.LOW, None)
     assert batch.scope.automatically_approve == (EventType.REDEPLOY,)
     assert batch.where == "scale_set[0]"
     assert (batch.members[0].name, batch.members[0].where) == (
@@ -132,6 +131,13 @@ def test_an_update_domain_lies_within_its_scope() -> None:
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"where": "availability_set[0].machines[0]"}
     assert refused.message.startswith("at availability_set[0].machines[0].update_domain: ")
+
+
+def test_a_low_priority_scale_set_has_no_notice_of_deletions() -> None:
+    low = {"name": "s", "priority": "low", "terminate_notice_minutes": 5}
+    refused = refusal_of(scale_set=[low])
+    assert refused.code is ErrorCode.INVALID
+    assert refused.message.startswith("at scale_set[0].terminate_notice_minutes: ")
 
 
 @pytest.mark.parametrize("minutes", [4, 16])

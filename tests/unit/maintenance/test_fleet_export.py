@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import SCALE_SETS
 from forewarn.cli import fleet_file
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes, Queueing, Snapshot
@@ -64,8 +65,7 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
         scale_set=tuple(
             fleet.ScaleSet(
                 **group(),
-                priority=draw(st.sampled_from(Priority)),
-                terminate_notice_minutes=draw(st.none() | st.integers(5, 15)),
+                **draw(st.sampled_from(SCALE_SETS)),
                 machines=tuple(entry(fleet.IndexedMachine, index=n) for n in indices()),
             )
             for _ in count()

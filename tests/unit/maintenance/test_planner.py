@@ -47,7 +47,7 @@ def test_machines_of_several_scopes_get_an_operation_each() -> None:
 
 def test_a_scope_means_all_of_its_machines() -> None:
     bench = Bench()
-    decision = bench.ask(EventType.TERMINATE, scope="Batch")
+    decision = bench.ask(EventType.PREEMPT, scope="Batch")
     assert [bench.event(o.id).machines for o in decision.operations] == [
         ("batch_0", "batch_2"),
         ("batch_1", "batch_3"),
@@ -121,7 +121,7 @@ def test_an_event_id_is_an_upper_case_guid_of_its_own() -> None:
         (EventType.REBOOT, "web-0", 15 * MINUTE),
         (EventType.REDEPLOY, "web-0", 10 * MINUTE),
         (EventType.PREEMPT, "batch_0", 30 * SECOND),
-        (EventType.TERMINATE, "batch_0", 10 * MINUTE),
+        (EventType.TERMINATE, "firm_0", 10 * MINUTE),
     ],
 )
 def test_notice_is_the_least_of_the_type(
@@ -163,7 +163,8 @@ def test_the_description_is_the_one_that_clients_match_on(
     event_type: str, source: str, text: str
 ) -> None:
     bench = Bench()
-    bench.ask(EventType(event_type), "batch_0", source=EventSource(source))
+    machine = "firm_0" if event_type == "Terminate" else "batch_0"
+    bench.ask(EventType(event_type), machine, source=EventSource(source))
     assert bench.operation("1.1").description == text
 
 
@@ -212,7 +213,7 @@ def test_a_failure_without_notice_has_started_already() -> None:
     ("event_type", "machine", "source"),
     [
         (EventType.PREEMPT, "batch_0", EventSource.PLATFORM),
-        (EventType.TERMINATE, "batch_0", EventSource.PLATFORM),
+        (EventType.TERMINATE, "firm_0", EventSource.PLATFORM),
         (EventType.REBOOT, "web-0", EventSource.USER),
     ],
 )
@@ -266,7 +267,7 @@ def test_only_a_low_priority_machine_is_preempted() -> None:
     assert refused.facts == {"scope": "firm"}
 
 
-@pytest.mark.parametrize(("machine", "scope"), [("firm_0", "firm"), ("web-0", "web")])
+@pytest.mark.parametrize(("machine", "scope"), [("batch_0", "batch"), ("web-0", "web")])
 def test_only_a_scale_set_with_notification_terminates(machine: str, scope: str) -> None:
     refused = refusal_of(Bench(), EventType.TERMINATE, machine)
     assert refused.code is ErrorCode.NOT_ELIGIBLE

@@ -185,7 +185,7 @@ def test_a_failure_a_preemption_and_a_deletion_wait_for_nothing() -> None:
     bench.ask(REBOOT, "batch_0")
     bench.approve(bench.event("1.1").id)
     bench.ask(EventType.PREEMPT, "batch_1")
-    bench.ask(EventType.TERMINATE, "batch_3")
+    bench.ask(EventType.TERMINATE, "firm_0")
     bench.let_pass(10 * MINUTE)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(EventType.REDEPLOY, "web-1", no_notice=True)
@@ -231,26 +231,26 @@ def test_a_machine_has_one_live_event_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event_type", "more"),
+    ("event_type", "machines", "more"),
     [
-        (EventType.PREEMPT, {}),
-        (EventType.TERMINATE, {}),
-        (EventType.REDEPLOY, {"no_notice": True}),
+        (EventType.PREEMPT, ("batch_0", "batch_2"), {}),
+        (EventType.TERMINATE, ("firm_0",), {}),
+        (EventType.REDEPLOY, ("batch_0", "batch_2"), {"no_notice": True}),
     ],
 )
 def test_what_is_stronger_supersedes_what_is_pending(
-    event_type: EventType, more: dict[str, bool]
+    event_type: EventType, machines: tuple[str, ...], more: dict[str, bool]
 ) -> None:
     bench = Bench()
-    bench.ask(REBOOT, "batch_0", "batch_2")
-    decision = bench.ask(event_type, "batch_0", **more)
+    bench.ask(REBOOT, *machines)
+    decision = bench.ask(event_type, machines[0], **more)
     superseded = bench.operation("1.1")
     assert superseded.status is EventStatus.CANCELED
     assert superseded.outcome == "superseded by 2.1"
     assert superseded.ended_at == NOW
     assert {o.id for o in decision.changes.operations} == {"1.1", "2.1"}
     assert [o.id for o in decision.operations] == ["2.1"]
-    assert bench.scope("batch").incarnation == 2
+    assert bench.scope(machines[0].partition("_")[0]).incarnation == 2
 
 
 def test_a_cancelled_operation_is_gone_and_says_why() -> None:

@@ -438,13 +438,16 @@ def test_a_host_that_nobody_is_on_is_named() -> None:
     assert refusal.value.code is ErrorCode.INVALID
 
 
-@pytest.mark.parametrize("event_type", [EventType.PREEMPT, EventType.TERMINATE])
+@pytest.mark.parametrize(
+    ("event_type", "machines"),
+    [(EventType.PREEMPT, ("batch_0", "batch_2")), (EventType.TERMINATE, ("firm_0",))],
+)
 def test_a_machine_that_is_deleted_leaves_the_fleet_when_that_has_succeeded(
-    event_type: EventType,
+    event_type: EventType, machines: tuple[str, ...]
 ) -> None:
-    for succeeded, gone in ((True, ("batch_0", "batch_2")), (False, ())):
+    for succeeded, gone in ((True, machines), (False, ())):
         bench = Bench()
-        bench.ask(event_type, "batch_0", "batch_2")
+        bench.ask(event_type, *machines)
         bench.let_pass(15 * MINUTE)
         assert bench.finish("1.1", succeeded=succeeded).changes.removed_machines == gone
     bench.ask(REBOOT, "web-0", no_notice=True)
