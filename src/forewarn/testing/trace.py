@@ -23,7 +23,7 @@ class Trace:
         """The highest incarnation that each reader has read of each scope."""
         self._ends: dict[str, Hashable] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
-        self._reboots: set[Hashable] = set()
+        self._reboots: set[tuple[Hashable, ...]] = set()
         """The reboots of hosts, each by its drain and what operators had ordered until then."""
         self._told: set[Hashable] = set()
         """What was complained of and may be read again."""
@@ -64,6 +64,8 @@ class Trace:
         following = {then for (first, _), then in host_drain.TRANSITIONS.items() if first is state}
         if after.state is not state and after.state not in following:
             self.complain(f"host {host} went from {state} to {after.state}")
+        if after.state is HostState.UP:  # another drain may be asked for within the same instant
+            self._reboots = {one for one in self._reboots if one[0] != host}
         if after.state is HostState.REBOOTING is not state:
             asked_for = (host, after.requested_at, after.interventions)
             if asked_for in self._reboots:
