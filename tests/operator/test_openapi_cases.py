@@ -52,7 +52,6 @@ KNOWN: Final[dict[str, tuple[Any, ...]]] = {
     "scope": ("web",),
     "host": ("h0", "h1"),
     "number": (1, 2),
-    "reference": ("1", "2.1", "1.1"),
     "references": (["1"], ["2.1", "1"]),
     "machines": (["web-0"], ["web-1", "web-2"]),
     "scopes": (["web"],),
