@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# An environment of its own: what it brings changes what other packages load.
+SITE := .venv-docs
 # Many tests wait for processes: two workers more than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -77,8 +79,8 @@ mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test n
 bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)
 	@$(BIN)/python benchmarks $(ARGS)
 
-docs: $(VENV)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet $(or $(ARGS),build --strict)
+docs: $(SITE)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet $(or $(ARGS),build --strict)
 
 schemas: $(VENV)/.dev ## Write the JSON Schemas of fleet file and settings anew
 	@$(BIN)/python packaging/write_schemas.py
@@ -97,10 +99,10 @@ lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an ind
 	@$(LOCK) --extra server --extra postgresql pyproject.toml --constraint requirements/dev.txt \
 		--output-file requirements/package.txt
 	@$(LOCK) pyproject.toml --constraint requirements/dev.txt --output-file requirements/agent.txt
-	@$(LOCK) --group docs pyproject.toml --constraint requirements/dev.txt --output-file requirements/docs.txt
+	@$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## Remove the environment and every cache
-	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
+	@rm -rf $(VENV) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Forewarn needs Python 3.11 or newer: install it, or name it with 'make PYTHON=...'."; exit 1; }
@@ -121,7 +123,8 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.server
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.docs: requirements/docs.txt | $(VENV)/.server
+$(SITE)/.docs: requirements/docs.txt
 	@echo "Installing what the site needs (once) ..."
-	@$(PIP) --require-hashes --requirement requirements/docs.txt
+	@$(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement requirements/docs.txt
 	@touch $@
