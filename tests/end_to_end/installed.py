@@ -17,10 +17,10 @@ DEPENDENCIES = sysconfig.get_path("purelib")
 """Those of this environment serve the installed one: no index is asked."""
 
 
-def built(folder: Path) -> Path:
-    """Build the wheel."""
+def built(folder: Path, of: Path = ROOT) -> Path:
+    """Build the wheel of a source tree."""
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(argv, cwd=of, check=True, capture_output=True)
     (wheel,) = folder.glob("forewarn-*.whl")
     return wheel
 

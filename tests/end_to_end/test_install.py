@@ -73,6 +73,17 @@ def test_the_wheel_has_the_pages_templates_its_files_and_their_licence(wheel: Pa
     assert {name: body for name, body in found.items() if not name.endswith(".py")} == there
 
 
+def test_the_image_is_built_of_what_its_context_has(tmp_path: Path) -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    kept = [ROOT / line[1:] for line in lines if line.startswith("!")]
+    for path in tree.committed_files():
+        if any(path == each or each in path.parents for each in kept):
+            to = tmp_path / path.relative_to(ROOT)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, to)
+    assert installed.built(tmp_path / "dist", of=tmp_path).suffix == ".whl"
+
+
 def test_the_wheel_has_the_manual_and_the_completions_where_they_are_looked_for(
     wheel: Path,
 ) -> None:
