@@ -159,8 +159,8 @@ def judge_types(types: Iterable[str]) -> None:
     for kind in types:
         if kind not in groups and kind not in list(NewsType):
             message = (
-                f"at types: {kind!r} is no type of news: expected one such as 'operation.failed', "
-                "or a group such as 'rollout.*' (docs/reference/news.md)"
+                f"at types: unknown type of news {kind!r}: expected one such as "
+                "'operation.failed', or a group such as 'rollout.*' (docs/reference/news.md)"
             )
             raise Refused(ErrorCode.INVALID, message, where="types")
 
