@@ -121,7 +121,7 @@ def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
         assert re.search(r"web-1 \(\d+\): was stopped", text)
         assert re.search(r"REF +TYPE +STATUS", text)
         end = text[text.rindex("What happened") :]
-        waited = r"1\.2 +Reboot .* web-1, web-4 .* 15m(?: \d+s)? +notice over +Completed"
+        waited = r"1\.2 +Reboot .* web-1, web-4 .* 15m(?: 1s)? +notice over +Completed"
         assert re.search(waited, end)
         assert re.search(r"1\.1 +Reboot .* web-0, web-3 .* web-0 approved +Completed", end)
         assert demo.leftovers() == []
