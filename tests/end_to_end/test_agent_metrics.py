@@ -122,9 +122,10 @@ def test_an_agent_without_its_endpoint_says_so_and_since_when(
     assert 0 <= time.time() - at < 60
     assert blind["forewarn_agent_healthy"] == 1, "to start it anew would help nobody"
     asked = cloud.asked
-    agent.until(lambda: cloud.asked > asked)
+    agent.until(lambda: cloud.asked > asked + 1)
     later = scraped(agent)[1]
-    assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.1)
+    # Looks are a second apart; the page does not read its two clocks at one instant.
+    assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.5)
     said = agent.status()
     assert said["endpoint"]["answers"] is False
     assert said["endpoint"]["answered_seconds_ago"] > 0

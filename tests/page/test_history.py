@@ -3,14 +3,17 @@
 import csv
 import io
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from forewarn.clock import ManualClock
 from forewarn.server.page import history_export
+from forewarn.store import memory
 from page.site import Site
-from server.running import request_reboot
+from server.running import NOON, Running, request_reboot, settings_in
 
 FORMULA = "=HYPERLINK(1)"
 
@@ -24,6 +27,21 @@ def some(site: Site) -> None:
     assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 400
     cancelled["reason"] = "not today"
     assert site.root.ask("POST", "/v1/cancellations", cancelled).status == 200
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Site]:
+    """A site whose history tests only read. Its time stands still: no notice gets shorter."""
+    wanted = settings_in(tmp_path_factory.mktemp("past"), listen="127.0.0.1:0")
+    store, clock = memory.MemoryStore(), ManualClock(NOON)
+    with Running(wanted, store, clock) as running, Site(running, browser) as opened:
+        some(opened)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def reader(past: Site) -> Page:
+    return past.window()
 
 
 def shown(window: Page) -> list[str]:
@@ -53,19 +71,18 @@ def file(window: Page, site: Site, kind: str, query: str = "") -> Any:
         ("until=-1h", []),
     ],
 )
-def test_the_filters_are_those_of_the_api(site: Site, query: str, references: list[str]) -> None:
-    some(site)
-    window = site.window()
-    window.goto(f"{site.url}/history?{query}")
-    assert shown(window) == references
-    assert [row["operation"] for row in file(window, site, "csv", query)] == references
-    assert [one["id"] for one in file(window, site, "json", query)["operations"]] == references
+def test_the_filters_are_those_of_the_api(
+    past: Site, reader: Page, query: str, references: list[str]
+) -> None:
+    reader.goto(f"{past.url}/history?{query}")
+    assert shown(reader) == references
+    assert [row["operation"] for row in file(reader, past, "csv", query)] == references
+    assert [one["id"] for one in file(reader, past, "json", query)["operations"]] == references
 
 
-def test_a_filter_is_filled_in_and_stays_filled_in(site: Site) -> None:
-    some(site)
-    window = site.window()
-    window.goto(f"{site.url}/history")
+def test_a_filter_is_filled_in_and_stays_filled_in(past: Site, reader: Page) -> None:
+    window = reader
+    window.goto(f"{past.url}/history")
     window.get_by_role("textbox", name="Machine", exact=True).fill("bastion")
     window.get_by_label("Canceled").check()
     window.get_by_role("button", name="Filter").click()
@@ -80,18 +97,15 @@ def test_a_filter_is_filled_in_and_stays_filled_in(site: Site) -> None:
     assert row["operation"] == "2.1"
 
 
-def test_a_filter_that_cannot_be_read_says_so_beside_it(site: Site) -> None:
-    window = site.window()
-    with site.complaints():
-        window.goto(f"{site.url}/history?since=soon")
-        expect(window.locator(".field.wrong [name=since]")).to_have_value("soon")
+def test_a_filter_that_cannot_be_read_says_so_beside_it(past: Site, reader: Page) -> None:
+    with past.complaints():
+        reader.goto(f"{past.url}/history?since=soon")
+        expect(reader.locator(".field.wrong [name=since]")).to_have_value("soon")
 
 
-def test_the_file_has_what_the_api_has(site: Site) -> None:
-    some(site)
-    window = site.window()
-    known = {one["id"]: one for one in site.root.get("/v1/history")["operations"]}
-    for row in file(window, site, "csv"):
+def test_the_file_has_what_the_api_has(past: Site, reader: Page) -> None:
+    known = {one["id"]: one for one in past.root.get("/v1/history")["operations"]}
+    for row in file(reader, past, "csv"):
         one = known[row["operation"]]
         (event,) = one["events"]
         assert tuple(row) == history_export.COLUMNS
@@ -101,12 +115,11 @@ def test_the_file_has_what_the_api_has(site: Site) -> None:
         assert row["announced_at"] == one["announced_at"][:23].rstrip("Z") + "Z"
         assert row["description"].removeprefix("'") == one["description"]
         assert row["outcome"] == one["outcome"]
-    assert file(window, site, "json")["operations"] == list(known.values())
+    assert file(reader, past, "json")["operations"] == list(known.values())
 
 
-def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(site: Site) -> None:
-    some(site)
-    first = file(site.window(), site, "csv")[-1]
+def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(past: Site, reader: Page) -> None:
+    first = file(reader, past, "csv")[-1]
     assert first["description"] == f"'{FORMULA}"
 
 
