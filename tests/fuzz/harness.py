@@ -365,7 +365,8 @@ class Play:
                 peer.take()
             self.turn()
             self.judge()
-            if times > 3 and all(peer.lost for peer in self.peers):
+            is_over = all(peer.lost for peer in self.peers) and not asyncio.all_tasks(self.loop)
+            if times > 3 and is_over:  # who asked is saved a while after the last answer
                 break
             plane.pass_time(OVER_SECONDS)
             self.turn()

@@ -291,6 +291,19 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
         assert not any(each.paused for each in greedy)
 
 
+def test_who_is_over_its_share_when_its_wait_ends_has_the_time_of_its_next_request() -> None:
+    with room.opened() as (plane, turn):
+        peers = [plane.connect(), plane.connect()]
+        for peer in peers:
+            peer.send(get(EVENTS, "If-None-Match: 2", "Prefer: wait=60") + post()[:-9])
+        peers[0].connection.account.charge(1.0, plane.clock.monotonic())
+        plane.publish(3)
+        assert [statuses(peer) for peer in peers] == [[200], [200]]
+        plane.pass_time(61)
+        assert [statuses(peer) for peer in peers] == [[200, 408], [200, 408]]
+        turn()
+
+
 def test_strangers_share_one_budget_and_a_machine_is_answered_beside_them() -> None:
     with room.opened() as (plane, turn):
         plane.connections.monotonic = Slow()

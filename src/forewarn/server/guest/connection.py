@@ -257,8 +257,7 @@ class Connection(asyncio.Protocol):
             self._shared.turn_away(self, Reason.LOOP_SHARE)
             self._queue()
             self._read_on(not_now=True)
-            if self._stage in {Stage.FRESH, Stage.IDLE}:
-                self._wait(Stage.HEAD, self._shared.limits.head_seconds)
+            self._wait_for_rest(restarted=False)
             return
         self._read(data, 1, now)
 
@@ -367,11 +366,17 @@ class Connection(asyncio.Protocol):
                 self._close_quietly()
             else:
                 self._wait(Stage.IDLE, limits.idle_seconds)
-        elif self._reader.in_body:
-            if restarted or self._stage is not Stage.BODY:
-                self._wait(Stage.BODY, limits.body_seconds)
-        elif restarted or self._stage is not Stage.HEAD:
-            self._wait(Stage.HEAD, limits.head_seconds)
+        else:
+            self._wait_for_rest(restarted=restarted)
+
+    def _wait_for_rest(self, *, restarted: bool) -> None:
+        """Give the peer time to send its head or body; who was sending it already gets no more."""
+        limits = self._shared.limits
+        stage, seconds = Stage.HEAD, limits.head_seconds
+        if self._reader.in_body:
+            stage, seconds = Stage.BODY, limits.body_seconds
+        if restarted or self._stage is not stage:
+            self._wait(stage, seconds)
 
     def _wait(self, stage: Stage, seconds: float) -> None:
         self._stage = stage
