@@ -91,7 +91,7 @@ class RolloutSite(Site):
 
     def begin(self, *given: Any, **policy: Any) -> Rollout:
         started: Rollout = done(
-            self.plane.order(rollout_orders.start(self.prepare(*given, **policy)))
+            self.plane.order(rollout_orders.start, self.prepare(*given, **policy))
         )
         return started
 
@@ -106,7 +106,9 @@ class RolloutSite(Site):
         return {unit.name: unit.state for unit in self.rollout(number).units}
 
     def order(self, kind: RolloutOrderKind, unit: str = "", number: int = 1) -> Rollout:
-        ordered: Rollout = done(self.plane.order(rollout_orders.steer(number, kind, unit, "bob")))
+        ordered: Rollout = done(
+            self.plane.order(rollout_orders.steer, number, kind, unit, by="bob")
+        )
         return ordered
 
     async def reach(
@@ -364,7 +366,7 @@ def test_a_rollout_that_the_rules_refuse_says_why() -> None:
     async def story(site: RolloutSite) -> None:
         rollout = site.prepare(RolloutTargets(machines=("db",)))
         task = RolloutTask(event_type=EventType.PREEMPT)
-        done(site.plane.order(rollout_orders.start(msgspec.structs.replace(rollout, task=task))))
+        done(site.plane.order(rollout_orders.start, msgspec.structs.replace(rollout, task=task)))
         await site.reach(lambda: bool(site.unit("db").reason), approving=False, rounds=5)
 
     site = played(story)
@@ -513,7 +515,9 @@ def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> N
 
     def step(replica: str) -> rollout_orders.SteppedRollout:
         stepped: rollout_orders.SteppedRollout = done(
-            site.plane.order(rollout_orders.step(1, None, replica, timedelta(seconds=30)))
+            site.plane.order(
+                rollout_orders.step, 1, None, replica=replica, margin=timedelta(seconds=30)
+            )
         )
         return stepped
 
@@ -535,9 +539,9 @@ def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> N
     fourth = step("r1").check
     assert fourth is not None
     for stale in (first, third):
-        done(site.plane.order(rollout_orders.record_check(stale, CheckResult(passed=True))))
+        done(site.plane.order(rollout_orders.record_check, stale, CheckResult(passed=True)))
         assert site.rollout().check.lease_until is not None
-    done(site.plane.order(rollout_orders.record_check(fourth, CheckResult(passed=True))))
+    done(site.plane.order(rollout_orders.record_check, fourth, CheckResult(passed=True)))
     assert step("r1").check is None
     assert site.rollout().units[0].state is RUNNING
 

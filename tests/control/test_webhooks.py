@@ -77,7 +77,7 @@ class Stage:
         self.all: list[Deliveries] = []
 
     def add(self, name: str = "ours", **fields: object) -> Webhook:
-        added: Webhook = done(self.plane.order(orders.add(webhook(name, **fields))))
+        added: Webhook = done(self.plane.order(orders.add, webhook(name, **fields)))
         return added
 
     def tell(self, *items: NewsItem) -> None:
@@ -233,7 +233,7 @@ def test_a_webhook_that_accepts_nothing_for_a_day_is_disabled_until_a_test_succe
             await stage.pass_time(3600)
             assert len(stage.receivers.got) == tries
             del stage.receivers.refusing["ours"]
-            done(stage.plane.order(orders.enable(added)))
+            done(stage.plane.order(orders.enable, added))
             deliveries.look()
             await stage.until(lambda: len(stage.receivers.places()) == 2)
 
@@ -251,7 +251,7 @@ def test_a_test_that_succeeds_ends_the_wait_for_the_next_try(stage: Stage) -> No
         async with stage.delivering() as deliveries:
             await stage.until(lambda: stage.row().tries == 1)
             del stage.receivers.refusing["ours"]
-            done(stage.plane.order(orders.enable(added)))
+            done(stage.plane.order(orders.enable, added))
             deliveries.look()
             await stage.until(stage.receivers.places)
 
@@ -287,7 +287,7 @@ def test_a_webhook_that_is_removed_is_told_of_nothing_more(stage: Stage) -> None
     async def play() -> None:
         async with stage.delivering() as deliveries:
             await stage.until(lambda: "ours" in deliveries.waiting_seconds())
-            done(stage.plane.order(orders.remove(["ours"])))
+            done(stage.plane.order(orders.remove, ["ours"]))
             deliveries.look()
             await stage.until(lambda: deliveries.waiting_seconds() == {})
             stage.tell(item())
@@ -313,7 +313,7 @@ def test_one_that_is_added_again_by_its_name_does_not_get_the_place_of_the_old_o
         async with stage.delivering() as deliveries:
             await stage.until(lambda: "ours" in deliveries.waiting_seconds())
             await stage.settle()
-            done(stage.plane.order(orders.remove(["ours"])))
+            done(stage.plane.order(orders.remove, ["ours"]))
             stage.clock.advance(timedelta(seconds=1))
             stage.add()
             stage.receivers.slow.pop("ours").set()
@@ -329,14 +329,14 @@ def test_one_that_is_added_again_by_its_name_does_not_get_the_place_of_the_old_o
 
 def test_how_far_a_webhook_is_that_was_removed_is_not_written_down(stage: Stage) -> None:
     old = stage.add()
-    done(stage.plane.order(orders.remove(["ours"])))
-    assert done(stage.plane.order(orders.note(old, "one"))) is None
+    done(stage.plane.order(orders.remove, ["ours"]))
+    assert done(stage.plane.order(orders.note, old, "one")) is None
     stage.clock.advance(timedelta(seconds=1))
     stage.add()
-    done(stage.plane.order(orders.claim("one")))
-    assert done(stage.plane.order(orders.note(old, "one"))) is None
-    assert done(stage.plane.order(orders.note(stage.row(), "two"))) is None
-    assert done(stage.plane.order(orders.note(stage.row(), "one"))) == stage.row()
+    done(stage.plane.order(orders.claim, "one"))
+    assert done(stage.plane.order(orders.note, old, "one")) is None
+    assert done(stage.plane.order(orders.note, stage.row(), "two")) is None
+    assert done(stage.plane.order(orders.note, stage.row(), "one")) == stage.row()
 
 
 def test_what_a_webhook_is_not_told_of_is_written_down_at_the_end(stage: Stage) -> None:
@@ -468,8 +468,8 @@ def test_a_name_is_given_once_and_there_is_a_limit(stage: Stage) -> None:
 def test_webhooks_are_removed_together_or_not_at_all(stage: Stage) -> None:
     stage.add("a")
     with pytest.raises(Refused) as refusal:
-        done(stage.plane.order(orders.remove(["a", "b"])))
+        done(stage.plane.order(orders.remove, ["a", "b"]))
     assert refusal.value.facts == {"what": "webhook", "name": "b"}
-    assert [one.name for one in done(stage.plane.order(orders.remove(["a", "a"])))] == ["a"]
+    assert [one.name for one in done(stage.plane.order(orders.remove, ["a", "a"]))] == ["a"]
     with pytest.raises(Refused):
-        done(stage.plane.order(orders.enable(webhook("a"))))
+        done(stage.plane.order(orders.enable, webhook("a")))

@@ -238,10 +238,10 @@ class Evening:
                 by="ann",
                 now=self.now,
             )
-        self.ask(self.plane.order, rollout_orders.start(made))
+        self.ask(self.plane.order, rollout_orders.start, made)
 
     def drive(self, number: int) -> None:
         for _ in range(50):
-            step = self.ask(self.plane.order, rollout_orders.step(number, None))
+            step = self.ask(self.plane.order, rollout_orders.step, number, None)
             if step is None or not step.changed:
                 return

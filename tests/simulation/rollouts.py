@@ -89,7 +89,7 @@ class RolloutOperators:
         except Refused as refusal:
             self._town.counts[f"rollout: {refusal.code}"] += 1
             return
-        self._town.ask("rollout", self._town.plane.order, rollout_orders.start(rollout))
+        self._town.ask("rollout", self._town.plane.order, rollout_orders.start, rollout)
 
     def _drained(self) -> list[str]:
         hosts = self._town.drains.survey().hosts
@@ -103,8 +103,8 @@ class RolloutOperators:
         for rollout in self.going():
             survey = None
             for _ in range(MOST_STEPS):
-                order = rollout_orders.step(rollout.number, survey)
-                step = self._town.ask("step", self._town.plane.order, order)
+                order, number = self._town.plane.order, rollout.number
+                step = self._town.ask("step", order, rollout_orders.step, number, survey)
                 if step is not None and step.check is not None:
                     self.checks.append(step.check)
                 if step is not None and step.survey:
@@ -130,7 +130,7 @@ class RolloutOperators:
             self._town.judge.rollouts.see_pass(run)
         result = CheckResult(passed=passed, message="" if passed else "cold caches")
         what = "check passed" if passed else "check failed"
-        self._town.ask(what, self._town.plane.order, rollout_orders.record_check(run, result))
+        self._town.ask(what, self._town.plane.order, rollout_orders.record_check, run, result)
 
     def order(self) -> None:
         """An operator steers a rollout, sensibly or not."""
@@ -149,7 +149,11 @@ class RolloutOperators:
         self._town.ask(
             f"order {kind}",
             self._town.plane.order,
-            rollout_orders.steer(rollout.number, kind, unit, "bob"),
+            rollout_orders.steer,
+            rollout.number,
+            kind,
+            unit,
+            by="bob",
         )
 
     def finish(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job, Writer
 from forewarn.maintenance.accounts import DONE, AuditRecord, Token
 from forewarn.maintenance.model import Changes, Refused, unknown
@@ -113,56 +113,44 @@ class AuditedWriter:
         """Do nothing: the writer within goes on."""
 
 
-def create_token(token: Token) -> Callable[[UnitOfWork], Work[Token]]:
-    """Return what keeps a new token; its name must be free."""
-
-    def order(unit: UnitOfWork) -> Work[Token]:
-        known = unit.tokens()
-        if token.name in known:
-            message = f"there is a token {token.name!r} already: revoke it first, or name another"
-            raise Refused(ErrorCode.CONFLICT, message, token=token.name)
-        _judge_room(len(known))
-        if token.expired(unit.now):
-            message = "at expires_at: the time is over already"
-            raise Refused(ErrorCode.INVALID, message, where="expires_at")
-        made = msgspec.structs.replace(token, created_at=unit.now)
-        return Work(made, Changes(tokens=(made,)))
-
-    return order
+def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+    """Keep a new token; its name must be free."""
+    known = unit.tokens()
+    if token.name in known:
+        message = f"there is a token {token.name!r} already: revoke it first, or name another"
+        raise Refused(ErrorCode.CONFLICT, message, token=token.name)
+    _judge_room(len(known))
+    if token.expired(unit.now):
+        message = "at expires_at: the time is over already"
+        raise Refused(ErrorCode.INVALID, message, where="expires_at")
+    made = msgspec.structs.replace(token, created_at=unit.now)
+    return Work(made, Changes(tokens=(made,)))
 
 
-def open_session(session: Token) -> Callable[[UnitOfWork], Work[Token]]:
-    """Return what logs an account in to the page; sessions that are over go, and its oldest."""
-
-    def order(unit: UnitOfWork) -> Work[Token]:
-        sessions = [token for token in unit.tokens().values() if token.session]
-        over = {token.name for token in sessions if token.expired(unit.now)}
-        own = [t for t in sessions if t.account == session.account and t.name not in over]
-        own.sort(key=attrgetter("created_at"))
-        over.update(token.name for token in own[: max(0, len(own) - MAX_SESSIONS + 1)])
-        _judge_room(len(unit.tokens()) - len(over))
-        return Work(session, Changes(tokens=(session,), revoked_tokens=tuple(sorted(over))))
-
-    return order
+def open_session(unit: UnitOfWork, _: Decide, session: Token) -> Work[Token]:
+    """Log an account in to the page; sessions that are over go, and its oldest."""
+    sessions = [token for token in unit.tokens().values() if token.session]
+    over = {token.name for token in sessions if token.expired(unit.now)}
+    own = [t for t in sessions if t.account == session.account and t.name not in over]
+    own.sort(key=attrgetter("created_at"))
+    over.update(token.name for token in own[: max(0, len(own) - MAX_SESSIONS + 1)])
+    _judge_room(len(unit.tokens()) - len(over))
+    return Work(session, Changes(tokens=(session,), revoked_tokens=tuple(sorted(over))))
 
 
-def revoke_tokens(names: Collection[str]) -> Callable[[UnitOfWork], Work[tuple[Token, ...]]]:
-    """Return what revokes tokens, all or none; whoever has one is refused from then on.
+def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
+    """Revoke tokens, all or none; whoever has one is refused from then on.
 
     The sessions of their holders end too.
     """
-
-    def order(unit: UnitOfWork) -> Work[tuple[Token, ...]]:
-        known = unit.tokens()
-        if missing := [name for name in names if name not in known]:
-            raise unknown("token", *missing)
-        revoked = {name: known[name] for name in names}
-        for token in known.values():
-            if token.session and token.account in names:
-                revoked[token.name] = token
-        return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
-
-    return order
+    known = unit.tokens()
+    if missing := [name for name in names if name not in known]:
+        raise unknown("token", *missing)
+    revoked = {name: known[name] for name in names}
+    for token in known.values():
+        if token.session and token.account in names:
+            revoked[token.name] = token
+    return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
 
 
 def _judge_room(tokens: int) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.accounts import AuditedWriter, OperatorRequest
-from forewarn.control.unit_of_work import Needs, Order, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
     decide,
@@ -543,12 +543,16 @@ class Plane:
             changes = msgspec.structs.replace(changes, drains=(step.drain,))
         return changes
 
-    # Rollouts, and the relays on hosts.
+    # Rollouts, the relays on hosts, webhooks, and tokens.
 
-    @_job
-    def order(self, unit: UnitOfWork, order: Order[T]) -> Work[T]:
-        """Do what a function of `relay_orders` or `rollout_orders` says."""
-        return order(unit, self._decide)
+    def order(
+        self,
+        order: Callable[Concatenate[UnitOfWork, Decide, P], Work[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> "Future[T]":
+        """Run a function of `relay_orders`, `rollout_orders`, `webhooks` or `accounts` as a job."""
+        return self._writer.submit(lambda unit: order(unit, self._decide, *args, **kwargs))
 
     # Operators' accounts, and what they asked.
 
@@ -578,11 +582,6 @@ class Plane:
         """
         before = unit.now - keep
         return Work(unit.store.purge_audit(before, PURGE_BATCH, refusals=MAX_REFUSALS))
-
-    @_job
-    def change_tokens(self, unit: UnitOfWork, order: Callable[[UnitOfWork], Work[T]]) -> Work[T]:
-        """Do what `accounts.create_token` or `accounts.revoke_tokens` says."""
-        return order(unit)
 
     # What the service keeps for itself.
 

@@ -136,7 +136,7 @@ class RelayWatch:
             return None
         if token.used_at is None and digest not in self._using:
             self._using.add(digest)
-            used = self._plane.order(relay_orders.use_token(token))
+            used = self._plane.order(relay_orders.use_token, token)
             used.add_done_callback(lambda done: self._used(digest, done.exception()))
         return token.host
 
@@ -147,7 +147,7 @@ class RelayWatch:
         if shown.digest in self._using or (known and known.created_at >= valid_from):
             return
         self._using.add(shown.digest)
-        noted = self._plane.order(relay_orders.show_certificate(shown))
+        noted = self._plane.order(relay_orders.show_certificate, shown)
         noted.add_done_callback(lambda done: self._using.discard(shown.digest))
 
     def _used(self, digest: str, error: BaseException | None) -> None:
@@ -204,7 +204,7 @@ class RelayWatch:
             return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
         length = timedelta(seconds=seconds * self._scale)
-        self._plane.order(relay_orders.record_stall(host, length))
+        self._plane.order(relay_orders.record_stall, host, length)
 
     # What follows.
 
@@ -258,9 +258,9 @@ class RelayWatch:
             return
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
-        held = [self._plane.order(relay_orders.hold(*each)) for each in found.hold[:MAX_AT_ONCE]]
+        held = [self._plane.order(relay_orders.hold, *each) for each in found.hold[:MAX_AT_ONCE]]
         released = found.release[:MAX_AT_ONCE]
-        freed = [self._plane.order(relay_orders.release(relay.host)) for relay in released]
+        freed = [self._plane.order(relay_orders.release, relay.host) for relay in released]
         for (relay, since), future in zip(found.hold, held, strict=False):
             known = await self._settled(asyncio.wrap_future(future))
             if known is not None:

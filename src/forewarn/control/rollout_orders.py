@@ -1,6 +1,6 @@
 """What the service does in a transaction for rollouts: start one, take its next step, steer it.
 
-Each function returns an order for `Plane.order`, which runs it as one of the writer's jobs. A step
+`Plane.order` runs each function as one of the writer's jobs. A step
 asks for one unit and notes that it has in one transaction, so that whoever is killed in between has
 done both or neither. So with a check: who has noted that it runs is the one to run it.
 """
@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from forewarn.control import loading
-from forewarn.control.unit_of_work import Decide, Order, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import decide, host_drain, host_plan, rollout, rollout_check
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Drain, HostState, Refused
@@ -55,113 +55,102 @@ class SteppedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """When the next step is due if nothing changes before."""
 
 
-def start(wanted: Rollout) -> Order[Rollout]:
+def start(unit: UnitOfWork, _: Decide, wanted: Rollout) -> Work[Rollout]:
     """Start a rollout; the answer is it, with its number.
 
     One that was started already under its idempotency key is answered as it is now.
     """
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[Rollout]:
-        known = unit.store.rollouts()
-        if (asked := rollout.granted(wanted, known.values())) is not None:
-            return Work(asked)
-        number = max(known, default=0) + 1
-        started = replace(wanted, number=number, requested_at=unit.now, changed_at=unit.now)
-        over = [number for number, one in known.items() if not one.goes_on]
-        if len(known) - len(over) >= MAX_ROLLOUTS:
-            message = f"{len(known) - len(over)} rollouts are under way, at most {MAX_ROLLOUTS}"
-            raise Refused(ErrorCode.LIMIT, message, most=MAX_ROLLOUTS)
-        old = tuple(over[: max(0, len(known) + 1 - KEPT_ROLLOUTS)])
-        return Work(started, Changes(rollouts=(started,), removed_rollouts=old))
-
-    return order
+    known = unit.store.rollouts()
+    if (asked := rollout.granted(wanted, known.values())) is not None:
+        return Work(asked)
+    number = max(known, default=0) + 1
+    started = replace(wanted, number=number, requested_at=unit.now, changed_at=unit.now)
+    over = [number for number, one in known.items() if not one.goes_on]
+    if len(known) - len(over) >= MAX_ROLLOUTS:
+        message = f"{len(known) - len(over)} rollouts are under way, at most {MAX_ROLLOUTS}"
+        raise Refused(ErrorCode.LIMIT, message, most=MAX_ROLLOUTS)
+    old = tuple(over[: max(0, len(known) + 1 - KEPT_ROLLOUTS)])
+    return Work(started, Changes(rollouts=(started,), removed_rollouts=old))
 
 
 def step(
+    unit: UnitOfWork,
+    decided: Decide,
     number: int,
     survey: HostSurvey | None,
+    *,
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
-) -> Order[SteppedRollout]:
+) -> Work[SteppedRollout]:
     """Do what follows for a rollout: ask for one unit, halt it, or note what became of it.
 
     A check that is to run now is this replica's to run; its result is waited for so much longer
     than it may take.
     """
+    before = unit.rollout(number)
+    if before is None or not before.goes_on:
+        return Work(SteppedRollout())
+    news = loading.rollout_news(unit, before)
+    following = rollout.follow(before, news, unit.now)
+    reader = loading.UnitReader(unit, before)
 
-    def order(unit: UnitOfWork, decided: Decide) -> Work[SteppedRollout]:
-        before = unit.rollout(number)
-        if before is None or not before.goes_on:
-            return Work(SteppedRollout())
-        news = loading.rollout_news(unit, before)
-        following = rollout.follow(before, news, unit.now)
-        reader = loading.UnitReader(unit, before)
+    def footprint(one: RolloutUnit) -> Footprint:
+        return rollout.footprint(reader.machines(one), before.policy.spread)
 
-        def footprint(one: RolloutUnit) -> Footprint:
-            return rollout.footprint(reader.machines(one), before.policy.spread)
+    def occupied(one: RolloutUnit, takes: Footprint) -> str:
+        return rollout.in_the_way(one, takes, unit.live_operations(takes.domains).values())
 
-        def occupied(one: RolloutUnit, takes: Footprint) -> str:
-            return rollout.in_the_way(one, takes, unit.live_operations(takes.domains).values())
-
-        following, step = rollout.step(following, footprint, occupied, unit.now)
-        changes = Changes()
-        if isinstance(step, Ask):
-            index, asked = step.units[0], following.units[step.units[0]]
-            if asked.drain and survey is None:
-                return Work(SteppedRollout(survey=True))
-            try:
-                if asked.drain:
-                    assert survey is not None
-                    maintenance, changes = 0, _drain_unit(unit, following, asked, survey)
-                else:
-                    takes = footprint(asked)
-                    request = rollout.request(following, asked, takes, step.window, unit.now)
-                    maintenance, changes = _ask(unit, decided, request)
-                following = rollout.asked(following, index, maintenance, unit.now)
-            except Refused as refusal:
-                following = rollout.refused(following, index, refusal, unit.now)
-        elif isinstance(step, Check):
-            following = rollout_check.begun(following, step.run, replica, margin)
-        elif isinstance(step, Stop):
-            changes = _recall(unit, decided, following, news)
-        if following != before:
-            changes = replace(changes, rollouts=(following,))
-        stepped = SteppedRollout(
-            changed=bool(changes),
-            check=step.run if isinstance(step, Check) else None,
-            wake_at=step.until if isinstance(step, Wait) else None,
-        )
-        return Work(stepped, changes)
-
-    return order
+    following, step = rollout.step(following, footprint, occupied, unit.now)
+    changes = Changes()
+    if isinstance(step, Ask):
+        index, asked = step.units[0], following.units[step.units[0]]
+        if asked.drain and survey is None:
+            return Work(SteppedRollout(survey=True))
+        try:
+            if asked.drain:
+                assert survey is not None
+                maintenance, changes = 0, _drain_unit(unit, following, asked, survey)
+            else:
+                takes = footprint(asked)
+                request = rollout.request(following, asked, takes, step.window, unit.now)
+                maintenance, changes = _ask(unit, decided, request)
+            following = rollout.asked(following, index, maintenance, unit.now)
+        except Refused as refusal:
+            following = rollout.refused(following, index, refusal, unit.now)
+    elif isinstance(step, Check):
+        following = rollout_check.begun(following, step.run, replica, margin)
+    elif isinstance(step, Stop):
+        changes = _recall(unit, decided, following, news)
+    if following != before:
+        changes = replace(changes, rollouts=(following,))
+    stepped = SteppedRollout(
+        changed=bool(changes),
+        check=step.run if isinstance(step, Check) else None,
+        wake_at=step.until if isinstance(step, Wait) else None,
+    )
+    return Work(stepped, changes)
 
 
-def record_check(run: CheckRun, result: CheckResult) -> Order[None]:
+def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
     """Record how a rollout's check ended, if that run is still waited for."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[None]:
-        before = unit.rollout(run.rollout)
-        after = before and rollout_check.ended(before, run.number, result)
-        if after is None or after == before:
-            return Work(None)
-        return Work(None, Changes(rollouts=(after,)))
-
-    return order
+    before = unit.rollout(run.rollout)
+    after = before and rollout_check.ended(before, run.number, result)
+    if after is None or after == before:
+        return Work(None)
+    return Work(None, Changes(rollouts=(after,)))
 
 
-def steer(number: int, kind: RolloutOrderKind, name: str, by: str) -> Order[Rollout]:
+def steer(
+    unit: UnitOfWork, decided: Decide, number: int, kind: RolloutOrderKind, name: str, *, by: str
+) -> Work[Rollout]:
     """Do what an operator orders about a rollout; `name` is a unit's."""
-
-    def order(unit: UnitOfWork, decided: Decide) -> Work[Rollout]:
-        before = unit.rollout(number)
-        if before is None:
-            message = f"no rollout {number}: see 'forewarn rollout list'"
-            raise Refused(ErrorCode.NOT_FOUND, message, rollout=number)
-        ordered = rollout.order(before, kind, name, by, unit.now)
-        changes = _recall(unit, decided, ordered, loading.rollout_news(unit, ordered))
-        return Work(ordered, replace(changes, rollouts=(ordered,)))
-
-    return order
+    before = unit.rollout(number)
+    if before is None:
+        message = f"no rollout {number}: see 'forewarn rollout list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, rollout=number)
+    ordered = rollout.order(before, kind, name, by, unit.now)
+    changes = _recall(unit, decided, ordered, loading.rollout_news(unit, ordered))
+    return Work(ordered, replace(changes, rollouts=(ordered,)))
 
 
 def _ask(unit: UnitOfWork, decided: Decide, request: Request) -> tuple[int, Changes]:

@@ -171,8 +171,15 @@ class Rollouts:
         """Take the steps of one rollout that follow now; return when the next is due."""
         survey = None
         for _ in range(MAX_STEPS):
-            order = rollout_orders.step(number, survey, self._replica, self._margin)
-            stepped = await asyncio.wrap_future(self._plane.order(order))
+            stepped = await asyncio.wrap_future(
+                self._plane.order(
+                    rollout_orders.step,
+                    number,
+                    survey,
+                    replica=self._replica,
+                    margin=self._margin,
+                )
+            )
             if stepped.check is not None:
                 checking = asyncio.create_task(self._run_check(stepped.check))
                 self._checking.add(checking)
@@ -196,8 +203,8 @@ class Rollouts:
         _log.info("check", rollout=run.rollout, check=run.name, **msgspec.structs.asdict(result))
         while True:
             try:
-                order = rollout_orders.record_check(run, result)
-                return await asyncio.wrap_future(self._plane.order(order))
+                recorded = self._plane.order(rollout_orders.record_check, run, result)
+                return await asyncio.wrap_future(recorded)
             except StoreError as error:
                 _log.warning("the result of a check waits for the store", reason=error)
             except Exception:  # noqa: BLE001 - the check runs again when its lease is over

@@ -7,7 +7,7 @@ once, at the end. What cannot be answered from memory is asked of the store afte
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -380,7 +380,3 @@ class Decide(Protocol):
         **kwargs: P.kwargs,
     ) -> Decision:
         """Return what follows; Refused where the rules do not allow it."""
-
-
-Order: TypeAlias = Callable[[UnitOfWork, Decide], Work[T]]
-"""What the writer does in one transaction (`Plane.order`)."""

@@ -21,7 +21,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
-from forewarn.control.unit_of_work import Decide, Order, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.model import Refused, unknown
 from forewarn.maintenance.news import NewsItem
@@ -56,97 +56,73 @@ Send: TypeAlias = Callable[[Webhook, Place, NewsItem], Awaitable[DeliveryFailure
 _log = structlog.get_logger(__name__)
 
 
-def add(webhook: Webhook) -> Order[Webhook]:
-    """Return what adds a webhook; it is told of what happens from then on."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook]:
-        known = unit.store.webhooks()
-        if webhook.name in known:
-            message = f"there is a webhook {webhook.name!r} already: remove it first"
-            raise Refused(ErrorCode.CONFLICT, message, webhook=webhook.name)
-        if len(known) >= MAX_WEBHOOKS:
-            message = f"there are {len(known)} webhooks, at most {MAX_WEBHOOKS} allowed"
-            raise Refused(ErrorCode.LIMIT, message, webhooks=len(known), most=MAX_WEBHOOKS)
-        sequence = unit.store.position().sequence
-        added = msgspec.structs.replace(webhook, done_sequence=sequence, created_at=unit.now)
-        unit.store.put_webhooks([added])
-        return Work(added)
-
-    return order
+def add(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
+    """Add a webhook; it is told of what happens from then on."""
+    known = unit.store.webhooks()
+    if webhook.name in known:
+        message = f"there is a webhook {webhook.name!r} already: remove it first"
+        raise Refused(ErrorCode.CONFLICT, message, webhook=webhook.name)
+    if len(known) >= MAX_WEBHOOKS:
+        message = f"there are {len(known)} webhooks, at most {MAX_WEBHOOKS} allowed"
+        raise Refused(ErrorCode.LIMIT, message, webhooks=len(known), most=MAX_WEBHOOKS)
+    sequence = unit.store.position().sequence
+    added = msgspec.structs.replace(webhook, done_sequence=sequence, created_at=unit.now)
+    unit.store.put_webhooks([added])
+    return Work(added)
 
 
-def remove(names: Collection[str]) -> Order[tuple[Webhook, ...]]:
-    """Return what removes webhooks, all or none."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[tuple[Webhook, ...]]:
-        known = unit.store.webhooks()
-        if missing := [name for name in names if name not in known]:
-            raise unknown("webhook", *missing)
-        unit.store.remove_webhooks(names)
-        return Work(tuple(known[name] for name in dict.fromkeys(names)))
-
-    return order
+def remove(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Webhook, ...]]:
+    """Remove webhooks, all or none."""
+    known = unit.store.webhooks()
+    if missing := [name for name in names if name not in known]:
+        raise unknown("webhook", *missing)
+    unit.store.remove_webhooks(names)
+    return Work(tuple(known[name] for name in dict.fromkeys(names)))
 
 
-def enable(webhook: Webhook) -> Order[Webhook]:
-    """Return what lets a webhook go on after it has accepted a test."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook]:
-        known = unit.store.webhooks().get(webhook.name)
-        if known is None:
-            raise unknown("webhook", webhook.name)
-        going_on = webhooks.enabled(known)
-        unit.store.put_webhooks([going_on])
-        return Work(going_on)
-
-    return order
+def enable(unit: UnitOfWork, _: Decide, webhook: Webhook) -> Work[Webhook]:
+    """Let a webhook go on after it has accepted a test."""
+    known = unit.store.webhooks().get(webhook.name)
+    if known is None:
+        raise unknown("webhook", webhook.name)
+    going_on = webhooks.enabled(known)
+    unit.store.put_webhooks([going_on])
+    return Work(going_on)
 
 
-def claim(replica: str) -> Order[dict[str, Webhook]]:
-    """Return what gives a replica a lease of each webhook that no other one holds."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[dict[str, Webhook]]:
-        until = unit.now + LEASE
-        claimed = {
-            name: msgspec.structs.replace(webhook, holder=replica, lease_until=until)
-            for name, webhook in unit.store.webhooks().items()
-            if webhook.free_for(replica, unit.now)
-        }
-        unit.store.put_webhooks(claimed.values())
-        return Work(claimed)
-
-    return order
+def claim(unit: UnitOfWork, _: Decide, replica: str) -> Work[dict[str, Webhook]]:
+    """Give a replica a lease of each webhook that no other one holds."""
+    until = unit.now + LEASE
+    claimed = {
+        name: msgspec.structs.replace(webhook, holder=replica, lease_until=until)
+        for name, webhook in unit.store.webhooks().items()
+        if webhook.free_for(replica, unit.now)
+    }
+    unit.store.put_webhooks(claimed.values())
+    return Work(claimed)
 
 
-def release(replica: str) -> Order[None]:
-    """Return what ends all leases of a replica that stops."""
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[None]:
-        unit.store.put_webhooks(
-            msgspec.structs.replace(webhook, lease_until=None)
-            for webhook in unit.store.webhooks().values()
-            if webhook.holder == replica
-        )
-        return Work(None)
-
-    return order
+def release(unit: UnitOfWork, _: Decide, replica: str) -> Work[None]:
+    """End all leases of a replica that stops."""
+    unit.store.put_webhooks(
+        msgspec.structs.replace(webhook, lease_until=None)
+        for webhook in unit.store.webhooks().values()
+        if webhook.holder == replica
+    )
+    return Work(None)
 
 
-def note(webhook: Webhook, replica: str) -> Order[Webhook | None]:
-    """Return what writes down how far a webhook is; the answer is its row, None if it is not ours.
+def note(unit: UnitOfWork, _: Decide, webhook: Webhook, replica: str) -> Work[Webhook | None]:
+    """Write down how far a webhook is; the answer is its row, None if it is not ours.
 
     It may have been removed, or another replica may deliver to it.
     """
-
-    def order(unit: UnitOfWork, _: Decide) -> Work[Webhook | None]:
-        known = unit.store.webhooks().get(webhook.name)
-        if known is None or known.created_at != webhook.created_at or known.holder != replica:
-            return Work(None)
-        noted = msgspec.structs.replace(webhook, holder=replica, lease_until=unit.now + LEASE)
-        unit.store.put_webhooks([noted])
-        return Work(noted)
-
-    return order
+    known = unit.store.webhooks().get(webhook.name)
+    if known is None or known.created_at != webhook.created_at or known.holder != replica:
+        return Work(None)
+    noted = msgspec.structs.replace(webhook, holder=replica, lease_until=unit.now + LEASE)
+    unit.store.put_webhooks([noted])
+    return Work(noted)
 
 
 class Deliveries:
@@ -237,7 +213,7 @@ class Deliveries:
             for courier in couriers:
                 if courier.webhook != courier.stored:
                     await self._save(courier)
-            await asyncio.wrap_future(self._plane.order(release(self._replica)))
+            await asyncio.wrap_future(self._plane.order(release, self._replica))
         except Exception as error:  # noqa: BLE001 - the leases end by themselves
             _log.warning("leases of webhooks were not released", reason=str(error))
 
@@ -247,7 +223,7 @@ class Deliveries:
         known: dict[str, Webhook] = await self._read(lambda reading: reading.webhooks())
         now = self._clock.now()
         if any(self._is_due(webhook, now) for webhook in known.values()):
-            claimed = await asyncio.wrap_future(self._plane.order(claim(self._replica)))
+            claimed = await asyncio.wrap_future(self._plane.order(claim, self._replica))
             known = {**known, **claimed}
         self.webhooks = known
         own = {
@@ -373,8 +349,7 @@ class Deliveries:
 
     async def _save(self, courier: "Courier") -> bool:
         """Write down how far a webhook is; return whether it is still ours."""
-        order = note(courier.webhook, self._replica)
-        noted = await asyncio.wrap_future(self._plane.order(order))
+        noted = await asyncio.wrap_future(self._plane.order(note, courier.webhook, self._replica))
         if noted is None:
             _log.info("a webhook is not ours any more", webhook=courier.webhook.name)
             return False

@@ -41,7 +41,7 @@ async def create_token(
         expires_at=expires_at,
     )
     plane = backend.changing(caller, f"{data.name}: {data.role}")
-    token = await backend.done(plane.change_tokens(accounts.create_token(token)))
+    token = await backend.done(plane.order(accounts.create_token, token))
     (shown,) = views.tokens([token], now)
     return schemas.NewToken(token=made, account=shown)
 
@@ -54,7 +54,7 @@ async def revoke_tokens(
 ) -> schemas.TokenList:
     """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
     plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
-    revoked = await backend.done(plane.change_tokens(accounts.revoke_tokens(name)))
+    revoked = await backend.done(plane.order(accounts.revoke_tokens, name))
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
 

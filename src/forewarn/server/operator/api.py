@@ -562,7 +562,8 @@ async def create_relay_token(
         created_by=caller.by,
         created_at=backend.now(),
     )
-    made = await backend.done(backend.changing(caller, host).order(relay_orders.create_token(made)))
+    plane = backend.changing(caller, host)
+    made = await backend.done(plane.order(relay_orders.create_token, made))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
@@ -572,9 +573,8 @@ async def revoke_relay_tokens(
     backend: TheBackend, caller: TheCaller, host: FromQuery[str]
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
-    revoked = await backend.done(
-        backend.changing(caller, host).order(relay_orders.revoke_tokens(host))
-    )
+    plane = backend.changing(caller, host)
+    revoked = await backend.done(plane.order(relay_orders.revoke_tokens, host))
     _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)
 

@@ -69,7 +69,7 @@ async def start_rollout(
     if not dry_run:
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
-        rollout = await backend.done(plane.order(rollout_orders.start(rollout)))
+        rollout = await backend.done(plane.order(rollout_orders.start, rollout))
     return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=view(rollout), forecast=forecast)
 
 
@@ -109,8 +109,8 @@ async def order_rollout(
         raise model.Refused(ErrorCode.INVALID, message, where="unit")
     _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
     plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
-    steered = rollout_orders.steer(number, data.order, data.unit, caller.by)
-    await backend.done(plane.order(steered))
+    steered = plane.order(rollout_orders.steer, number, data.order, data.unit, by=caller.by)
+    await backend.done(steered)
     return await _detail(backend, number)
 
 

@@ -40,7 +40,7 @@ async def add_webhook(
         done_sequence=0,
     )
     plane = backend.changing(caller, f"{webhook.name}: {webhook.format} to {webhook.shown_url}")
-    added = await backend.done(plane.order(orders.add(webhook)))
+    added = await backend.done(plane.order(orders.add, webhook))
     sending.deliveries.look()
     (shown,) = _shown([added])
     return webhook_schemas.NewWebhook(webhook=shown, secret=added.secret)
@@ -53,7 +53,7 @@ async def remove_webhooks(
     """Remove webhooks, all or none; repeat `name`."""
     sending = _sending(backend)
     plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
-    removed = await backend.done(plane.order(orders.remove(name)))
+    removed = await backend.done(plane.order(orders.remove, name))
     sending.deliveries.look()
     return webhook_schemas.WebhookList(webhooks=_shown(removed))
 
@@ -77,7 +77,7 @@ async def test_webhook(
     caller.detail = f"{name}: {trouble}" if trouble else name
     if not trouble:
         plane = backend.changing(caller, webhook.name)
-        webhook = await backend.done(plane.order(orders.enable(webhook)))
+        webhook = await backend.done(plane.order(orders.enable, webhook))
         sending.deliveries.look()
     (shown,) = _shown([webhook])
     return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble, webhook=shown)

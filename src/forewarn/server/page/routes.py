@@ -208,7 +208,7 @@ async def log_in(
     made = backend.make_token()
     session = logins.session_of(link, made, backend.now(), backend.scale)
     plane = backend.changing(caller, session.name)
-    await backend.done(plane.change_tokens(accounts.open_session(session)))
+    await backend.done(plane.order(accounts.open_session, session))
     return _led_to("/", _cookie(request, made, round(logins.SESSION_LASTS.total_seconds())))
 
 
@@ -219,7 +219,7 @@ async def log_out(
     """End the session."""
     if caller.token:
         plane = page.backend.changing(caller, caller.token)
-        await page.backend.done(plane.change_tokens(accounts.revoke_tokens([caller.token])))
+        await page.backend.done(plane.order(accounts.revoke_tokens, [caller.token]))
     return _led_to("/login", _cookie(request, "", 0))
 
 
