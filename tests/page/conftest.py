@@ -8,7 +8,12 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from forewarn.server.settings import ConnectorSettings, SimulatedSettings
+from forewarn.server.settings import (
+    ConnectorSettings,
+    RolloutCheck,
+    RolloutSettings,
+    SimulatedSettings,
+)
 from forewarn.store import memory
 from page.site import Site
 from server.running import Running, settings_in
@@ -42,11 +47,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def quick_site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
-    """Likewise; what the connector simulates takes no time."""
+    """Likewise; what the connector simulates takes no time, and the check `probe` never passes."""
     simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
     wanted = msgspec.structs.replace(
         settings_in(tmp_path, listen="127.0.0.1:0"),
         connector=ConnectorSettings(simulated=simulated),
+        rollout=RolloutSettings(check=(RolloutCheck(name="probe", program=("/bin/false",)),)),
     )
     with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
         yield opened

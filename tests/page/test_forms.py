@@ -62,7 +62,7 @@ def test_what_cannot_be_read_is_a_mistake_in_its_field(field: str) -> None:
 
 def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
     typed = asked(not_before="+20m")
-    settled = forms.settled(typed, forms.maintenance(typed, NOW))
+    settled = forms.settled(typed, NOW)
     later = forms.maintenance(settled, NOW + timedelta(minutes=7))
     assert later.not_before == NOW + timedelta(minutes=20)
 

@@ -66,6 +66,30 @@ def test_a_rollout_is_paused_and_goes_on(quick_site: Site) -> None:
     approve_until(site, "done")
 
 
+def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) -> None:
+    site = quick_site
+    window = site.window()
+    texts = {"machines": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
+    with site.complaints():
+        planned(window, site, **texts)
+        expect(window.locator(".field.wrong [name=check]")).to_have_value("nosuch")
+    known = window.locator("[name=check]").get_attribute("list")
+    options = f"document.getElementById('{known}').options"
+    assert window.evaluate(f"[...{options}].map(each => each.value)") == ["probe"]
+    planned(window, site, **texts | {"check": "probe", "check_tries": "1", "check_within": "1s"})
+    facts = window.locator("dl.facts")
+    expect(facts).to_contain_text("probe, 1 try in")
+    expect(facts).to_contain_text("Only with approval until")
+    planned_until = facts.locator("time").get_attribute("datetime")
+    window.get_by_role("button", name=re.compile("^Start: ")).click()
+    window.wait_for_url(f"{site.url}/rollouts/1")
+    expect(facts.locator(f"time[datetime='{planned_until}']")).to_be_visible()
+    policy = site.root.get("/v1/rollouts/1")["policy"]
+    assert policy["approval_until"][:19] == str(planned_until)[:19]
+    approve_until(site, "halted")  # for the check does not pass
+    expect(window.locator("main > .head .word")).to_have_text("halted")
+
+
 def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     site = quick_site
     window = started(site, pause="confirm")

@@ -22,6 +22,8 @@ from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
 MAX_FIELDS: Final = 200
 """The most fields of a form: the longest has some thirty."""
 
+replace = msgspec.structs.replace
+
 T = TypeVar("T")
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
@@ -36,7 +38,7 @@ class Control(StrEnum):
     CHOICE = "choice"
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
+class Field(msgspec.Struct, frozen=True):
     """One field of a form."""
 
     name: str
@@ -45,11 +47,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     """What may be typed, with an example."""
     choices: tuple[tuple[str, str], ...] = ()
-    """Values, each with what it is called."""
+    """Values, each with what it is called; of a text they are suggestions."""
     default: str = ""
 
 
-class FieldGroup(msgspec.Struct, frozen=True, kw_only=True):
+class FieldGroup(msgspec.Struct, frozen=True):
     """Fields that belong together."""
 
     title: str
@@ -128,6 +130,18 @@ def default(groups: Sequence[FieldGroup]) -> FilledForm:
     return FilledForm({field.name: (field.default,) for field in fields if field.default})
 
 
+def suggesting(
+    groups: Sequence[FieldGroup], name: str, values: Sequence[str]
+) -> tuple[FieldGroup, ...]:
+    """Return groups in which a field suggests values."""
+
+    def of(field: Field) -> Field:
+        choices = tuple((value, value) for value in values)
+        return replace(field, choices=choices) if field.name == name else field
+
+    return tuple(replace(group, fields=tuple(map(of, group.fields))) for group in groups)
+
+
 # The fields.
 
 TYPES: Final = (
@@ -144,36 +158,29 @@ KINDS: Final = (
     (TargetKind.HOST.value, "all machines on a host"),
 )
 
-SOURCES: Final = (
-    (EventSource.PLATFORM.value, "the platform"),
-    (EventSource.USER.value, "a user"),
-)
+SOURCES: Final = ((EventSource.PLATFORM.value, "the platform"), (EventSource.USER.value, "a user"))
 
 _DURATION = Field(
-    name="duration",
-    label="Expected interruption",
-    hint="Such as 30s or 5m; 0 for none. Empty: unknown.",
+    "duration", "Expected interruption", hint="Such as 30s or 5m; 0 for none. Empty: unknown."
 )
 _DESCRIPTION = Field(
-    name="description",
-    label="Text for the guests",
-    hint="One line. Empty: the usual text of the type.",
+    "description", "Text for the guests", hint="One line. Empty: the usual text of the type."
 )
 _WITHOUT_NOTICE = Field(
-    name="without_notice",
-    label="Go on even if some guests get no notice, because they never asked for events",
+    "without_notice",
+    "Go on even if some guests get no notice, because they never asked for events",
     control=Control.CHECK,
 )
 _TYPE = Field(
-    name="event_type",
-    label="What happens",
+    "event_type",
+    "What happens",
     control=Control.CHOICE,
     choices=TYPES,
     default=EventType.REBOOT.value,
 )
 _SOURCE = Field(
-    name="source",
-    label="Caused by",
+    "source",
+    "Caused by",
     control=Control.CHOICE,
     choices=SOURCES,
     default=EventSource.PLATFORM.value,
@@ -183,69 +190,57 @@ _WHEN: Final = "2026-11-22T22:00Z, or +20m from now. Without a zone it is UTC."
 
 MAINTENANCE: Final = (
     FieldGroup(
-        title="What",
-        fields=(
+        "What",
+        (
             _TYPE,
             Field(
-                name="kind",
-                label="Of",
+                "kind",
+                "Of",
                 control=Control.CHOICE,
                 choices=KINDS,
                 default=TargetKind.MACHINES.value,
             ),
             Field(
-                name="targets",
-                label="Names",
+                "targets",
+                "Names",
                 control=Control.LINES,
                 hint="Machines with blanks or commas between them; or one scope; or one host.",
             ),
         ),
     ),
     FieldGroup(
-        title="When",
-        fields=(
+        "When",
+        (
             Field(
-                name="not_before",
-                label="Not before",
+                "not_before",
+                "Not before",
                 hint=f"{_WHEN} Empty: as soon as the least notice allows.",
             ),
-            Field(
-                name="opens_at",
-                label="Window opens",
-                hint="Nothing starts before it, approved or not.",
-            ),
-            Field(
-                name="closes_at",
-                label="Window closes",
-                hint="What has not started by then is cancelled.",
-            ),
+            Field("opens_at", "Window opens", hint="Nothing starts before it, approved or not."),
+            Field("closes_at", "Window closes", hint="What has not started by then is cancelled."),
             _DURATION,
         ),
     ),
     FieldGroup(
-        title="More",
+        "More",
         folded=True,
         fields=(
             _DESCRIPTION,
             _SOURCE,
             Field(
-                name="to_host",
-                label="Move to host",
+                "to_host",
+                "Move to host",
                 hint="For a Redeploy or a live migration. Empty: the connector chooses.",
             ),
             Field(
-                name="live_migration",
-                label="The Freeze is a live migration to another host",
+                "live_migration",
+                "The Freeze is a live migration to another host",
                 control=Control.CHECK,
             ),
+            Field("indivisible", "All machines of the host go down at once", control=Control.CHECK),
             Field(
-                name="indivisible",
-                label="All machines of the host go down at once",
-                control=Control.CHECK,
-            ),
-            Field(
-                name="no_notice",
-                label="It has already failed: start at once, without notice",
+                "no_notice",
+                "It has already failed: start at once, without notice",
                 control=Control.CHECK,
             ),
             _WITHOUT_NOTICE,
@@ -256,126 +251,107 @@ MAINTENANCE: Final = (
 
 ROLLOUT: Final = (
     FieldGroup(
-        title="What",
-        fields=(
+        "What",
+        (
             _TYPE,
+            Field("all_hosts", "Every host", control=Control.CHECK),
             Field(
-                name="all_hosts",
-                label="Every host",
-                control=Control.CHECK,
-            ),
-            Field(
-                name="hosts",
-                label="Hosts",
+                "hosts",
+                "Hosts",
                 control=Control.LINES,
                 hint="Each is a unit. Hosts that the connector can drain are drained and rebooted.",
             ),
-            Field(name="scopes", label="Scopes", control=Control.LINES, hint="Each is a unit."),
-            Field(name="machines", label="Machines", control=Control.LINES, hint="Each is a unit."),
+            Field("scopes", "Scopes", control=Control.LINES, hint="Each is a unit."),
+            Field("machines", "Machines", control=Control.LINES, hint="Each is a unit."),
             Field(
-                name="tags",
-                label="Machines with tags",
+                "tags",
+                "Machines with tags",
                 control=Control.LINES,
                 hint="KEY=VALUE, one a line; several: machines with all of them.",
             ),
         ),
     ),
     FieldGroup(
-        title="How many at once",
-        fields=(
+        "How many at once",
+        (
             Field(
-                name="at_once",
-                label="At once",
+                "at_once",
+                "At once",
                 hint="Units under way: a number, or a part such as 10%.",
                 default="1",
             ),
+            Field("waves", "Waves", hint="Units of each, such as 1, 10%, rest. Empty: all in one."),
             Field(
-                name="waves",
-                label="Waves",
-                hint="Units of each, such as 1, 10%, rest. Empty: all in one.",
+                "pause", "Pause between waves", hint="Such as 30m; or confirm, until you resume it."
             ),
             Field(
-                name="pause",
-                label="Pause between waves",
-                hint="Such as 30m; or confirm, until you resume it.",
-            ),
-            Field(
-                name="stop_after",
-                label="Halt after failures",
+                "stop_after",
+                "Halt after failures",
                 hint="So many failed units halt the rollout.",
                 default="1",
             ),
             Field(
-                name="check",
-                label="Check",
+                "check",
+                "Check",
                 hint="The name of a check of the settings. It has to pass before further units go.",
             ),
             Field(
-                name="check_tries",
-                label="Tries of the check",
+                "check_tries",
+                "Tries of the check",
                 hint="How often it may fail in a row.",
                 default="3",
             ),
             Field(
-                name="check_within",
-                label="Time for the check",
+                "check_within",
+                "Time for the check",
                 hint="How long all of its tries may take.",
                 default="5m",
             ),
         ),
     ),
     FieldGroup(
-        title="When",
-        fields=(
+        "When",
+        (
             Field(
-                name="windows",
-                label="Windows",
+                "windows",
+                "Windows",
                 control=Control.LINES,
                 hint="One a line, such as Sat,Sun 22:00-04:00 or 2nd Tue +9d 01:00-05:00. "
                 "Empty: always.",
             ),
+            Field("zone", "Time zone of the windows", hint="Such as Europe/Berlin.", default="UTC"),
             Field(
-                name="zone",
-                label="Time zone of the windows",
-                hint="Such as Europe/Berlin.",
-                default="UTC",
-            ),
-            Field(
-                name="blackouts",
-                label="Blackouts",
+                "blackouts",
+                "Blackouts",
                 control=Control.LINES,
                 hint="Nothing starts then. One a line: 2026-12-20T00:00Z/2027-01-07T00:00Z.",
             ),
-            Field(
-                name="cutoff",
-                label="Last start before a window closes",
-                hint="A span such as 30m.",
-            ),
+            Field("cutoff", "Last start before a window closes", hint="A span such as 30m."),
         ),
     ),
     FieldGroup(
-        title="More",
+        "More",
         folded=True,
         fields=(
             _DURATION,
             Field(
-                name="notice",
-                label="Time for guests to approve",
+                "notice",
+                "Time for guests to approve",
                 hint="A span such as 1h, if longer than the least notice.",
             ),
             Field(
-                name="approval_until",
-                label="Only with approval until",
+                "approval_until",
+                "Only with approval until",
                 hint="Until then nothing starts unless its guests approve, or you for them.",
             ),
             Field(
-                name="spread",
-                label="One at a time of each",
+                "spread",
+                "One at a time of each",
                 hint="host, fault-domain or tag:KEY. Empty: no such limit.",
             ),
             Field(
-                name="order",
-                label="Order",
+                "order",
+                "Order",
                 control=Control.CHOICE,
                 choices=(
                     (RolloutOrder.TIGHTEST.value, "as many at once as possible"),
@@ -386,8 +362,8 @@ ROLLOUT: Final = (
             _DESCRIPTION,
             _SOURCE,
             Field(
-                name="no_drain",
-                label="Do not drain hosts: their machines stop while the host is maintained",
+                "no_drain",
+                "Do not drain hosts: their machines stop while the host is maintained",
                 control=Control.CHECK,
             ),
             _WITHOUT_NOTICE,
@@ -434,9 +410,9 @@ MOMENTS: Final = ("not_before", "opens_at", "closes_at")
 """The fields of a request for maintenance that are times."""
 
 
-def settled(form: FilledForm, request: schemas.MaintenanceRequest) -> FilledForm:
+def settled(form: FilledForm, now: datetime) -> FilledForm:
     """Return a form with times in place of spans: what was planned at +20m does not move."""
-    given = {name: getattr(request, name) for name in MOMENTS}
+    given = {name: moment(form, name, now) for name in (*MOMENTS, "approval_until")}
     return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
 
 

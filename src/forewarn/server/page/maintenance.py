@@ -7,16 +7,14 @@ from typing import Any, Final
 import msgspec
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
-from litestar.response import Redirect
 
 from forewarn.maintenance import model
 from forewarn.server.operator import api, requests, routing, schemas, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import TheBackend, TheCaller
 from forewarn.server.page import forms, orders, sending, standing
-from forewarn.server.page.routes import PageContext, ThePage, get, post
+from forewarn.server.page.routes import ThePage, get, post
 from forewarn.server.page.standing import Standing
-from forewarn.settings import Mistake
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventStatus
 
@@ -152,69 +150,39 @@ def _ordinal(operation: model.Operation) -> int:
     return int(operation.id.partition(".")[2])
 
 
+def _plan(asked: schemas.MaintenanceRequest, planned: schemas.MaintenancePlan) -> dict[str, Any]:
+    found = orders.concerned(planned.operations)
+    count = found.unstarted + found.started + orders.still_to_come(planned.further)
+    return {"plan": planned, "button": orders.happens(asked.event_type, count)}
+
+
+FORM: Final = sending.PlannedForm(
+    template="maintenance",
+    groups=forms.MAINTENANCE,
+    read=forms.maintenance,
+    route=api.request_maintenance,
+    address=lambda made: f"/maintenance/{made.maintenance.number}",
+    plan=_plan,
+)
+
+
 @get("/maintenance/new")
-async def begin_maintenance(
+async def begin(
     request: "Request[Any, Any, Any]",
     page: ThePage,
-    event_type: routing.Name = "",
     kind: routing.Name = "",
     targets: routing.Name = "",
 ) -> Response[str]:
     """Show the form that asks for maintenance."""
-    given = {"event_type": event_type, "kind": kind, "targets": targets}
-    form = forms.default(forms.MAINTENANCE).filled(
-        **{name: text for name, text in given.items() if text},
-        key=page.backend.make_token(),
-    )
-    return await _form(request, page, form)
+    return await sending.begin(request, page, FORM, kind=kind, targets=targets)
 
 
 @post("/page/maintenance")
 async def plan_or_start(
-    request: "Request[Any, Any, Any]", backend: TheBackend, caller: TheCaller, page: ThePage
+    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> sending.Answer:
     """Show the form again, what it would come to, or start it."""
-    form = forms.sent(await request.body())
-    action = form.text("action")
-    if action == "change":
-        caller.recorded = True
-        return await _form(request, page, form)
-    try:
-        asked = forms.maintenance(form, backend.now())
-        if action == "start":
-
-            async def act() -> str:
-                made = await api.request_maintenance.fn(backend, caller, data=asked)
-                return f"/maintenance/{made.maintenance.number}"
-
-            led = await page.sent.once(caller, asked.idempotency_key, act)
-            return Redirect(led, status_code=303)
-        planned = await api.request_maintenance.fn(backend, caller, data=asked, dry_run=True)
-    except sending.REFUSED as error:
-        mistake = sending.mistake_of(error, form, forms.MAINTENANCE)
-        status = sending.status_of(error, caller)
-        return await _form(request, page, form, mistake=mistake, status=status)
-    found = orders.concerned(planned.operations)
-    count = found.unstarted + found.started + orders.still_to_come(planned.further)
-    values = {
-        "form": forms.settled(form, asked),
-        "asked": asked,
-        "plan": planned,
-        "button": orders.happens(asked.event_type, count),
-    }
-    return await page.show(request, "maintenance_plan.html", lambda: values)
-
-
-async def _form(
-    request: "Request[Any, Any, Any]",
-    page: PageContext,
-    form: forms.FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response[str]:
-    values = {"form": form, "groups": forms.MAINTENANCE, "mistake": mistake}
-    return await page.show(request, "maintenance_form.html", lambda: values, status=status)
+    return await sending.plan_or_start(request, caller, page, FORM)
 
 
 ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

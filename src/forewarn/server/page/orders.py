@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import Request
+from litestar.handlers import HTTPRouteHandler
 
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
@@ -130,7 +131,16 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return self.operations[0].event_type if self.operations else EventType.REBOOT
 
 
-Act = Callable[[Backend, OperatorRequest, "Request[Any, Any, Any]", FilledForm], Awaitable[object]]
+class SentOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An order as a browser sent it."""
+
+    backend: Backend
+    caller: OperatorRequest
+    request: "Request[Any, Any, Any]"
+    form: FilledForm
+
+
+Act = Callable[[SentOrder], Awaitable[object]]
 
 
 class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,10 +157,21 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def groups(self) -> tuple[FieldGroup, ...]:
         """Its fields, as a form has them."""
-        return (FieldGroup(title="", fields=self.fields),) if self.fields else ()
+        return (FieldGroup("", self.fields),) if self.fields else ()
 
 
-_REASON = Field(name="reason", label="Reason", hint="For the history. May be empty.")
+def _about_references(route: HTTPRouteHandler, shape: type[msgspec.Struct], *fields: str) -> Act:
+    """Return what calls a route of the API with the form's references and these fields of it."""
+
+    async def act(sent: SentOrder) -> object:
+        asked: dict[str, object] = {name: sent.form.text(name) for name in fields}
+        asked["references"] = sent.form.all("reference")
+        return await route.fn(sent.backend, sent.caller, forms.converted(asked, shape))
+
+    return act
+
+
+_REASON = Field("reason", "Reason", hint="For the history. May be empty.")
 
 
 def _approval(subject: Subject) -> Consequence:
@@ -162,14 +183,10 @@ def _approval(subject: Subject) -> Consequence:
     )
 
 
-async def _approve(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    body = forms.converted({"references": form.all("reference")}, schemas.ApprovalRequest)
-    return await api.approve.fn(backend, caller, request, body)
+async def _approve(sent: SentOrder) -> object:
+    asked = {"references": sent.form.all("reference")}
+    body = forms.converted(asked, schemas.ApprovalRequest)
+    return await api.approve.fn(sent.backend, sent.caller, sent.request, body)
 
 
 def _cancellation(subject: Subject) -> Consequence:
@@ -181,18 +198,6 @@ def _cancellation(subject: Subject) -> Consequence:
     )
 
 
-async def _cancel(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    asked = {"references": form.all("reference"), "reason": form.text("reason")}
-    body = forms.converted(asked, schemas.CancellationRequest)
-    return await api.cancel.fn(backend, caller, body)
-
-
 def _postponement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
@@ -201,35 +206,23 @@ def _postponement(subject: Subject) -> Consequence:
     )
 
 
-async def _postpone(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    later = forms.moment(form, "not_before", backend.now())
+async def _postpone(sent: SentOrder) -> object:
+    later = forms.moment(sent.form, "not_before", sent.backend.now())
     if later is None:
         message = "expected a time, such as 2026-11-22T22:00Z or +20m"
         raise model.Refused(ErrorCode.INVALID, message, where="not_before")
-    asked = {"references": form.all("reference"), "not_before": later}
+    asked = {"references": sent.form.all("reference"), "not_before": later}
     body = forms.converted(asked, schemas.PostponementRequest)
-    return await api.postpone.fn(backend, caller, body)
+    return await api.postpone.fn(sent.backend, sent.caller, body)
 
 
 def _resumption(subject: Subject) -> Consequence:
     return Consequence(f"Resume {subject.name}: its next step is announced")
 
 
-async def _resume(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    number = forms.number(form.text("reference"))
-    return await api.resume.fn(backend, caller, number, schemas.ResumptionRequest())
+async def _resume(sent: SentOrder) -> object:
+    number = forms.number(sent.form.text("reference"))
+    return await api.resume.fn(sent.backend, sent.caller, number, schemas.ResumptionRequest())
 
 
 def _acknowledgement(subject: Subject) -> Consequence:
@@ -241,35 +234,12 @@ def _acknowledgement(subject: Subject) -> Consequence:
     )
 
 
-async def _acknowledge(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    body = forms.converted({"references": form.all("reference")}, schemas.AcknowledgementRequest)
-    return await api.acknowledge.fn(backend, caller, body)
-
-
 def _resolution(subject: Subject) -> Consequence:
     return Consequence(
         f"Record the result of {subject.name}",
         "Nobody knows whether it was carried out: look at its machines first. To repeat it may "
         f"mean that {happens(subject.event_type, concerned(subject.operations).started)} twice.",
     )
-
-
-async def _resolve(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    asked = {"references": form.all("reference"), "verdict": form.text("verdict")}
-    body = forms.converted(asked, schemas.ResolutionRequest)
-    return await api.resolve.fn(backend, caller, body)
 
 
 def _holding(subject: Subject) -> Consequence:
@@ -285,17 +255,11 @@ def _place(form: FilledForm) -> tuple[str, str]:
     return kind, name
 
 
-async def _hold(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    kind, name = _place(form)
-    asked = {"kind": kind, "name": name, "reason": form.text("reason")}
+async def _hold(sent: SentOrder) -> object:
+    kind, name = _place(sent.form)
+    asked = {"kind": kind, "name": name, "reason": sent.form.text("reason")}
     body = forms.converted(asked, schemas.HoldRequest)
-    return await api.hold.fn(backend, caller, body)
+    return await api.hold.fn(sent.backend, sent.caller, body)
 
 
 def _releasing(subject: Subject) -> Consequence:
@@ -304,35 +268,22 @@ def _releasing(subject: Subject) -> Consequence:
     return Consequence(f"Release {subject.reference}{goes_on}")
 
 
-async def _release(
-    backend: Backend,
-    caller: OperatorRequest,
-    request: "Request[Any, Any, Any]",
-    form: FilledForm,
-) -> object:
-    del request
-    kind, name = _place(form)
+async def _release(sent: SentOrder) -> object:
+    kind, name = _place(sent.form)
     try:
         what = model.HoldKind(kind)
     except ValueError as error:
         message = f"nothing can be held that is called {kind!r}"
         raise model.Refused(ErrorCode.INVALID, message) from error
-    return await api.release.fn(backend, caller, what, name)
+    return await api.release.fn(sent.backend, sent.caller, what, name)
 
 
 def _of_rollout(kind: RolloutOrderKind) -> Act:
-    async def act(
-        backend: Backend,
-        caller: OperatorRequest,
-        request: "Request[Any, Any, Any]",
-        form: FilledForm,
-    ) -> object:
-        del request
-        body = forms.converted(
-            {"order": kind, "unit": form.text("unit")}, rollout_schemas.RolloutOrderBody
-        )
-        number = forms.number(form.text("rollout"))
-        return await rollout_routes.order_rollout.fn(backend, caller, number, body)
+    async def act(sent: SentOrder) -> object:
+        asked = {"order": kind, "unit": sent.form.text("unit")}
+        body = forms.converted(asked, rollout_schemas.RolloutOrderBody)
+        number = forms.number(sent.form.text("rollout"))
+        return await rollout_routes.order_rollout.fn(sent.backend, sent.caller, number, body)
 
     return act
 
@@ -386,7 +337,7 @@ ORDERS: Final = {
     "cancel": OperatorOrder(
         label="Cancel",
         consequence=_cancellation,
-        act=_cancel,
+        act=_about_references(api.cancel, schemas.CancellationRequest, "reason"),
         fields=(_REASON,),
         is_dangerous=True,
     ),
@@ -396,24 +347,26 @@ ORDERS: Final = {
         act=_postpone,
         fields=(
             Field(
-                name="not_before",
-                label="Not before",
+                "not_before",
+                "Not before",
                 hint="Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
             ),
         ),
     ),
     "resume": OperatorOrder(label="Resume", consequence=_resumption, act=_resume),
     "acknowledge": OperatorOrder(
-        label="Acknowledge", consequence=_acknowledgement, act=_acknowledge
+        label="Acknowledge",
+        consequence=_acknowledgement,
+        act=_about_references(api.acknowledge, schemas.AcknowledgementRequest),
     ),
     "resolve": OperatorOrder(
         label="Resolve",
         consequence=_resolution,
-        act=_resolve,
+        act=_about_references(api.resolve, schemas.ResolutionRequest, "verdict"),
         fields=(
             Field(
-                name="verdict",
-                label="What became of it",
+                "verdict",
+                "What became of it",
                 control=Control.CHOICE,
                 choices=(
                     (model.Verdict.SUCCEEDED.value, "It was carried out"),

@@ -9,18 +9,15 @@ import msgspec
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
-from litestar.response import Redirect
 
-from forewarn import times
 from forewarn.control import rollouts as preparing
 from forewarn.maintenance.rollout_model import UnitState
-from forewarn.maintenance.rollout_plan import PlannedWave, RolloutForecast
+from forewarn.maintenance.rollout_plan import PlannedWave
 from forewarn.server.operator import api, requests, rollout_routes, rollout_schemas, routing
 from forewarn.server.operator.requests import TheBackend, TheCaller
 from forewarn.server.page import forms, orders, sending, standing
-from forewarn.server.page.routes import PageContext, ThePage, get, post
+from forewarn.server.page.routes import ThePage, get, post
 from forewarn.server.page.standing import Standing
-from forewarn.settings import Mistake
 
 LISTED: Final = 50
 """Rollouts of one page of the list."""
@@ -179,65 +176,17 @@ def _waves(detail: rollout_schemas.RolloutDetail) -> list[ListedWave]:
     ]
 
 
-@get("/rollouts/new")
-async def begin_rollout(
-    request: "Request[Any, Any, Any]",
-    page: ThePage,
-    event_type: routing.Name = "",
-    hosts: routing.Name = "",
-    scopes: routing.Name = "",
-) -> Response[str]:
-    """Show the form that starts a rollout."""
-    given = {"event_type": event_type, "hosts": hosts, "scopes": scopes}
-    form = forms.default(forms.ROLLOUT).filled(
-        **{name: text for name, text in given.items() if text},
-        key=page.backend.make_token(),
-    )
-    return await _form(request, page, form)
-
-
-@post("/page/rollouts")
-async def plan_or_start(
-    request: "Request[Any, Any, Any]", backend: TheBackend, caller: TheCaller, page: ThePage
-) -> sending.Answer:
-    """Show the form again, how the rollout would go, or start it."""
-    form = forms.sent(await request.body())
-    action = form.text("action")
-    if action == "change":
-        caller.recorded = True
-        return await _form(request, page, form)
-    try:
-        asked = forms.rollout(form, backend.now())
-        if action == "start":
-
-            async def act() -> str:
-                made = await rollout_routes.start_rollout.fn(backend, caller, data=asked)
-                return f"/rollouts/{made.rollout.number}"
-
-            led = await page.sent.once(caller, asked.idempotency_key, act)
-            return Redirect(led, status_code=303)
-        planned = await rollout_routes.start_rollout.fn(backend, caller, data=asked, dry_run=True)
-    except sending.REFUSED as error:
-        mistake = sending.mistake_of(error, form, forms.ROLLOUT)
-        status = sending.status_of(error, caller)
-        return await _form(request, page, form, mistake=mistake, status=status)
+def _plan(
+    asked: rollout_schemas.RolloutRequest, planned: rollout_schemas.RolloutPlan
+) -> dict[str, Any]:
     forecast = planned.forecast
-    until = asked.policy.approval_until
-    settled = form.filled(approval_until=times.precise(until)) if until else form
-    values = {
-        "form": settled,
-        "asked": asked,
-        "forecast": forecast,
-        "waves": [(wave, _names(wave)) for wave in forecast.waves],
-        "button": _button(asked, forecast),
-    }
-    return await page.show(request, "rollout_plan.html", lambda: values)
-
-
-def _button(asked: rollout_schemas.RolloutRequest, forecast: RolloutForecast) -> str:
     units = f"{forecast.units} unit" if forecast.units == 1 else f"{forecast.units} units"
     done = orders.VERBS[asked.event_type][2]
-    return f"Start: {units}, {orders.machines(forecast.machines)} {done}"
+    return {
+        "forecast": forecast,
+        "waves": [(wave, _names(wave)) for wave in forecast.waves],
+        "button": f"Start: {units}, {orders.machines(forecast.machines)} {done}",
+    }
 
 
 def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
@@ -245,16 +194,28 @@ def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
     return names, len(wave.units) - len(names)
 
 
-async def _form(
-    request: "Request[Any, Any, Any]",
-    page: PageContext,
-    form: forms.FilledForm,
-    *,
-    mistake: Mistake | None = None,
-    status: int = 200,
-) -> Response[str]:
-    values = {"form": form, "groups": forms.ROLLOUT, "mistake": mistake}
-    return await page.show(request, "rollout_form.html", lambda: values, status=status)
+FORM: Final = sending.PlannedForm(
+    template="rollout",
+    groups=forms.ROLLOUT,
+    read=forms.rollout,
+    route=rollout_routes.start_rollout,
+    address=lambda made: f"/rollouts/{made.rollout.number}",
+    plan=_plan,
+)
+
+
+@get("/rollouts/new")
+async def begin(request: "Request[Any, Any, Any]", page: ThePage) -> Response[str]:
+    """Show the form that starts a rollout."""
+    return await sending.begin(request, page, FORM)
+
+
+@post("/page/rollouts")
+async def plan_or_start(
+    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
+) -> sending.Answer:
+    """Show the form again, how the rollout would go, or start it."""
+    return await sending.plan_or_start(request, caller, page, FORM)
 
 
 ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

@@ -1,9 +1,11 @@
 """How the page's forms are sent: once each, and shown again with the reason if they are refused."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
@@ -22,7 +24,7 @@ from forewarn.settings import Mistake
 from forewarn.store.port import OutcomeUnknown, Reading, StoreError
 from forewarn.vocabulary import ErrorCode
 
-Answer: TypeAlias = "Response[Any] | Redirect"
+Answer: TypeAlias = Response[Any] | Redirect
 
 
 def mistake_of(error: Exception, form: FilledForm, groups: "tuple[FieldGroup, ...]") -> Mistake:
@@ -48,6 +50,77 @@ BACK: Final = re.compile(r"/operations/[0-9]{1,15}\.[0-9]{1,9}")
 
 REFUSED: Final = (model.Refused, StoreError)
 """What a form is shown again after."""
+
+
+# Forms that ask for something new.
+
+
+class PlannedForm(msgspec.Struct, frozen=True, kw_only=True):
+    """A form that is filled in, then planned, then started: as the API's route does it."""
+
+    template: str
+    """What the names of its two templates begin with."""
+    groups: tuple[FieldGroup, ...]
+    read: Callable[[FilledForm, datetime], Any]
+    """Returns the body of the route's request."""
+    route: HTTPRouteHandler
+    address: Callable[[Any], str]
+    """Returns the page of what was started, from the route's answer."""
+    plan: Callable[[Any, Any], Mapping[str, Any]]
+    """Returns what the plan's template needs, from the request and the answer to a dry run."""
+
+
+async def begin(
+    request: "Request[Any, Any, Any]", page: PageContext, planned: PlannedForm, **given: str
+) -> Response[str]:
+    """Show an empty form, but for what the link to it fills in."""
+    texts = {name: text for name, text in given.items() if text}
+    form = forms.default(planned.groups).filled(**texts, key=page.backend.make_token())
+    return await _form(request, page, planned, form)
+
+
+async def plan_or_start(
+    request: "Request[Any, Any, Any]", caller: OperatorRequest, page: PageContext, kind: PlannedForm
+) -> Answer:
+    """Show the form again, or what it would come to, or start it."""
+    backend = page.backend
+    form = forms.sent(await request.body())
+    action = form.text("action")
+    if action == "change":
+        caller.recorded = True
+        return await _form(request, page, kind, form)
+    try:
+        now = backend.now()
+        asked = kind.read(form, now)
+        if action == "start":
+
+            async def act() -> str:
+                return kind.address(await kind.route.fn(backend, caller, data=asked))
+
+            led = await page.sent.once(caller, asked.idempotency_key, act)
+            return Redirect(led, status_code=303)
+        planned = await kind.route.fn(backend, caller, data=asked, dry_run=True)
+    except REFUSED as error:
+        mistake = mistake_of(error, form, kind.groups)
+        status = status_of(error, caller)
+        return await _form(request, page, kind, form, mistake=mistake, status=status)
+    values = {"form": forms.settled(form, now), "asked": asked, **kind.plan(asked, planned)}
+    return await page.show(request, f"{kind.template}_plan.html", lambda: values)
+
+
+async def _form(
+    request: "Request[Any, Any, Any]",
+    page: PageContext,
+    kind: PlannedForm,
+    form: FilledForm,
+    *,
+    mistake: Mistake | None = None,
+    status: int = 200,
+) -> Response[str]:
+    checks = sorted(page.backend.rollouts.checks.names)
+    groups = forms.suggesting(kind.groups, "check", checks)
+    values = {"form": form, "groups": groups, "mistake": mistake}
+    return await page.show(request, f"{kind.template}_form.html", lambda: values, status=status)
 
 
 # Orders about what is there already.
@@ -85,7 +158,9 @@ async def do(
     subject = await _subject(backend, form)
 
     async def act() -> str:
-        await wanted.act(backend, caller, request, form)
+        await wanted.act(
+            orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
+        )
         return subject.address
 
     try:
