@@ -41,7 +41,7 @@ class Site:
         for context in self._contexts:
             context.close()
         if error is None:
-            assert self.said == []
+            assert self.said == [], self.said
 
     def link(self, role: AccessRole = AccessRole.ADMIN, name: str = "") -> str:
         """Return a one-time link, of root or of a token with a role."""

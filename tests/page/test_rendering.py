@@ -1,4 +1,4 @@
-"""The page's thread: it gives way to the guests' while it renders."""
+"""The page's templates, and its thread: it gives way to the guests' while it renders."""
 
 import asyncio
 import sys
@@ -31,3 +31,8 @@ def test_they_wait_as_usual_after_a_page_that_could_not_be_made(renderer: Render
     with pytest.raises(ZeroDivisionError):
         asyncio.run(renderer.on_thread(lambda: 1 / 0))
     assert sys.getswitchinterval() == usual
+
+
+def test_every_template_compiles() -> None:
+    templates = rendering.environment()
+    assert [name for name in templates.list_templates() if not templates.get_template(name)] == []

@@ -5,6 +5,7 @@ for the interpreter up to SWITCH_SECONDS at a time, and with several such thread
 """
 
 import asyncio
+import functools
 import gzip
 import hashlib
 import sys
@@ -72,6 +73,7 @@ class StaticFile(msgspec.Struct, frozen=True):
     """The body, by gzip."""
 
 
+@functools.cache
 def static_files() -> dict[str, StaticFile]:
     """Return the static files by their names."""
     found = {}
@@ -88,33 +90,38 @@ def static_files() -> dict[str, StaticFile]:
     return found
 
 
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return the templates, each compiled when it is first rendered.
+
+    To compile all of them takes a quarter of a second, which a service that starts does not have.
+    """
+    files = static_files()
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        auto_reload=False,
+        cache_size=-1,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update({**formats.FILTERS, **orders.FILTERS})
+    made.globals["static"] = lambda name: files[name].address
+    return made
+
+
 class Renderer:
-    """The templates, compiled at the start, and the thread that fills them in."""
+    """The thread that fills the templates in."""
 
     def __init__(self) -> None:
-        files = static_files()
-        self.files = {file.address.removeprefix(STATIC): file for file in files.values()}
+        self.files = {file.address.removeprefix(STATIC): file for file in static_files().values()}
         """The static files by the last part of their addresses."""
-        self._environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(FOLDER / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            auto_reload=False,
-            cache_size=-1,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters.update({**formats.FILTERS, **orders.FILTERS})
-        self._environment.globals["static"] = lambda name: files[name].address
-        self._templates = {
-            name: self._environment.get_template(name)
-            for name in self._environment.list_templates()
-        }
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page")
 
     def text(self, template: str, values: Mapping[str, Any]) -> str:
         """Return a template, filled in; never on the event loop's thread."""
-        return self._templates[template].render(values)
+        return environment().get_template(template).render(values)
 
     async def page(
         self, template: str, make: Callable[[], Mapping[str, Any]], status: int = 200
