@@ -260,6 +260,17 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
 
 
 @played
+async def test_a_machine_that_somebody_moved_here_is_answered_once_fleet_sync_has_seen_it(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+        asked = asyncio.ensure_future(relay.status())
+        await until(lambda: service.claims)
+        service.learn(Changes(machines=(room.machine("web-1", "127.0.0.1", scope="web"),)))
+        assert await asked == 200
+
+
+@played
 async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
     tmp_path: Path,
 ) -> None:

@@ -168,7 +168,8 @@ class UpstreamBackend:
         """Return what is done once it is known whether a machine has just moved to this address.
 
         None where it is known. The service is asked, once for an address in CLAIM_SECONDS; what it
-        knows of such a machine comes as news.
+        knows of such a machine comes as news. Where it knows of none, somebody else may have moved
+        one here, as fleet sync sees a moment later: news of that is awaited as long.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -182,7 +183,7 @@ class UpstreamBackend:
             self._claim_at = now + 1 / CLAIMS_PER_SECOND
             claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
             loop.call_later(REPLICA_SECONDS, claim.settle)
-            self._start(self._settle(key, claim))
+            self._start(self._claim(key))
         return None if claim.known.done() else claim.known
 
     def claim_again(self) -> None:
@@ -195,12 +196,8 @@ class UpstreamBackend:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle(self, key: tuple[str, str], claim: "_Claim") -> None:
-        if not await self._claim(key):
-            claim.settle()
-
-    async def _claim(self, key: tuple[str, str]) -> bool:
-        """Ask for a machine at this listener and address, and tell whether there is one."""
+    async def _claim(self, key: tuple[str, str]) -> None:
+        """Ask for a machine at this listener and address; what is known of it comes as news."""
         asked = UnknownCaller(listener=key[0], address=key[1])
         try:
             reply = await self._upstream.ask(
@@ -211,12 +208,11 @@ class UpstreamBackend:
             )
         except UpstreamFailed as error:
             _log.debug("could not ask for an unknown machine", why=str(error))
-            return False
+            return
         if reply.status == 200:
             self._found[key] = None
         else:  # it is not there, or the fleet knows by now that it is
             self._found.pop(key, None)
-        return reply.status == 200
 
     def arrived(self, machines: Iterable[Machine]) -> None:
         """Answer those who asked from the addresses of these machines, which are known now."""
