@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from kills import evidence, judge, phases
 from kills.phases import Kill, Left, Phase
+from replicas import judge as replicas
 
 WEB = {"kind": "scope", "name": "web"}
 CANCELED = {"operations": [{"id": "1.1", "status": "Canceled"}]}
@@ -79,7 +80,10 @@ class Run:
         self.marks = {"own-ann": "2"}
 
     def complaints(self) -> list[str]:
-        final = evidence.Final(
+        return judge.judge(self.journals, self.runs, self.final())
+
+    def final(self, scale: float = 600.0) -> evidence.Final:
+        return evidence.Final(
             operations=self.operations,
             maintenances=self.maintenances,
             live=self.live,
@@ -87,9 +91,8 @@ class Run:
             marks=self.marks,
             now=NOW,
             read_between=(REAL - 0.001, REAL),
-            scale=600.0,
+            scale=scale,
         )
-        return judge.judge(self.journals, self.runs, final)
 
     def ask(self, kind: str, at: float, status: int, said: Any, **facts: Any) -> None:
         """Let ann ask for something a hundredth of a second before she is answered."""
@@ -364,6 +367,20 @@ def test_each_fault_is_told(fault: Callable[[Run], None]) -> None:
     fault(run)
     told = run.complaints()
     assert any(FAULTS[fault] in complaint for complaint in told), told
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.2, False), (0.3, True)])
+def test_an_approval_is_as_old_as_its_answer_as_far_as_replicas_clocks_agree(
+    seconds: float, told: bool
+) -> None:
+    run = Run()
+    answered = NOW - timedelta(seconds=REAL - 999.06)
+    at = (answered + timedelta(seconds=seconds)).isoformat()
+    run.operation["events"][0]["approval"]["at"] = at
+    for each in run.journals["guest"]:
+        each["replica"] = 0
+    complaints = replicas.judge(run.journals, run.runs, [run.final(scale=1.0)])
+    assert any("the approval that is there" in each for each in complaints) is told
 
 
 def test_what_happened_without_notice_may_start_at_once() -> None:

@@ -14,7 +14,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from kills import journal, program, rounds
-from kills.evidence import Final as LastWord
 from kills.processes import ANSWER_SECONDS, Service, Told, let_pass
 from replicas import judge
 
@@ -22,10 +21,6 @@ SCALE: Final = 1.0
 """Replicas go by the database's clock: nothing starts here unless somebody has approved it."""
 
 NAMES: Final = ("r1", "r2", "r3")
-CLOCKS_SECONDS: Final = 0.25
-"""How far replicas' clocks may be apart: each goes by the database's, and asks over a connection
-that a busy machine holds up."""
-
 READY_SECONDS: Final = 30.0
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 AWAY: Final = (OSError, AssertionError, TimeoutError)
@@ -247,9 +242,3 @@ class Cluster:
             "pause": [0.005, 0.03] if role == "guest" else [0.01, 0.06],
         }
         self._clients[client] = Told("kills.clients", json.dumps(cast))
-
-
-def _widened(final: LastWord) -> LastWord:
-    """Allow for what replicas' clocks differ by: the time that is told here is one's alone."""
-    began, ended = final.read_between
-    return final._replace(read_between=(began - CLOCKS_SECONDS, ended + CLOCKS_SECONDS))
