@@ -1,12 +1,14 @@
-"""Real hosts and guests without root: two libvirtds, guests of QEMU, and the service beside them.
+"""Real hosts and guests without root: two libvirtds, guests of QEMU, a relay on each host.
+
+The service is beside them; guests ask the relay of their own host, at 169.254.169.254 port 80.
 
 `make hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest runs each
 file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test leaves
 running; three files run at once.
 
-    lab       The network, the hosts h1 and h2 (and more by `lab.host("h3")`), the service at
-              169.254.169.254 port 80, the fleet, the command line.
-    host      A host: virsh against it, its power, its libvirtd, its cable, its boot id.
+    lab       The network, the hosts h1 and h2, the service, the fleet, the command line.
+    host      A host with its relay: virsh against it, its power, its libvirtd, its cable, and
+              its boot id.
     system_host A host whose libvirtd is root's: `make hosts ROOT=1`.
     ssh_host    Such a host that is reached by SSH alone.
     site        What a test of root has to itself: /etc, and the user of the service's unit.
@@ -36,7 +38,9 @@ How a test is written:
         assert len(guests[0].boots) == 1                # it was never restarted
         assert not guests[0].failed_polls(start)
 
-- `lab` is one for the whole file.
+- `lab` is one for the whole file. A file about the service alone makes one without relays, and
+  says why (`labs.made(..., has_relays=False)`): there guests reach the service itself.
+- A guest that is moved by hand is known at its new host once fleet sync has seen it: `sync = true`.
 - A boot takes 4 s on a quiet machine, a live move 1 to 3 s: share guests within a file, and leave
   them as the next test expects them. All files together have three minutes.
 - `until` of `host` looks ten times a second: a look is a process or a request.

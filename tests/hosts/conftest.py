@@ -1,6 +1,5 @@
 """The lab is made once a run of pytest: `make hosts` runs each file in one of its own."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,11 +37,5 @@ def as_root(_nothing_is_missing: None) -> None:
 @pytest.fixture(scope="session")
 def lab(_nothing_is_missing: None) -> Iterator[labs.Lab]:
     """The lab of a run of pytest, which is one file's."""
-    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
-        made = labs.Lab(Path(folder))
-        try:
-            made.host("h1")
-            made.host("h2")
-            yield made
-        finally:
-            made.close()
+    with labs.made("h1", "h2") as made:
+        yield made

@@ -13,7 +13,6 @@ from typing import Any
 from hosts.host import IDS, Host, until
 
 NETWORK = "10.99.0"
-ROUTER = f"{NETWORK}.1"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
 UP = re.compile(r"UP (\S+)")
 OFF = re.compile(r"\bOFF\b")

@@ -1,4 +1,10 @@
-"""One host: a libvirtd in a network, a PID and a UTS namespace of its own, with a bridge."""
+"""One host: a libvirtd in a network, a PID and a UTS namespace of its own, with a bridge.
+
+Guests ask 169.254.169.254. On a host with a relay that address is the host's own, and the guests'
+bridge ends there, as libvirt's networks do: it is their router, and has the same addresses on every
+host, so that a guest that moves finds the same one. Without a relay the bridge goes on into the
+network between the hosts, where the service is.
+"""
 
 import contextlib
 import functools
@@ -26,6 +32,10 @@ IDS = uuid.UUID("6c5c5f0e-7a5c-4f0e-9d5c-3d1d4f5f7a10")
 """The names of a host's and a guest's uuid: the same in every run."""
 BOOT_ID = Path("/proc/sys/kernel/random/uuid")
 DAEMON = "libvirtd --pid-file {folder}/libvirtd.pid"
+ENDPOINT = "169.254.169.254"
+ROUTER = "10.99.0.1"
+"""Of the guests: their host where it has a relay, else the machine that the service is on."""
+ROUTER_MAC = "52:54:00:7a:00:01"
 
 
 class Host:
@@ -35,9 +45,10 @@ class Host:
         folder: Of the lab; the host has its own in it.
         name: Such as h1: its host name and that of its network namespace.
         address: Its own in the lab's network.
+        has_relay: Whether `relay` is to answer its guests.
     """
 
-    def __init__(self, folder: Path, name: str, address: str) -> None:
+    def __init__(self, folder: Path, name: str, address: str, *, has_relay: bool) -> None:
         self.name = name
         self.address = address
         self.folder = folder / name
@@ -47,9 +58,12 @@ class Host:
         self.reboot_file = self.folder / "reboot"
         self.reboots = 0
         self._changes = threading.Lock()
+        self.relay: Path | None = None
+        """The settings of the relay that runs while the host has power; None for none."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._relaying: subprocess.Popen[bytes] | None = None
         self._configure()
-        _network(name, address)
+        _network(name, address, has_relay=has_relay)
 
     def _configure(self) -> None:
         (self.folder / "run").mkdir(parents=True, mode=0o700)
@@ -107,6 +121,18 @@ class Host:
                 start_new_session=True,
             )
         self.wait_for_daemon()
+        self.start_relay()
+
+    def start_relay(self) -> None:
+        """Let its relay run, if it has one: with the host's power its process ends."""
+        if self.relay is None:
+            return
+        inside = ("nsenter", f"--target={self.init()}", "--net", "--pid", "--mount", "--uts")
+        command = [sys.executable, "-m", "forewarn.relay", "--config", str(self.relay)]
+        with (self.folder / "relay.log").open("ab") as log:
+            self._relaying = subprocess.Popen(
+                [*inside, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def _environment(self) -> dict[str, str]:
         own = {
@@ -147,6 +173,9 @@ class Host:
             self._process.kill()
         self._process.wait(START_SECONDS)
         self._process = None
+        if self._relaying is not None:
+            self._relaying.wait(START_SECONDS)
+            self._relaying = None
 
     def reboot(self) -> None:
         """Cut its power and boot it again: none of its guests runs then."""
@@ -229,8 +258,8 @@ class Host:
         _ip(*inside, "link", "set", name, "master", "bridge", "up")
 
     def log(self) -> str:
-        """Return the ends of what its libvirtd has logged and printed."""
-        paths = (self.folder / "libvirtd.log", self.folder / "output")
+        """Return the ends of what its libvirtd and its relay have logged and printed."""
+        paths = [self.folder / name for name in ("libvirtd.log", "output", "relay.log")]
         return json.dumps([p.read_text()[-3000:] for p in paths if p.exists()], indent=1)
 
 
@@ -240,7 +269,7 @@ def cache() -> Path:
     return (Path(known) if known else Path.home() / ".cache") / "forewarn" / "hosts"
 
 
-def _network(name: str, address: str) -> None:
+def _network(name: str, address: str, *, has_relay: bool) -> None:
     inside = ("netns", "exec", name, "ip")
     cable = f"{name}-cable"
     _ip("netns", "add", name)
@@ -248,9 +277,16 @@ def _network(name: str, address: str) -> None:
     _ip("link", "set", cable, "master", "switch", "up")
     _ip(*inside, "link", "set", "lo", "up")
     _ip(*inside, "link", "add", "bridge", "type", "bridge")
-    _ip(*inside, "address", "add", f"{address}/24", "dev", "bridge")
+    if has_relay:
+        _ip(*inside, "link", "set", "bridge", "address", ROUTER_MAC)
+        _ip(*inside, "address", "add", f"{ENDPOINT}/32", "dev", "lo")
+        _ip(*inside, "address", "add", f"{ROUTER}/26", "dev", "bridge")
+        _ip(*inside, "address", "add", f"{address}/27", "dev", "cable")
+    else:
+        _ip(*inside, "address", "add", f"{address}/24", "dev", "bridge")
+        _ip(*inside, "link", "set", "cable", "master", "bridge")
     _ip(*inside, "link", "set", "bridge", "up")
-    _ip(*inside, "link", "set", "cable", "master", "bridge", "up")
+    _ip(*inside, "link", "set", "cable", "up")
 
 
 def _ip(*arguments: str) -> None:

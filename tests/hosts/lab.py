@@ -1,26 +1,30 @@
-"""The lab: a network with hosts on it, guests on them, and the service beside them."""
+"""The lab: a network with hosts on it, guests and a relay on each, and the service beside them."""
 
 import contextlib
 import io
 import json
 import os
 import subprocess
+import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from end_to_end.running import Running
 from forewarn.cli import main
 from hosts import image, site
-from hosts.guest import ROUTER, Guest
-from hosts.host import Host, until
+from hosts.guest import Guest
+from hosts.host import ENDPOINT, ROUTER, Host, until
+from relays import process
 
-ENDPOINT = "169.254.169.254"
-PROGRAMS = ("libvirtd", "virsh", "qemu-system-x86_64", "busybox", "mkfs.ext4", "ip", "unshare")
+PROGRAMS = (
+    *("libvirtd", "virsh", "qemu-system-x86_64", "busybox", "mkfs.ext4", "ip", "unshare"),
+    *("nsenter", "openssl"),
+)
 PACKAGES = (
     "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
-    "python3-libvirt busybox-static e2fsprogs iproute2"
+    "python3-libvirt busybox-static e2fsprogs iproute2 openssl"
 )
 PROGRAMS_OF_ROOT = ("nft", "nginx", "dnsmasq", "sshd", "setpriv", "dbus-daemon", "polkitd")
 PACKAGES_OF_ROOT = "nftables nginx-light dnsmasq-base openssh-server dbus polkitd"
@@ -32,15 +36,50 @@ NETWORK = (
     "ip link set lo up",
     f"ip address add {ENDPOINT}/32 dev lo",
     "ip link add switch type bridge",
-    f"ip address add {ROUTER}/24 dev switch",
+    "ip address add {address}/24 dev switch",
     "ip link set switch up",
 )
-"""What makes the network between the hosts; its router is this process's namespace."""
+"""What makes the network between the hosts, in this process's namespace, by its address there."""
+SERVICE = "10.99.0.100"
+"""Where the service is for hosts with relays; without, it is the guests' router."""
 WATCH_SECONDS = 0.02
 ENDED_SECONDS = 300
 """Of maintenance that guests approve: one reboot takes 10 s on a quiet machine."""
 OVER = {"Completed", "Failed", "Canceled"}
+PLANE = f"{SERVICE}:8173"
+"""Where relays ask the service."""
+RELAYS = """
+[relay]
+listen = "{plane}"
+tls_certificate = "{folder}/relay.crt"
+tls_key = "{folder}/relay.key"
+"""
+RELAY = """
+[upstream]
+urls = ["https://{plane}"]
+token_file = "{token}"
+ca_file = "{folder}/relay.crt"
+[state]
+folder = "{state}"
+[status]
+listen = "off"
+[log]
+format = "json"
+"""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
+
+
+@contextlib.contextmanager
+def made(*hosts: str, kind: type[Host] = Host, has_relays: bool = True) -> "Iterator[Lab]":
+    """Make a lab with these hosts; the rest is as for `Lab`."""
+    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
+        lab = Lab(Path(folder), kind, has_relays=has_relays)
+        try:
+            for name in hosts:
+                lab.host(name)
+            yield lab
+        finally:
+            lab.close()
 
 
 def missing() -> str:
@@ -70,15 +109,17 @@ def _found(program: str) -> bool:
 
 
 class Lab:
-    """Two hosts on one network, and beside them the service at 169.254.169.254, port 80.
+    """Two hosts on one network, the service beside them, and a relay on each that answers guests.
 
     Args:
         folder: Its own; the path is short, for sockets.
         kind: Of its hosts.
+        has_relays: Whether hosts have relays; else guests reach the service itself.
     """
 
-    def __init__(self, folder: Path, kind: type[Host] = Host) -> None:
+    def __init__(self, folder: Path, kind: type[Host] = Host, *, has_relays: bool = True) -> None:
         self._kind = kind
+        self._has_relays = has_relays
         self.folder = folder
         self.hosts: dict[str, Host] = {}
         self.guests: dict[str, Guest] = {}
@@ -88,13 +129,16 @@ class Lab:
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="lab", daemon=True)
         self._image = image.make(folder)
-        _network()
+        _network(SERVICE if has_relays else ROUTER)
+        if has_relays:
+            process.certify(folder, SERVICE)
         self._watcher.start()
 
     def host(self, name: str) -> Host:
         """Return a host by its name; make and boot it if there is none."""
         if name not in self.hosts:
-            made = self._kind(self.folder, name, f"10.99.0.{101 + len(self.hosts)}")
+            address = f"10.99.0.{101 + len(self.hosts)}"
+            made = self._kind(self.folder, name, address, has_relay=self._has_relays)
             for guest in self._numbers:
                 made.add_tap(guest)
             made.power_on()
@@ -136,6 +180,7 @@ class Lab:
         running.settings.write_text(
             f'[store]\npath = "forewarn.db"\n'
             f'[[guest.listener]]\naddress = "{ENDPOINT}"\nport = 80\n{settings}\n'
+            f"{RELAYS.format(plane=PLANE, folder=self.folder) if self._has_relays else ''}"
         )
         if as_the_unit:
             for path in (folder, *folder.iterdir()):
@@ -144,7 +189,22 @@ class Lab:
         self.service = running
         os.environ["FOREWARN_CONFIG"] = str(running.settings)
         os.environ.pop("FOREWARN_OPERATOR", None)
+        if self._has_relays:
+            for host in self.hosts.values():
+                self._relay(host)
         return running
+
+    def _relay(self, host: Host) -> None:
+        """Let a host have its relay."""
+        state = host.folder / "relay"
+        state.mkdir(mode=0o700)
+        token = state / "token"
+        self.forewarn("relay", "token", host.name, "--output", str(token))
+        host.relay = state / "relay.toml"
+        host.relay.write_text(
+            RELAY.format(plane=PLANE, token=token, folder=self.folder, state=state)
+        )
+        host.start_relay()
 
     def fleet(self, guests: Iterable[Guest], scope: str = "web", **more: Any) -> None:
         """Tell the service of guests: one availability set, an update domain for each guest."""
@@ -260,6 +320,6 @@ class Lab:
                     threading.Thread(target=host.reboot, daemon=True).start()
 
 
-def _network() -> None:
+def _network(address: str) -> None:
     for line in NETWORK:
-        subprocess.run(line.split(), check=True)
+        subprocess.run(line.format(address=address).split(), check=True)

@@ -1,5 +1,6 @@
 """With root: guests behind their hosts' NAT, each of which has a proxy that signs, as guided.
 
+The proxies stand where relays do otherwise, before the service alone.
 The hosts' networks are libvirt's own, with its NAT; equal on both, so that a guest can move.
 """
 
@@ -38,7 +39,7 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 @pytest.fixture(scope="module")
 def lab(as_root: None) -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
-        made = Lab(Path(folder), SystemHost)
+        made = Lab(Path(folder), SystemHost, has_relays=False)
         proxies = []
         try:
             run(f"ip address add {SERVICE}/24 dev switch")

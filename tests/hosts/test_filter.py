@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hosts.guest import BRIDGED, FILTERED, ROUTER, Guest
+from hosts.guest import BRIDGED, FILTERED, Guest
+from hosts.host import ROUTER
 from hosts.lab import ENDPOINT, Lab
 from hosts.system_host import SystemHost
 from recipes import pages
@@ -20,9 +21,9 @@ VICTIM = "10.99.0.11"
 
 @pytest.fixture(scope="module")
 def lab(as_root: None) -> Iterator[Lab]:
-    """One host, whose libvirtd is root's, and the guide's rules before the service."""
+    """One host, whose libvirtd is root's, and the guide's rules before the service alone."""
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
-        made = Lab(Path(folder), SystemHost)
+        made = Lab(Path(folder), SystemHost, has_relays=False)
         try:
             made.host("h1")
             rules = pages.block("production", "nft", "table ip forewarn")

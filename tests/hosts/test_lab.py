@@ -12,17 +12,20 @@ from hosts.lab import Lab
 
 @pytest.fixture(scope="module")
 def guest(lab: Lab) -> Guest:
-    lab.serve()
+    lab.serve(lab.libvirt("freeze_seconds = 1") + "\n[fleet.libvirt]\nsync = true")
     (made,) = lab.start({"web-0": "h1"}, approve=True)
     lab.fleet([made])
     return made
 
 
-def test_a_guest_polls_the_service_once_a_second(guest: Guest) -> None:
+def test_a_guest_polls_the_relay_of_its_host_once_a_second(lab: Lab, guest: Guest) -> None:
     guest.wait_for_polls(3)
     documents = [each.document for each in guest.polls if each.document]
     assert documents[-1] == {"DocumentIncarnation": 0, "Events": []}
     assert len(guest.boots) == 1
+    assert lab.service is not None
+    metrics = lab.service.operator.ask("GET", "/metrics").body.decode()
+    assert "forewarn_guest_connections_accepted_total 0.0" in metrics
 
 
 def test_a_guest_moves_live_and_fails_no_poll(guest: Guest) -> None:

@@ -1,4 +1,7 @@
-"""With root: guests behind their hosts' NAT, each host with a relay, as guided."""
+"""With root: guests behind their hosts' NAT, each host with a relay, as guided.
+
+The networks are libvirt's own, and so are the addresses; the relays are started here, by hand.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -37,7 +40,7 @@ format = "json"
 @pytest.fixture(scope="module")
 def lab(as_root: None) -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
-        made = Lab(Path(folder), SystemHost)
+        made = Lab(Path(folder), SystemHost, has_relays=False)
         try:
             nat.run(f"ip address add {nat.SERVICE}/24 dev switch")
             process.certify(made.folder, nat.SERVICE)

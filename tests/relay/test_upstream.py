@@ -164,13 +164,15 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
     tmp_path: Path,
 ) -> None:
     service = filled()
+    upstream = await asked(service, tmp_path)
+    # So a connection is there, and the request is sent however long one takes.
+    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", running.SECONDS, each_seconds=0.1)
 
     async def never(_: Request) -> Answer:
         await asyncio.Event().wait()
         raise AssertionError
 
     service.other = never
-    upstream = await asked(service, tmp_path)
     with pytest.raises(UpstreamFailed) as failed:
         await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.2, each_seconds=0.1)
     assert failed.value.maybe_done
