@@ -390,6 +390,19 @@ def test_what_happened_without_notice_may_start_at_once() -> None:
     assert run.complaints() == []
 
 
+@pytest.mark.parametrize(
+    ("started_at", "told"), [("2030-01-01T11:50:20Z", False), ("2030-01-01T11:50:40Z", True)]
+)
+def test_what_had_started_goes_on_though_something_comes_without_notice(
+    started_at: str, told: bool
+) -> None:
+    run = Run()
+    go_down_before_the_other_is_back(run)
+    run.journals["ann"][0]["asked"]["no_notice"] = True
+    run.operations["1.2"] |= {"description": "ann asks 2", "started_at": started_at}
+    assert ("1.2 went down before 1.1 was back" in run.complaints()) is told
+
+
 def test_notice_that_ran_out_needs_no_approval() -> None:
     run = Run()
     start_early(run)
