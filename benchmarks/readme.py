@@ -24,6 +24,10 @@ COLUMNS = {
     "more MiB": "more MiB",
     "calm after s": "calm s",
     "the limits say": "the limits said",
+    "relay GET p99 ms": "relay p99",
+    "relay new p99 ms": "relay new p99",
+    "relay approve p99 ms": "relay approve p99",
+    "relay more MiB": "relay MiB",
     "nginx p99 ms": "nginx p99",
     "nginx new p99 ms": "nginx new p99",
     "nginx more MiB": "nginx MiB",
@@ -41,7 +45,7 @@ def cell(column: str, row: Row, first: Row) -> str:
         return ", ".join(value.split(", ")[:MOST_SAID])
     if not isinstance(value, (int, float)):
         return str(value)
-    if column == "more MiB":
+    if column in {"more MiB", "relay more MiB"}:
         value -= first[column]
     text = f"{value:.0f}" if abs(value) >= 10 else f"{value:.1f}"
     return f"{value:+.1f}" if column.endswith("MiB") else text
@@ -55,18 +59,20 @@ def what(row: Row) -> str:
 
 def written(found: dict[str, Any]) -> str:
     """Return all that stands between the marks."""
-    rows = found["hostile"]
+    rows = hostile.with_relay(found)
     machine, away = found["machine"], found["store away"]
-    refused = sum(row["refused"] for row in rows)
-    moved = sum(row["notices moved"] for row in rows)
+    both = [*found["hostile"], *found["relay"]["hostile"]]
+    refused = sum(row["refused"] for row in both)
+    moved = sum(row["notices moved"] for row in both)
+    lost = found["approvals lost"] + found["relay"]["approvals lost"]
     measured = (
         f"Measured on {machine['cores']} cores of a virtual machine ({machine['cpu']}), Linux "
         f"{machine['kernel']}, Python {machine['python']}, in one run of "
         f"{found['seconds'] / 60:.0f} minutes, over {found['network']}, that began at a load of "
         f"{machine['load_before']:.1f}. Times in ms; *more MiB* counts from the first row on. "
-        f"Neighbours' requests refused: {refused}; notices moved: {moved}; approvals lost: "
-        f"{found['approvals lost']}. While the store was away, an approval was answered 503 after "
-        f"{away['refused after s']} s."
+        f"Neighbours' requests refused, by the service and by the relay: {refused}; notices moved: "
+        f"{moved}; approvals lost: {lost}. While the store was away, an approval was answered 503 "
+        f"after {away['refused after s']} s."
     )
     lines = [
         measured,
@@ -78,8 +84,9 @@ def written(found: dict[str, Any]) -> str:
         cells = [what(row), row["who"], *(cell(column, row, rows[0]) for column in COLUMNS)]
         lines.append("| " + " | ".join(cells) + " |")
     missed = [
-        f"{what(row)}, {row['who']}: {column} {row[column]:.0f} (aim {aim:.0f})"
-        for row in rows
+        f"{whose}{what(row)}, {row['who']}: {column} {row[column]:.0f} (aim {aim:.0f})"
+        for whose, its in (("", found["hostile"]), ("relay, ", found["relay"]["hostile"]))
+        for row in its
         for column, aim in hostile.AIMS.items()
         if row[column] > aim
     ]
