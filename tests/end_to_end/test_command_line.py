@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -339,10 +340,24 @@ def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
+AS_NOBODY = (
+    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--"),
+)
+"""As an ordinary user, who can read this test's Python wherever it is, and write nowhere."""
+
+
+def can_be_nobody() -> bool:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return False
+    return subprocess.run([*AS_NOBODY, "true"], check=False, capture_output=True).returncode == 0
+
+
+def on_a_terminal(*command: str) -> tuple[int, bytes]:
+    """Run the command line on a terminal; return its exit status and what is drawn."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "forewarn", "fleet", "list", "--operator", str(service.socket)]
-    with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as drawn:
+    variables = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables) as drawn:
         os.close(theirs)
         text = b""
         try:
@@ -351,10 +366,25 @@ def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
         except OSError:
             pass  # Linux tells so that the other end is closed
         os.close(ours)
-    assert drawn.returncode == 0
+    return drawn.returncode, text
+
+
+def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
+    forewarn = (sys.executable, "-m", "forewarn")
+    status, text = on_a_terminal(*forewarn, "fleet", "list", "--operator", str(service.socket))
+    assert status == 0
     assert b"\x1b[1m" in text  # the heading is bold
     assert "─".encode() in text
     assert b"bastion" in text
+
+
+@pytest.mark.skipif(not can_be_nobody(), reason="needs root and setpriv, to be another user")
+def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) -> None:
+    forewarn = (*AS_NOBODY, sys.executable, "-m", "forewarn")
+    status, text = on_a_terminal(*forewarn, "alerts", "--operator", str(service.socket))
+    assert status == ExitStatus.UNREACHABLE
+    assert b"permission denied" in text
+    assert b"sudo" in text
 
 
 def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:

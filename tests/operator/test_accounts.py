@@ -112,6 +112,55 @@ def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, ro
     assert (refused.status == 401) is (needed is not None)
 
 
+REBOOT = {"event_type": "Reboot", "machines": ["web-0"]}
+EFFECTIVE: dict[str, Any] = {
+    "PUT /v1/fleet": fleet(),
+    "POST /v1/maintenance": REBOOT,
+    "POST /v1/rollouts": REBOOT,
+    "POST /v1/cancellations": {"references": ["1"]},
+    "POST /v1/holds": HOLD,
+    "DELETE /v1/holds": None,
+    "POST /v1/logins": {},
+    "POST /v1/tokens": {"name": "new", "role": "admin"},
+    "POST /v1/webhooks": {"name": "new", "url": "https://hooks.example/x"},
+    "DELETE /v1/tokens": None,
+    "DELETE /v1/fleet/machines": None,
+}
+"""Requests that change something, in an order in which each does."""
+
+QUERIES = {
+    "DELETE /v1/holds": "?kind=everything",
+    "DELETE /v1/tokens": "?name=viewer-1",
+    "DELETE /v1/fleet/machines": "?name=Bastion",
+    "GET /v1/stream": "?since=x",
+}
+
+
+def asked(client: Client, route: str, origin: str) -> Any:
+    method, path = route.split()
+    path = path.replace("{number}", "1").replace("{name}", "web-0").replace("{order}", "approve")
+    body = EFFECTIVE.get(route, None if method in {"GET", "DELETE"} else {})
+    return client.ask(method, path + QUERIES.get(route, ""), body, {"Origin": origin})
+
+
+def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(site: Site) -> None:
+    assert EFFECTIVE.keys() <= roles.NEEDED.keys()
+
+    def state() -> list[Any]:
+        with site.store.read() as reading:
+            return [reading.position(), reading.tokens(), reading.webhooks()]
+
+    before = state()
+    for route, needed in {**roles.NEEDED, **roles.OF_PAGE}.items():
+        if needed is not None:
+            assert asked(stranger(site.url, "wrong"), route, site.url).status == 401, route
+    assert state() == before
+    for route in EFFECTIVE:  # the same requests, with a right one
+        before = state()
+        assert asked(site.by_file, route, site.url).status in {200, 201}, route
+        assert state() != before or route == "POST /v1/logins", route
+
+
 def test_the_page_has_the_table_of_roles() -> None:
     text = PAGE.read_text(encoding="utf-8")
     told = re.findall(r"^\| `([A-Z]+ /\S*)` \| (\S+) \|$", text, re.MULTILINE)

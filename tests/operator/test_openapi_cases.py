@@ -2,8 +2,8 @@
 
 Each operation gets requests that keep to the document and requests that do not, with a token, over
 TCP. None is answered with 5xx, or with a status or a body that the document does not have.
-API_CASES in the environment says how many there are in all. That no route answers without a token
-is `test_accounts` to show: wrong tokens are slowed, and a case of each would take hours.
+API_CASES in the environment says how many there are in all. `test_accounts` shows that no route
+answers without a token, or with a wrong one: these are slowed, and a case of each would take hours.
 """
 
 import os

@@ -1,12 +1,11 @@
 """A running service on TCP, and Debian's Chromium, which is logged in to its page."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from forewarn.server.settings import (
     ConnectorSettings,
@@ -15,19 +14,9 @@ from forewarn.server.settings import (
     SimulatedSettings,
 )
 from forewarn.store import memory
+from page import site as sites
 from page.site import Site
 from server.running import Running, settings_in
-
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +26,8 @@ def browser() -> Iterator[Browser]:
     Playwright has an event loop that runs in this thread for as long: no test that needs a loop of
     its own can share the file, nor come after it if the browser stayed.
     """
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium: install Debian's package")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    with sites.chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture

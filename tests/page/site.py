@@ -1,11 +1,13 @@
 """A service, and the windows that are open on its page."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from forewarn.vocabulary import AccessRole
 from server.running import Client, Running, fleet
@@ -15,7 +17,29 @@ SECONDS = 30_000
 
 WIDE, NARROW = (1440, 1080), (390, 844)
 
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
 expect.set_options(timeout=SECONDS)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium; a test without it is skipped."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: install Debian's package")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield launched
+        launched.close()
 
 
 class Site:

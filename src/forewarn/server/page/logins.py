@@ -90,9 +90,13 @@ def session_of(link: Link, key: str, now: datetime, scale: float) -> Token:
 
 
 def cookie_name(scope: Mapping[str, Any]) -> str:
-    """Return the name of the cookie of the service that a request, by its ASGI scope, is for."""
-    _, port = scope["server"] or ("", 0)
-    return f"{COOKIE}-{port}"
+    """Return the name of the cookie of the service that a request, by its ASGI scope, is for.
+
+    The port is the one that the browser knows: replicas behind a proxy may have other ones.
+    """
+    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    port = host.rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isdecimal() else COOKIE
 
 
 def session_key(scope: Mapping[str, Any]) -> bytes:

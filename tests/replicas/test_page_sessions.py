@@ -1,0 +1,159 @@
+"""A browser's session is every replica's: it begins at one, and its end is everywhere."""
+
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+import postgres
+from kills.processes import Service
+from page import site
+from ports import free_port
+from replicas import stage
+from replicas.cluster import AWAY, Cluster
+from tcp_proxy import TcpProxy
+
+TWO: Final = ("r1", "r2")
+PATIENCE: Final = 60.0
+
+pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with site.chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def front() -> Iterator[TcpProxy]:
+    """The one address that browsers know."""
+    with TcpProxy(0) as proxy:
+        yield proxy
+
+
+class Site:
+    """Two replicas with the page, and what a browser sends them."""
+
+    def __init__(self, folder: Path, database: postgres.Postgres, front: TcpProxy) -> None:
+        self.ports = {name: free_port() for name in TWO}
+        own = {
+            name: f'[operator]\nlisten = "127.0.0.1:{port}"\n' for name, port in self.ports.items()
+        }
+        url = database.create_database(folder.name[:40].lower())
+        self.cluster = Cluster(folder, url, 1, TWO, own_settings=own)
+        self.front = front
+        self.url = f"http://127.0.0.1:{front.port}"
+
+    @property
+    def replicas(self) -> tuple[Service, Service]:
+        first, second = self.cluster.replicas.values()
+        return first, second
+
+    def turn(self, name: str) -> None:
+        """Let browsers reach this replica."""
+        self.front.turn(self.ports[name])
+
+    def key(self, replica: Service) -> str:
+        url = str(replica.ask("POST", "/v1/logins", {})["url"])
+        return url.partition("key=")[2]
+
+    def ask(self, method: str, path: str, cookie: str = "", **form: str) -> tuple[int, str]:
+        """Return the status and the cookie of an answer."""
+        connection = HTTPConnection("127.0.0.1", self.front.port, timeout=30)
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
+        connection.request(method, path, urlencode(form), {**headers, "Cookie": cookie})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+    def log_in(self, name: str) -> str:
+        """Log in at a replica; return the cookie."""
+        self.turn(name)
+        status, cookie = self.ask("POST", "/login", key=self.key(self.cluster.replicas[name]))
+        assert status == 303
+        return cookie
+
+    def until_status(self, status: int, name: str, cookie: str) -> None:
+        """Return when a replica answers a session so."""
+        self.turn(name)
+
+        def answers() -> bool:
+            try:
+                return self.ask("GET", "/search?q=1", cookie)[0] == status
+            except AWAY:
+                return False
+
+        stage.until(answers, PATIENCE)
+
+
+def sessions(replica: Service) -> list[str]:
+    tokens = replica.ask("GET", "/v1/tokens")["tokens"]
+    return [token["name"] for token in tokens if token["session"]]
+
+
+IN, OUT = 303, 401
+"""How the search for a maintenance is answered, within a session and without one."""
+
+
+def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
+    tmp_path: Path, database: postgres.Postgres, front: TcpProxy
+) -> None:
+    found = Site(tmp_path, database, front)
+    with found.cluster:
+        stage.prepare(found.cluster)
+        first, second = found.replicas
+        cookie = found.log_in("r1")
+        for name in TWO:
+            found.until_status(IN, name, cookie)
+        found.turn("r2")
+        assert found.ask("POST", "/logout", cookie)[0] == IN
+        for name in TWO:
+            found.until_status(OUT, name, cookie)
+        cookie = found.log_in("r1")
+        found.until_status(IN, "r2", cookie)
+        first.kill()
+        first.reap()
+        found.until_status(IN, "r2", cookie)
+        (name,) = sessions(second)
+        second.ask("DELETE", f"/v1/tokens?{urlencode({'name': name})}")
+        found.until_status(OUT, "r2", cookie)
+        first.start(fresh=False)
+        first.wait_until_ready()
+        found.until_status(OUT, "r1", cookie)
+
+
+def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
+    tmp_path: Path, database: postgres.Postgres, front: TcpProxy, browser: Browser
+) -> None:
+    found = Site(tmp_path, database, front)
+    with found.cluster:
+        stage.prepare(found.cluster)
+        first, second = found.replicas
+        found.turn("r1")
+        window = browser.new_context().new_page()
+        window.set_default_timeout(site.SECONDS)
+        window.goto(f"{found.url}/login?key={found.key(first)}")
+        window.wait_for_url(f"{found.url}/")
+        expect(window.locator("#live")).to_have_attribute("data-state", "live")
+        cookies = {each["name"]: each["value"] for each in window.context.cookies()}
+        ((name, value),) = cookies.items()
+        found.until_status(IN, "r2", f"{name}={value}")
+        expect(window.locator("#live")).to_have_attribute("data-state", "live")
+        stage.request(second, stage.MACHINES[0])
+        expect(window.locator("main")).to_contain_text("1.1")  # by the stream of the other one
+        window.goto(f"{found.url}/orders/cancel?reference=1")
+        window.get_by_role("button", name="Cancel maintenance 1: 1 machine").click()
+        window.wait_for_url(f"{found.url}/maintenance/1")
+        expect(window.locator("main > .head")).to_contain_text("cancelled")
+        (session,) = sessions(first)
+        first.ask("DELETE", f"/v1/tokens?{urlencode({'name': session})}")
+        found.until_status(OUT, "r2", f"{name}={value}")
+        window.goto(f"{found.url}/")
+        window.wait_for_url(f"{found.url}/login")
+        window.context.close()
