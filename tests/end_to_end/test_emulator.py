@@ -18,7 +18,8 @@ from forewarn.testing import Emulator
 PATIENCE = 60.0
 """Real seconds that end a test which would hang otherwise."""
 
-COMMAND = [sys.executable, "-m", "forewarn", "emulator"]
+FOREWARN = [sys.executable, "-m", "forewarn"]
+COMMAND = [*FOREWARN, "emulator"]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 EVENTS = "metadata/scheduledevents?api-version=2020-07-01"
 
@@ -58,9 +59,10 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[dict[str, str]]:
+def running(*arguments: str, command: str = "emulator") -> Iterator[dict[str, str]]:
     """Run it until the end of the test; yield where guests and operators ask."""
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True) as process:
+    argv = [*FOREWARN, command, *arguments]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield dict(process.stdout.readline().split() for _ in range(2))

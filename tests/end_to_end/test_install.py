@@ -15,7 +15,7 @@ from house import tree
 from house.tree import ROOT
 
 PACKAGING = ROOT / "packaging"
-NOT_SHIPPED = {"compose.yaml", "haproxy.cfg"}
+NOT_SHIPPED = {"Containerfile", "compose.yaml", "haproxy.cfg"}
 """Of whole deployments: to read in the repository."""
 
 SYSTEM_PYTHON = installed.system_python()

@@ -2,10 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from forewarn.cli import emulator
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
 from forewarn.cli.options import (
     InstallDryRunOption,
@@ -15,6 +16,9 @@ from forewarn.cli.options import (
     flag,
     option,
 )
+
+DESK_PORT: Final = 8170
+"""Where guests ask by default, as with a service that has no settings."""
 
 
 def serve(
@@ -35,20 +39,42 @@ def serve(
     purge: PurgeOption = False,
     dry_run: InstallDryRunOption = False,
     root: RootOption = None,
+    scale: Annotated[
+        float | None,
+        option(
+            "--scale",
+            "N",
+            "At the desk: keep nothing, and let the clock run N times as fast; "
+            "see 'forewarn emulator'.",
+        ),
+    ] = None,
+    fleet: Annotated[Path | None, option("--fleet", "FILE", "With --scale: the machines.")] = None,
+    port: Annotated[
+        int, option("--port", "N", "With --scale: the guests' port.", min=0, max=65535)
+    ] = DESK_PORT,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C.
 
     With --install or --uninstall it runs nothing.
     """
+    if [install, uninstall, config is not None, scale is not None].count(True) > 1:
+        message = "--install, --uninstall, --config and --scale cannot be given together"
+        raise Failed(ExitStatus.USAGE, message)
+    if scale is None and (fleet is not None or port != DESK_PORT):
+        message = (
+            "--fleet and --port go with --scale; a service that runs takes machines by "
+            "'forewarn fleet apply FILE', and its port from its settings"
+        )
+        raise Failed(ExitStatus.USAGE, message)
     if install or uninstall:
-        if (install and uninstall) or config is not None:
-            message = "--install, --uninstall and --config cannot be given together"
-            raise Failed(ExitStatus.USAGE, message)
         _install(uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
         return
     if purge or dry_run or root is not None:
         message = "--purge, --dry-run and --root go with --install or --uninstall"
         raise Failed(ExitStatus.USAGE, message)
+    if scale is not None:
+        emulator.emulator(fleet=fleet, port=port, scale=scale)
+        return
     from forewarn.server import settings
 
     with settings_are_usable():

@@ -1,0 +1,165 @@
+"""The container image: built, and run as the guide `container.md` says, block by block."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from house.tree import ROOT
+from recipes import pages
+
+PAGE = "container"
+SECONDS = 300
+"""An end to waiting: all of it takes a minute and a half."""
+
+TOOLS = ("podman", "runc", "mmdebstrap", "curl", "jq")
+BASE = "docker.io/library/debian:12-slim"
+"""No registry is asked: this image is made here, of what Debian's own has."""
+
+PYTHON = "3.11"
+"""Debian 12's, which the image's packages are taken for."""
+
+LOCKS = ("server", "package")
+BOOTSTRAP = [
+    "mmdebstrap",
+    "--quiet",
+    "--variant=minbase",
+    "--include=ca-certificates,python3-venv,tzdata",  # the build has less to do
+    *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
+    "bookworm",
+]
+FLEET = '[[machine]]\nname = "web-0"\naddress = "10.0.0.10"\n'
+
+SCRIPT = """
+set -ex
+trap 'podman logs --latest; podman rm --force --all' EXIT
+ip link set lo up
+for address in 169.254.169.254 10.0.0.10; do ip address add $address/32 dev lo; done
+ask() {{ curl -s -S -f --interface 10.0.0.10 --retry 60 --retry-delay 1 --retry-connrefused \\
+    -H Metadata:true "http://$1/metadata/scheduledevents?api-version=2020-07-01"; }}
+same() {{ test "$(ask $1 | jq -r .Events[].EventId)" = "$event"; }}
+ended() {{ test "$(podman inspect --format '{{{{.State.ExitCode}}}}' $1)" = 0; }}
+{try_it}
+until podman healthcheck run forewarn; do sleep 1; done
+test "$(podman exec forewarn id -u)" = 8170
+for place in / /etc/forewarn /opt/forewarn /var/lib; do
+    if podman exec forewarn touch $place/here; then exit 1; fi
+done
+{operate}
+event=$(ask 10.0.0.10:8170 | jq -r .Events[].EventId)
+test "$event"
+podman kill --signal STOP forewarn
+if podman healthcheck run forewarn; then exit 1; fi
+podman kill --signal CONT forewarn
+podman stop forewarn
+ended forewarn
+podman start forewarn
+same 10.0.0.10:8170
+{upgrade}
+same 10.0.0.10:8170
+podman rm --force forewarn
+{production}
+same 169.254.169.254
+podman stop forewarn
+ended forewarn
+{emulator}
+ask 127.0.0.1:8170/vm/web-0
+podman stop emulator
+ended emulator
+echo all of the page was run
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What lets podman keep all that it makes in a folder, with the rights that there are here."""
+    folder = tmp_path_factory.mktemp("podman")
+    places = {name: str(folder / name) for name in ("runroot", "graphroot")}
+    written = [f'{name} = "{place}"' for name, place in places.items()]
+    (folder / "storage.conf").write_text("\n".join(["[storage]", 'driver = "overlay"', *written]))
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    (folder / "containers.conf").write_text(
+        f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nlock_type = "file"\n'
+        f'events_logger = "file"\ntmp_dir = "{folder}/tmp"\n'
+    )
+    files_of = {"CONTAINERS_CONF": "containers.conf", "CONTAINERS_STORAGE_CONF": "storage.conf"}
+    return {**os.environ, **{name: str(folder / path) for name, path in files_of.items()}}
+
+
+@pytest.fixture(scope="module")
+def image(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Build the image on a fresh Debian; return what podman knows of it."""
+    folder = tmp_path_factory.mktemp("build")
+    making = subprocess.Popen([*BOOTSTRAP, str(folder / "base.tar")])
+    for lock in LOCKS:
+        wanted = ["--require-hashes", f"--requirement={ROOT / 'requirements' / lock}.txt"]
+        wanted += ["--only-binary=:all:", f"--python-version={PYTHON}"]
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={folder / 'wheels'}"]
+        subprocess.run([*argv, *wanted], check=True)
+    assert making.wait() == 0
+    subprocess.run(["podman", "import", folder / "base.tar", BASE], env=environment, check=True)
+    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+    here = f"podman build --layers=false --network host --volume {folder}/wheels:/wheels:ro"
+    here += f" --volume {folder}/pip.conf:/etc/pip.conf:ro"
+    text = pages.placed(pages.block(PAGE, "sh", "podman build"), {"podman build": here})
+    subprocess.run(["sh", "-ec", text], cwd=ROOT, env=environment, check=True)
+    told = subprocess.check_output(["podman", "inspect", "forewarn"], env=environment)
+    (found,) = json.loads(told)
+    return dict(found)
+
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(3 * SECONDS),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+        reason=f"root builds and runs the image, with {', '.join(TOOLS)}",
+    ),
+]
+
+
+def test_the_image_says_what_it_is_and_how_it_is_run(image: dict[str, Any]) -> None:
+    config = image["Config"]
+    assert config["User"] == "forewarn"
+    assert config["StopSignal"] == "SIGTERM"
+    assert set(config["Volumes"]) == {"/var/lib/forewarn"}
+    assert set(config["ExposedPorts"]) == {"8170/tcp"}
+    assert image["Healthcheck"]["Test"][0] == "CMD"
+    labels = {name.removeprefix("org.opencontainers.image.") for name in image["Labels"]}
+    assert labels >= {"title", "description", "source", "documentation", "licenses", "revision"}
+
+
+@pytest.mark.usefixtures("image")
+def test_every_block_of_the_page_is_run(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "forewarn.toml").write_text(pages.block(PAGE, "toml"))
+    build, try_it, operate, upgrade, production, emulator = pages.blocks(PAGE, "sh")
+    assert "podman build" in build
+    places = {"--volume /etc/forewarn:": f"--volume {tmp_path}/etc:"}
+    script = SCRIPT.format(
+        try_it=try_it,
+        operate=operate,
+        upgrade=upgrade,
+        production=pages.placed(production, places),
+        emulator=emulator,
+    )
+    argv = ["unshare", "--net", "sh", "-c", script]
+    ran = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert "\nall of the page was run\n" in ran.stdout, ran.stdout
