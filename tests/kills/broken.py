@@ -70,8 +70,8 @@ def forget_fencing() -> None:
         self: queries.SqlReading, now: datetime, limit: int
     ) -> dict[str, model.Operation]:
         assert now.tzinfo
-        statement = queries._select_operations().where(queries._to_carry_out).limit(limit)
-        return self._operations(statement)
+        statement = queries._OPERATIONS.where(queries._to_carry_out).limit(limit)
+        return self._operations([self._run(statement)])
 
     def claim(on: transitions.Transitions, operations: Iterable[str], *more: Any) -> Iterable[str]:
         for name in operations:

@@ -152,7 +152,7 @@ class Mapping(Generic[V]):
 
     def __init__(self, kind: type[V], table: Table, **derived: Callable[[V], Any]) -> None:
         self.table = table
-        self._columns = [table.c[name] for name in kind.__struct_fields__]
+        self._select = select(*(table.c[name] for name in kind.__struct_fields__))
         self._derived = derived
         # Compiled, as dataclasses do: a dictionary for each row would cost a start with 100,000
         # machines a tenth of a second.
@@ -163,7 +163,7 @@ class Mapping(Generic[V]):
 
     def select(self, *more: Any) -> Select[Any]:  # noqa: ANN401 - columns of any type
         """Return a query for what `value` needs, and after that for more columns."""
-        return select(*self._columns, *more)
+        return self._select.add_columns(*more) if more else self._select
 
     def row(self, value: V) -> Row:
         """Return the row of a value."""

@@ -1,8 +1,12 @@
-"""What can be asked of a database; each question is a bounded number of queries."""
+"""What can be asked of a database; each question is a bounded number of queries.
 
+What is asked for each request is a statement that is built once: SQLAlchemy takes longer to build a
+statement than SQLite to answer it.
+"""
+
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -13,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    bindparam,
     func,
     literal,
     literal_column,
@@ -35,7 +40,7 @@ from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import tables
-from forewarn.store.mapping import Instant, Mapping, V
+from forewarn.store.mapping import Instant, Mapping, Row, V
 from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
@@ -73,6 +78,43 @@ _news = tables.news.c
 _audit = tables.audit.c
 _to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
 
+
+def among(statement: Select[Any], column: ColumnElement[Any]) -> Select[Any]:
+    """Return the statement for rows that have one of some keys in a column: for `_each`."""
+    return statement.where(column.in_(bindparam("keys", expanding=True)))
+
+
+@functools.cache
+def _among(mapping: Mapping[Any], column: ColumnElement[Any]) -> Select[Any]:
+    return among(mapping.select(), column)
+
+
+_OPERATIONS = tables.OPERATIONS.select(_operations.sequence)
+_OPERATIONS_BY_ID = among(_OPERATIONS, _operations.id)
+_OPERATIONS_OF_EVENTS = _OPERATIONS.where(
+    _operations.id.in_(among(select(_events.operation), _events.id))
+)
+_LIVE_OPERATIONS = _OPERATIONS.where(
+    _operations.id.in_(among(select(_events.operation).where(_events.live), _events.scope))
+)
+_CLAIMABLE = (
+    _OPERATIONS.where(
+        _to_carry_out,
+        or_(_operations.lease_until.is_(None), _operations.lease_until <= bindparam("now")),
+    )
+    .order_by(_operations.started_at, _operations.sequence)
+    .limit(bindparam("limit"))
+)
+_OPEN_MAINTENANCES = (
+    tables.MAINTENANCES.select().where(_maintenances.open).order_by(_maintenances.number)
+)
+_OUTCOMES = among(
+    select(_operations.maintenance, _operations.status, func.count().label("many")).group_by(
+        _operations.maintenance, _operations.status
+    ),
+    _operations.maintenance,
+)
+_COUNTER = select(tables.counters.c.value).where(tables.counters.c.name == bindparam("name"))
 _LAST_CHANGE = select(_changes.sequence, _changes.token).where(
     _changes.sequence == select(func.max(_changes.sequence)).scalar_subquery()
 )
@@ -83,9 +125,9 @@ def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
 
     Without those that no row can have and PostgreSQL would not look for.
     """
-    remaining = (one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one)
-    while chunk := list(islice(remaining, KEYS_AT_ONCE)):
-        yield chunk
+    found = [one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one]
+    for first in range(0, len(found), KEYS_AT_ONCE):
+        yield found[first : first + KEYS_AT_ONCE]
 
 
 def check(connection: Connection) -> None:
@@ -107,14 +149,19 @@ class SqlReading:
         self._connection = connection
 
     def _run(
-        self, statement: Executable, rows: Sequence[dict[str, Any]] | None = None
+        self, statement: Executable, values: Sequence[Row] | Row | None = None
     ) -> CursorResult[Any]:
         """Run a statement, once for each row if rows are given; none follows one that failed."""
         check(self._connection)
-        return self._connection.execute(statement, rows)
+        return self._connection.execute(statement, values)
 
     def _rows(self, statement: Executable) -> Sequence[Any]:
         return self._run(statement).fetchall()
+
+    def _each(self, statement: Select[Any], keys: Iterable[Any]) -> Iterator[CursorResult[Any]]:
+        """Run a statement of `among` for a few of the keys at a time."""
+        for chunk in chunks(keys):
+            yield self._run(statement, {"keys": chunk})
 
     def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
         found = {scope.key: scope for scope in self._values(tables.SCOPES, _scopes.key, keys)}
@@ -130,31 +177,26 @@ class SqlReading:
         return self._machines_where(_machines.host, hosts)
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
-        found: dict[str, Operation] = {}
-        for statement in each(_select_operations(), _operations.id, ids):
-            found.update(self._operations(statement))
-        return found
+        return self._operations(self._each(_OPERATIONS_BY_ID, ids))
 
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
-        of_it = _select_operations().where(_operations.maintenance == number)
-        return self._operations(of_it.order_by(_operations.sequence))
+        of_it = _OPERATIONS.where(_operations.maintenance == number)
+        return self._operations([self._run(of_it.order_by(_operations.sequence))])
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
-        return self._operations_with(select(_events.operation), _events.id, event_ids)
+        return self._operations(self._each(_OPERATIONS_OF_EVENTS, event_ids))
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         if scopes is None:
-            return self._operations(_select_operations().where(_operations.live))
-        live = select(_events.operation).where(_events.live)
-        return self._operations_with(live, _events.scope, scopes)
+            return self._operations([self._run(_OPERATIONS.where(_operations.live))])
+        return self._operations(self._each(_LIVE_OPERATIONS, scopes))
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         found = self._values(tables.MAINTENANCES, _maintenances.number, numbers)
         return {maintenance.number: maintenance for maintenance in found}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
-        statement = tables.MAINTENANCES.select().where(_maintenances.open)
-        found = self._maintenances(statement.order_by(_maintenances.number))
+        found = self._maintenances(_OPEN_MAINTENANCES)
         return {maintenance.number: maintenance for maintenance in found}
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
@@ -172,25 +214,22 @@ class SqlReading:
         return next(iter(self._maintenances(latest)), None)
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        statement = _select_operations().where(_operations.wakeup_at <= now)
+        statement = _OPERATIONS.where(_operations.wakeup_at <= now)
         earliest_first = statement.order_by(_operations.wakeup_at, _operations.sequence)
-        return self._operations(earliest_first.limit(limit))
+        return self._operations([self._run(earliest_first.limit(limit))])
 
     def next_wakeup(self) -> datetime | None:
         moment: datetime | None = self._run(select(func.min(_operations.wakeup_at))).scalar()
         return moment
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        free = or_(_operations.lease_until.is_(None), _operations.lease_until <= now)
-        statement = _select_operations().where(_to_carry_out, free)
-        first_started_first = statement.order_by(_operations.started_at, _operations.sequence)
-        return self._operations(first_started_first.limit(limit))
+        return self._operations([self._run(_CLAIMABLE, {"now": now, "limit": limit})])
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         failed = _operations.status == EventStatus.FAILED
-        statement = _select_operations().where(failed, _operations.acknowledged_by == "")
+        statement = _OPERATIONS.where(failed, _operations.acknowledged_by == "")
         latest_first = statement.order_by(_operations.ended_at.desc(), _operations.sequence.desc())
-        return self._operations(latest_first.limit(limit))
+        return self._operations([self._run(latest_first.limit(limit))])
 
     def holds(self) -> tuple[Hold, ...]:
         found = self._values(tables.HOLDS, tables.holds.c.name, None)
@@ -243,16 +282,13 @@ class SqlReading:
 
     def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
         found: dict[int, dict[EventStatus, int]] = {}
-        of, status = _operations.maintenance, _operations.status
-        counts = select(of, status, func.count().label("many")).group_by(of, status)
-        for statement in each(counts, of, numbers):
-            for row in self._rows(statement):
+        for result in self._each(_OUTCOMES, numbers):
+            for row in result.fetchall():
                 found.setdefault(row.maintenance, {})[row.status] = row.many
         return found
 
     def _counter(self, name: str) -> int:
-        value = select(tables.counters.c.value).where(tables.counters.c.name == name)
-        return self._run(value).scalar() or 0
+        return self._run(_COUNTER, {"name": name}).scalar() or 0
 
     def replicas(self) -> dict[str, Replica]:
         found = self._values(tables.REPLICAS, tables.replicas.c.name, None)
@@ -284,8 +320,8 @@ class SqlReading:
         statement, column = tables.RELAYS.select(), tables.relays.c
         if since is not None:
             statement = statement.where(column.heard_at >= since)
-        rows = (row for one in each(statement, column.host, hosts) for row in self._rows(one))
-        return {relay.host: relay for relay in map(tables.RELAYS.value, rows)}
+        found = self._found(tables.RELAYS, statement, among(statement, column.host), hosts)
+        return {relay.host: relay for relay in found}
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         if "\0" in query.by:  # no row has it, and PostgreSQL would not look for it
@@ -325,26 +361,25 @@ class SqlReading:
         self, mapping: Mapping[V], column: ColumnElement[T], keys: Iterable[T] | None
     ) -> Iterator[V]:
         """Yield the values whose column has one of these keys, or all of a table."""
-        for statement in each(mapping.select(), column, keys):
-            for part in self._run(statement).partitions(ROWS_AT_ONCE):
+        yield from self._found(mapping, mapping.select(), _among(mapping, column), keys)
+
+    def _found(
+        self,
+        mapping: Mapping[V],
+        everything: Select[Any],
+        some: Select[Any],
+        keys: Iterable[Any] | None,
+    ) -> Iterator[V]:
+        """Yield what one statement finds, or another one of `among` for these keys."""
+        for result in [self._run(everything)] if keys is None else self._each(some, keys):
+            for part in result.partitions(ROWS_AT_ONCE):
                 yield from map(mapping.value, part)
 
     def _maintenances(self, statement: Select[Any]) -> list[Maintenance]:
         return [tables.MAINTENANCES.value(row) for row in self._rows(statement)]
 
-    def _operations(self, statement: Select[Any]) -> dict[str, Operation]:
-        return _by_id(self._rows(statement))
-
-    def _operations_with(
-        self, ids: Select[Any], column: ColumnElement[str], keys: Collection[str]
-    ) -> dict[str, Operation]:
-        """Return the operations whose ids a query of events finds, for these keys of a column."""
-        statements = each(ids, column, keys)
-        return self.operations([row[0] for s in statements for row in self._rows(s)])
-
-
-def _select_operations() -> Select[Any]:
-    return tables.OPERATIONS.select(_operations.sequence)
+    def _operations(self, results: Iterable[CursorResult[Any]]) -> dict[str, Operation]:
+        return _by_id(row for result in results for row in result.fetchall())
 
 
 def _by_id(rows: Iterable[Any]) -> dict[str, Operation]:
@@ -352,20 +387,9 @@ def _by_id(rows: Iterable[Any]) -> dict[str, Operation]:
     return {operation.id: operation for operation in found}
 
 
-def each(
-    statement: Select[Any], column: ColumnElement[T], keys: Iterable[T] | None
-) -> Iterator[Select[Any]]:
-    """Yield the statement for a few of the keys at a time, or as it is for None."""
-    if keys is None:
-        yield statement
-        return
-    for chunk in chunks(keys):
-        yield statement.where(column.in_(chunk))
-
-
 def _page(query: HistoryQuery) -> Select[Any]:
     """Return the statement that finds a page and, if there is more, one operation beyond it."""
-    found = _select_operations()
+    found = _OPERATIONS
     if query.after is not None:
         announced, sequence = query.after
         found = found.where(

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     Connection,
+    CursorResult,
     Engine,
     Executable,
     Table,
@@ -52,9 +53,9 @@ from forewarn.store.queries import (
     ROWS_AT_ONCE,
     TRIMMED_NEWS,
     SqlReading,
+    among,
     check,
     chunks,
-    each,
 )
 
 WRITING = "forewarn_writing"
@@ -170,6 +171,8 @@ class SqlTransaction(SqlReading):
         super().__init__(connection)
         self.appended: Position | None = None
         """The change of this transaction in the outbox."""
+        self._live: dict[str, bool] = {}
+        """Whether each operation that was read or written here is stored as live."""
 
     def save(self, changes: Changes) -> None:
         refuse_nul(changes)
@@ -220,6 +223,8 @@ class SqlTransaction(SqlReading):
         )
         found = self._rows(old)
         self._delete(tables.operations, "id", (id_ for id_, _ in found))
+        for id_, _ in found:
+            self._live.pop(id_, None)
         number = tables.maintenances.c.number
         kept = select(operations.id).where(operations.maintenance == number).exists()
         for numbers in chunks(of for _, of in found):
@@ -369,16 +374,21 @@ class SqlTransaction(SqlReading):
         if number > self._last_number():
             self._upsert(tables.counters, [{"name": _LAST_MAINTENANCE, "value": number}])
 
+    def _operations(self, results: Iterable[CursorResult[Any]]) -> dict[str, Operation]:
+        found = super()._operations(results)
+        self._live.update((operation.id, operation.live) for operation in found.values())
+        return found
+
     def _save_operations(self, operations: dict[str, Operation]) -> None:
         """Write operations; where its events and machines are found is written with a new one."""
-        table, events = tables.operations.c, tables.events
-        stored = {
-            row.id: row.live
-            for statement in each(select(table.id, table.live), table.id, operations)
-            for row in self._rows(statement)
-        }
+        events, stored = tables.events, self._live
+        for result in self._each(_LIVE, [id_ for id_ in operations if id_ not in stored]):
+            stored |= {row.id: row.live for row in result.all()}
+        new = [operation for id_, operation in operations.items() if id_ not in stored]
+        live = {id_: operation.live for id_, operation in operations.items()}
+        turned = [id_ for id_, is_live in live.items() if stored.get(id_, is_live) != is_live]
+        stored |= live
         self._put(tables.OPERATIONS, operations.values())
-        new = [operation for operation in operations.values() if operation.id not in stored]
         self._write(
             insert(events),
             (
@@ -395,10 +405,12 @@ class SqlTransaction(SqlReading):
                 for machine in {key(name) for name in operation.machines}
             ),
         )
-        for some in chunks(i for i, live in stored.items() if live != operations[i].live):
-            turned = update(events).where(events.c.operation.in_(some))
-            self._run(turned.values(live=~events.c.live))
+        for some in chunks(turned):
+            of_these = update(events).where(events.c.operation.in_(some))
+            self._run(of_these.values(live=~events.c.live))
 
+
+_LIVE = among(select(tables.operations.c.id, tables.operations.c.live), tables.operations.c.id)
 
 _RELEASE = delete(tables.holds).where(
     tables.holds.c.kind == bindparam("_kind"), tables.holds.c.name == bindparam("_name")
