@@ -83,6 +83,7 @@ def chosen(
 def read_ahead(unit: UnitOfWork, needs: Iterable[Needs]) -> None:
     """Read at once what the jobs of a batch will ask for one by one."""
     named = [need for need in needs if need.events or need.operations]
+    unit.live_operations({scope for need in named for scope in need.scopes})
     around(unit, unit.operations_of_events([id_ for need in named for id_ in need.events]))
     unit.operations([id_ for need in named for id_ in need.operations])
     may_end = [id_ for need in named if need.ending for id_ in need.operations]

@@ -217,7 +217,7 @@ class Plane:
             approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=unit.now)
             return self._approve(unit, ids, approval, scope)
 
-        return self._writer.submit(job, Needs(events=ids))
+        return self._writer.submit(job, Needs(scopes=(scope,), events=ids))
 
     @_job
     def approve_for_guests(
@@ -323,7 +323,7 @@ class Plane:
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
-        due = unit.store.due(unit.now, ADVANCE_BATCH) if self._may_start() else {}
+        due = unit.store.due(unit.now, ADVANCE_BATCH) if self._starts(unit) else {}
         if not due:
             return Work(0)
         if all(o.pending and not o.closed(unit.now) for o in due.values()):
@@ -631,6 +631,11 @@ class Plane:
         decision = self._decide(unit, snapshot, command, *args, **kwargs)
         return Work(decision.operations, decision.changes)
 
+    def _starts(self, unit: UnitOfWork) -> bool:
+        if unit.may_start is None:
+            unit.may_start = self._may_start()
+        return unit.may_start
+
     def _decide(
         self,
         unit: UnitOfWork,
@@ -640,7 +645,7 @@ class Plane:
         **kwargs: P.kwargs,
     ) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
-        policy = self._policy if self._may_start() else self._halted
+        policy = self._policy if self._starts(unit) else self._halted
         decision = decide.decide(
             snapshot,
             lambda working: command(working, *args, **kwargs),

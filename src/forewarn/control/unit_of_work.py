@@ -60,6 +60,8 @@ class Work(msgspec.Struct, Generic[T], frozen=True):
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is going to ask for, so that a whole batch is read at once. Only ever a hint."""
 
+    scopes: tuple[str, ...] = ()
+    """Keys: what is live there."""
     events: tuple[str, ...] = ()
     """Ids, in upper case."""
     operations: tuple[str, ...] = ()
@@ -72,6 +74,8 @@ class UnitOfWork:
 
     def __init__(self, transaction: Transaction, now: datetime) -> None:
         self.now = now
+        self.may_start: bool | None = None
+        """Whether anything may start in this transaction; None until it was asked."""
         self.saved: list[Changes] = []
         """What was saved so far; to be told once it is committed."""
         self._transaction = transaction
