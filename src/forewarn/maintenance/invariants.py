@@ -10,6 +10,8 @@ from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause
 from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
 from forewarn.vocabulary import EventStatus
 
+_ORDER = {status: place for place, status in enumerate(EventStatus)}
+
 
 class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
     """A decision would break what must always hold."""
@@ -49,44 +51,45 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
 def check_operation(operation: Operation) -> None:
     """Check one operation by itself: its events, its times, why it started."""
     _check_window(operation)
-    places = {(event.scope, event.update_domain) for event in operation.events}
-    status = operation.status
-    started = not operation.unstarted and status is not EventStatus.CANCELED
+    events, status, awaited = operation.events, operation.status, operation.awaited
+    places = {(event.scope, event.update_domain) for event in events}
+    unstarted, pending = operation.unstarted, operation.pending
+    started = not unstarted and status is not EventStatus.CANCELED
     returning = status is EventStatus.RETURNING
     start, cause = operation.started_at, operation.start_cause
     for holds, message in (
-        (operation.events, "it has no event"),
-        (all(event.machines for event in operation.events), "an event of it has no machine"),
-        (len(places) == len(operation.events), "two events in one update domain"),
+        (events, "it has no event"),
+        (all(event.machines for event in events), "an event of it has no machine"),
+        (len(places) == len(events), "two events in one update domain"),
         (operation.not_before.microsecond == 0, "NotBefore is not a whole second"),
         (
             started == (start is not None) == (cause is not None),
             "its status, its start and its start cause disagree",
         ),
         (status.over == (operation.ended_at is not None), "its status and its end disagree"),
-        (operation.unstarted or not operation.waits_for, "it waits although it has started"),
+        (unstarted or not operation.waits_for, "it waits although it has started"),
         (
             operation.waits_for or status is not EventStatus.QUEUED,
             "it is Queued and waits for nothing",
         ),
         (
-            not returning or (operation.carried_out_at and operation.awaited and operation.back_by),
+            not returning or (operation.carried_out_at and awaited and operation.back_by),
             "it is Returning without being carried out, without a machine or without an end",
         ),
         (
-            not operation.awaited or not (operation.unstarted or status is EventStatus.CANCELED),
+            not awaited or started,
             "it awaits machines although it has not started",
         ),
         (
-            {*operation.awaited, *operation.reporting} <= {*operation.machines},
+            {*awaited, *operation.reporting} <= {*operation.machines},
             "it awaits machines that are not its own",
         ),
         (
-            operation.up_at is None or (status is EventStatus.COMPLETED and not operation.awaited),
+            operation.up_at is None or (status is EventStatus.COMPLETED and not awaited),
             "its domains come up although machines are awaited",
         ),
         (
-            operation.held_at is None or (operation.pending and not operation.waits_for),
+            operation.held_at is None or (pending and not operation.waits_for),
             "it is held although it is not Scheduled, or waits besides",
         ),
         (
@@ -107,7 +110,8 @@ def check_operation(operation: Operation) -> None:
             "it started as silent although guests see it",
         ),
     ):
-        _hold(bool(holds), operation, message)
+        if not holds:
+            raise _broken(operation, message)
 
 
 def _check_window(operation: Operation) -> None:
@@ -147,23 +151,22 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
 
 
 def _check_forward(old: Operation, new: Operation) -> None:
-    order = list(EventStatus)
     if old.status is not new.status and (
-        old.status.over or order.index(new.status) < order.index(old.status)
+        old.status.over or _ORDER[new.status] < _ORDER[old.status]
     ):
         raise _broken(new, f"it went from {old.status} to {new.status}")
     if new.not_before < old.not_before:
         raise _broken(new, f"its NotBefore went from {old.not_before} back to {new.not_before}")
     _hold(new.attempt >= old.attempt, new, "its fencing number went back")
-    windows = [(operation.opens_at, operation.closes_at) for operation in (old, new)]
-    _hold(windows[0] == windows[1], new, "its window changed")
+    same_window = new.opens_at == old.opens_at and new.closes_at == old.closes_at
+    _hold(same_window, new, "its window changed")
+    if new.events is old.events:
+        return
     fixed = [[(event.id, event.scope, event.machines) for event in o.events] for o in (old, new)]
     _hold(fixed[0] == fixed[1], new, "its events or their machines changed")
-    kept = all(
-        was.approval is None or now.approval == was.approval
-        for was, now in zip(old.events, new.events, strict=True)
-    )
-    _hold(kept, new, "an approval was lost")
+    for was, now in zip(old.events, new.events, strict=True):
+        lost = was.approval is not None and now.approval != was.approval
+        _hold(not lost, new, "an approval was lost")
 
 
 def _check_domains(operations: Iterable[Operation]) -> None:

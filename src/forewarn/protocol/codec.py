@@ -1,5 +1,6 @@
 """Turns values into bytes and back: the only module that knows JSON names and date formats."""
 
+import codecs
 import json
 import re
 from collections import Counter
@@ -192,13 +193,7 @@ def _json(body: bytes) -> object:
     if not body:
         raise Malformed("is empty")
     try:
-        return json.loads(
-            body.decode("utf-8-sig"),
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_no_number,
-            parse_int=_no_number,
-        )
+        return _decode_any(body.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError as error:
         raise Malformed("is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -223,6 +218,14 @@ def _no_constant(_: str) -> NoReturn:
 
 def _no_number(_: str) -> None:
     return None
+
+
+_decode_any: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_constant=_no_constant,
+    parse_float=_no_number,
+    parse_int=_no_number,
+).decode
 
 
 def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:

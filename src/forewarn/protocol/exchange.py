@@ -13,6 +13,7 @@ A waiting GET is a `GetDocument` that says how long it may wait (section 10); `h
 how long to hold its answer.
 """
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
@@ -49,6 +50,9 @@ as from another replica: many times what a replica is behind by."""
 
 _MAX_INCARNATION_DIGITS: Final = 19
 """What the store's numbers have at most: a longer one was never read from us."""
+
+_MAX_HOSTS: Final = 64
+"""Values of Host whose judgement is kept: guests send the same few, and strangers fill no more."""
 
 _MAX_DIGITS: Final = 9
 """More digits are far beyond the longest wait, and Python refuses to parse thousands."""
@@ -289,6 +293,7 @@ def _not_from_a_guest(read: _ReadHeaders, peer: Peer) -> Refusal | None:
     return refusals.NO_TRUSTED_PROXY if read.identity else None
 
 
+@functools.lru_cache(maxsize=_MAX_HOSTS)
 def _is_address(host: bytes | None) -> bool:
     """Tell whether a Host is an IP address or localhost, with or without a port; or not there."""
     if host is None:

@@ -122,4 +122,4 @@ def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
 
 def _decoded(value: bytes) -> str:
     """Percent-decode a value; invalid UTF-8 becomes a character that matches nothing."""
-    return unquote_to_bytes(value).decode("utf-8", "replace")
+    return (unquote_to_bytes(value) if b"%" in value else value).decode("utf-8", "replace")
