@@ -29,3 +29,16 @@ def test_an_alert_of_a_hold_leads_to_where_it_is_released(
     window.wait_for_url(site.url + path)
     expect(window.locator("main")).not_to_contain_text("the backup runs")
     assert site.root.get("/v1/holds")["holds"] == []
+
+
+def test_twelve_alerts_are_all_on_the_page_and_stay_open_when_one_goes(site: Site) -> None:
+    places = [("machine", name) for name in ("web-0", "web-1", "web-2", "batch_0", "Bastion")]
+    places += [("machine", "FrontEnd_IN_0"), ("everything", "")]
+    places += [("host", f"h{n}") for n in range(3)] + [("scope", "web"), ("scope", "batch")]
+    for kind, name in places:
+        assert site.root.ask("POST", "/v1/holds", {"kind": kind, "name": name}).status == 201
+    window = site.window()
+    window.locator("summary", has_text="8 more").click()
+    expect(window.locator(".alert:visible")).to_have_count(12)
+    assert site.root.ask("DELETE", "/v1/holds?kind=everything").status == 200
+    expect(window.locator(".alert:visible")).to_have_count(11)  # by the live stream

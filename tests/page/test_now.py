@@ -148,9 +148,17 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
     ]
     assert [line.grave for line in lines] == [True, True, True, False]
     assert lines[0].age == 7 * MINUTE
-    assert made["more_alerts"] == 1
+    assert [line.about for line in made["folded_alerts"]] == ["13"]
+    assert made["more_alerts"] == 0
     assert made["tiles"].first_alert == "Reboot failed"
     assert Page([]).made(found[1:2])["alerts"][0].href == "/maintenance/13"
+
+
+def test_of_very_many_alerts_the_rest_is_a_number() -> None:
+    found = [Alert(AlertKind.FAILED, f"{n}.1", "failed", NOW) for n in range(now.MAX_ALERTS + 7)]
+    made = Page([]).made(found)
+    assert len(made["alerts"]) + len(made["folded_alerts"]) == now.MAX_ALERTS
+    assert made["more_alerts"] == 7
 
 
 def test_what_is_under_way_comes_before_what_is_next() -> None:

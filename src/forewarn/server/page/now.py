@@ -30,7 +30,10 @@ LOOKS: Final = 2000
 SHARED: Final = timedelta(seconds=1)
 """How old what other windows were sent may be, while nothing changes."""
 
-MAX_ALERTS: Final = 4
+SHOWN_ALERTS: Final = 4
+"""The most alerts that are shown at once; the others up to MAX_ALERTS are folded."""
+
+MAX_ALERTS: Final = 100
 MAX_NEXT: Final = 8
 MAX_ROLLOUTS: Final = 5
 """The most lines of each kind; of the rest only the number is told."""
@@ -195,7 +198,8 @@ class NowPage:
         running = sorted(_shown_rollouts(rollouts, taken.now), key=lambda r: -r.number)
         return {
             "tiles": self._tiles(taken, found, lines),
-            "alerts": lines[:MAX_ALERTS],
+            "alerts": lines[:SHOWN_ALERTS],
+            "folded_alerts": lines[SHOWN_ALERTS:MAX_ALERTS],
             "more_alerts": max(0, len(lines) - MAX_ALERTS),
             "timeline": chart,
             "ranges": tuple(timeline.Range),
