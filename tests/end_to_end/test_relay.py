@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from end_to_end.running import Running
+from forewarn.version import __version__
 from ports import free_port
 
 SECONDS = 60.0
@@ -43,6 +45,7 @@ sys.meta_path.insert(0, Blocked())
 from forewarn.relay import __main__
 sys.exit(__main__.main(sys.argv[1:]))
 """
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 HAND_OVER = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
 FIRST_FILE = 20
 
@@ -162,6 +165,9 @@ def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_fra
     relay.start()
     relay.ready()
     assert relay.events() == []
+    listed = rf"(?m)^h1 .*  present  {TIME} +{re.escape(__version__)} +1 +{TIME} "
+    hosts = functools.partial(service[0].call, "host", "list")
+    until(lambda: re.search(listed, hosts().stdout), lambda: hosts().stdout)
     reboot(service[0])
     (event,) = until(relay.events, relay.log.read_text)
     assert event["Resources"] == ["web-0"]

@@ -190,6 +190,8 @@ def _way(machine: "schemas.DrainedMachine") -> str:
 def _draw_hosts(found: "schemas.HostList") -> None:
     if found.trouble:
         output.note(f"warning: the hosts could not be looked at: {found.trouble}")
+    # Where no host has a relay, the table says nothing of them.
+    relays = _RELAY_COLUMNS if any(host.relay for host in found.hosts) else {}
     output.table(
         found.hosts,
         {
@@ -198,11 +200,24 @@ def _draw_hosts(found: "schemas.HostList") -> None:
             "SINCE": lambda host: host.changed_at,
             "RUNNING": lambda host: host.running if host.answers else None,
             "FREE MIB": lambda host: host.free_memory_mib if host.answers else None,
-            "RELAY": lambda host: host.relay.state if host.relay else None,
+            **relays,
             "REASON": lambda host: host.reason or host.why,
         },
         empty="The connector knows no hosts.",
     )
+
+
+def _of_relay(field: str) -> "Callable[[schemas.HostView], object]":
+    return lambda host: getattr(host.relay, field, None)
+
+
+_RELAY_COLUMNS: "Final[dict[str, Callable[[schemas.HostView], object]]]" = {
+    "RELAY": _of_relay("state"),
+    "HEARD": _of_relay("heard_at"),
+    "VERSION": _of_relay("version"),
+    "SERVES": _of_relay("machines"),
+    "TOKEN OF": _of_relay("token_created_at"),
+}
 
 
 def _state(host: "schemas.HostView") -> str:
