@@ -27,6 +27,9 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 SYSTEM_CONFIG: Final = Path("/etc/forewarn")
 SYSTEM_STATE: Final = Path("/var/lib/forewarn")
 
+OFF: Final = "off"
+"""In place of an address or a path: there is none."""
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Tree: TypeAlias = Mapping[str, Any]
 Source: TypeAlias = tuple[str, Tree]
@@ -114,6 +117,18 @@ def merged(earlier: Tree, later: Tree) -> dict[str, Any]:
     return both
 
 
+def gathered(
+    path: Path | None, environment: Mapping[str, str], prefix: str, shape: type
+) -> tuple[dict[str, Any], list[Source]]:
+    """Return the tree of a file, if there is one, and of the environment, and their sources."""
+    sources: list[Source] = [(str(path), read(path))] if path else []
+    sources += overrides(environment, prefix, shape)
+    tree: dict[str, Any] = {}
+    for _, own in sources:
+        tree = merged(tree, own)
+    return tree, sources
+
+
 def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
     """Return the settings that the merged tree of some sources holds; later sources come last.
 
@@ -199,6 +214,14 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
         own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
         candidates.insert(0, own / "forewarn" / name)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def check_address(field: str, address: str) -> None:
+    """Refuse the value of a field that is not an IP address and a port."""
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise FieldError(field, str(error)) from None
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from forewarn.agent.daemon import Daemon
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.messages import DocumentSeen
 from forewarn.agent.rules import Rule
-from forewarn.agent.settings import OFF, AgentSettings, ClientSettings, StatusSettings
+from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import (
     ActionBegun,
     AnyRecord,
@@ -27,6 +27,7 @@ from forewarn.agent.state import (
     MachineBooted,
     RuleMatched,
 )
+from forewarn.settings import OFF
 
 CLIENT = ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0")
 RULE = Rule(name="pool", prepare=(RuleAction(ready=ReadySettings()),), approve="when-prepared")

@@ -272,7 +272,7 @@ def test_everything_is_beside_the_database_unless_it_is_said_otherwise(
 
 def test_a_switched_off_socket_stays_off(tmp_path: Path, home: dict[str, str]) -> None:
     text = "[operator]\nsocket = 'off'\nlisten = '[::1]:8172'\n"
-    assert load(tmp_path, text, home).operator.socket == settings.OFF
+    assert load(tmp_path, text, home).operator.socket == files.OFF
 
 
 def test_the_file_is_found_by_variable_then_for_the_user(

@@ -27,8 +27,9 @@ from forewarn.agent.journal import SHORTEN_AT, Journal, JournalError
 from forewarn.agent.logs import ActivityLog
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
-from forewarn.agent.settings import OFF, AgentSettings
+from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
+from forewarn.settings import OFF
 from forewarn.status_port import TEXT, StatusServer
 
 LOGGER: Final = logging.getLogger("forewarn.agent")

@@ -16,7 +16,7 @@ import msgspec
 from forewarn import settings
 from forewarn.agent import action_settings
 from forewarn.agent.rules import Rule
-from forewarn.settings import FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_AGENT_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_AGENT_CONFIG"
@@ -26,9 +26,6 @@ DROP_INS: Final = ".d"
 
 STATE_NAME: Final = "agent"
 """The agent's folder within the state folder, which it may share with the service."""
-
-OFF: Final = "off"
-"""The `listen` of an agent without a status port."""
 
 MAX_DROP_INS: Final = 100
 MAX_RULES: Final = 1000
@@ -60,10 +57,7 @@ class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         """Refuse an invalid address."""
         if self.listen != OFF:
-            try:
-                settings.split_address(self.listen)
-            except ValueError as error:
-                raise FieldError("listen", str(error)) from None
+            settings.check_address("listen", self.listen)
 
 
 class StateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -55,12 +55,7 @@ def revoke(
 
     Whoever has one is refused at once, by every replica.
     """
-    answer = service.delete("/v1/tokens", name=names)
-    if service.as_json:
-        output.document(answer.tree())
-    else:
-        for revoked in answer.tree()["tokens"]:
-            output.say(f"{revoked['name']} is revoked")
+    service.delete("/v1/tokens", name=names).show(_draw_revoked)
 
 
 @asks
@@ -100,6 +95,11 @@ def _draw_new(made: "schemas.NewToken") -> None:
     ends = times.shown(made.account.expires_at) if made.account.expires_at else "never"
     output.note(f"This is the token of {made.account.name}; nobody can show it again.")
     output.note(f"Its role is {made.account.role}; it expires: {ends}.")
+
+
+def _draw_revoked(found: "schemas.TokenList") -> None:
+    for revoked in found.tokens:
+        output.say(f"{revoked.name} is revoked")
 
 
 def _draw_link(made: "schemas.NewLogin") -> None:

@@ -307,7 +307,7 @@ def _warnings(loaded: "Loaded") -> list[str]:
     import shutil
 
     from forewarn.agent.actions import notify
-    from forewarn.agent.settings import OFF
+    from forewarn.settings import OFF
 
     settings = loaded.settings
     steps = [step for rule in settings.rule if rule.enabled for step in rule.prepare]
@@ -420,7 +420,7 @@ def _approval(
 
 
 def _listen(config: Path | None) -> str:
-    from forewarn.agent.settings import OFF
+    from forewarn.settings import OFF
 
     try:
         listen = _load(config).settings.status.listen

@@ -6,7 +6,7 @@ import typer
 
 from forewarn import times
 from forewarn.cli import operations, output, rollout, until_over
-from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages
+from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
@@ -156,7 +156,13 @@ def _schedule(
         path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
         plan = service.post(path, **body)
         if wait:
-            _wait(service, plan)
+            until_over.after(
+                service,
+                plan,
+                "maintenance",
+                _draw_plan,
+                lambda number: until_over.for_maintenance(service, number),
+            )
         else:
             plan.show(_draw_plan)
         return
@@ -173,18 +179,6 @@ def _schedule(
         wait=wait,
         **for_all,
     )
-
-
-def _wait(service: OperatorClient, plan: Answer) -> None:
-    number = int(plan.tree()["maintenance"]["number"])
-    what = f"maintenance {number}"
-    with until_over.told_after_interrupt(what, f"forewarn maintenance show {number}"):
-        if not service.as_json:
-            plan.show(_draw_plan)
-        answer, why = until_over.for_maintenance(service, number)
-    if service.as_json:
-        output.document(answer.tree())
-    until_over.fail(what, why)
 
 
 @app.command("list")

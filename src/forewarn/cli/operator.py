@@ -264,13 +264,13 @@ class OperatorClient:
     @functools.cached_property
     def _address(self) -> str:
         """The path of the socket, or the URL, checked."""
-        from forewarn.server import settings
+        from forewarn.settings import OFF
 
         address = self._given
         if address is None:
             own = self._settings.operator
             scheme = "https" if own.tls_certificate else "http"
-            address = f"{scheme}://{own.listen}" if own.socket == settings.OFF else own.socket
+            address = f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
         elif HOST_AND_PORT.fullmatch(address):
             address = f"http://{address}"
         if address.startswith(("http://", "https://")):

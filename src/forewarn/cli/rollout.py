@@ -321,16 +321,10 @@ def ask(
     if not wait:
         plan.show(_draw_plan)
         return
-    number = int(plan.tree()["rollout"]["number"])
-    what = f"rollout {number}"
     say = (lambda _: None) if service.as_json else output.say
-    with until_over.told_after_interrupt(what, f"forewarn rollout show {number}"):
-        if not service.as_json:
-            plan.show(_draw_plan)
-        answer, why = _until_over(service, number, say)
-    if service.as_json:
-        output.document(answer.tree())
-    until_over.fail(what, why)
+    until_over.after(
+        service, plan, "rollout", _draw_plan, lambda number: _until_over(service, number, say)
+    )
 
 
 def tags_of(texts: list[str]) -> dict[str, str]:

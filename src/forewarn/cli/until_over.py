@@ -4,7 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forewarn import times
 from forewarn.cli import follow, output, stream
@@ -108,6 +108,28 @@ def _shown() -> Iterator[Callable[[str], None]]:
     console = Console()
     with console.status("waiting") as status:
         yield lambda text: status.update(output.printable(text))
+
+
+def after(
+    service: OperatorClient,
+    plan: Answer,
+    kind: str,
+    draw: Callable[[Any], None],
+    wait: Callable[[int], tuple[Answer, str]],
+) -> None:
+    """Show a plan, wait until its maintenance or rollout is over, and fail where not all is well.
+
+    With --json only the end is shown.
+    """
+    number = int(plan.tree()[kind]["number"])
+    what = f"{kind} {number}"
+    with told_after_interrupt(what, f"forewarn {kind} show {number}"):
+        if not service.as_json:
+            plan.show(draw)
+        answer, why = wait(number)
+    if service.as_json:
+        output.document(answer.tree())
+    fail(what, why)
 
 
 def fail(what: str, why: str) -> None:

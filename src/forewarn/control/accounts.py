@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -31,32 +32,23 @@ MAX_SESSIONS: Final = 20
 """The most browsers that an account is logged in with; the oldest session ends for one more."""
 
 
+@dataclass(eq=False, kw_only=True)
 class OperatorRequest:
     """One request to the operator plane: who sends it, and what it is about."""
 
-    def __init__(
-        self,
-        *,
-        by: str,
-        role: AccessRole | None,
-        address: str,
-        action: str,
-        request: str,
-        token: str = "",
-    ) -> None:
-        self.by = by
-        """`""` where nobody is known."""
-        self.role = role
-        self.address = address
-        self.action = action
-        self.request = request
-        self.token = token
-        """The name of the stored token that it came with; `""` for any other way in."""
-        self.detail = ""
-        """What it is about, once somebody has looked."""
-        self.recorded = False
-        """Whether the audit log has it, or need not have it."""
-        self.outcome: str = DONE
+    by: str
+    """`""` where nobody is known."""
+    role: AccessRole | None
+    address: str
+    action: str
+    request: str
+    token: str = ""
+    """The name of the stored token that it came with; `""` for any other way in."""
+    detail: str = ""
+    """What it is about, once somebody has looked."""
+    recorded: bool = False
+    """Whether the audit log has it, or need not have it."""
+    outcome: str = DONE
 
     def record(self, at: datetime, outcome: str) -> AuditRecord:
         """Return what the audit log is to have."""

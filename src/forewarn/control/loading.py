@@ -25,6 +25,7 @@ from forewarn.maintenance.model import (
     Snapshot,
     StartCause,
     key,
+    mapped,
 )
 from forewarn.maintenance.planner import Request, natural
 from forewarn.maintenance.rollout import UnitNews
@@ -293,25 +294,17 @@ def on_hosts(
 def _task(operation: Operation, known: dict[str, Machine], closed: tuple[str, ...]) -> Task:
     assert operation.started_at is not None
     machines = [known.get(key(name)) for name in operation.machines]
-    return Task(
+    return mapped(
+        Task,
+        operation,
         operation=operation.id,
-        attempt=operation.attempt,
-        event_type=operation.event_type,
-        source=operation.source,
         machines=operation.machines,
         hosts=tuple(machine.host if machine else "" for machine in machines),
         vm_ids=tuple(machine.vm_id if machine else "" for machine in machines),
-        target=operation.target,
-        live_migration=operation.live_migration,
-        description=operation.description,
-        duration_seconds=operation.duration_seconds,
-        started_at=operation.started_at,
         unforeseen=operation.start_cause is StartCause.NO_NOTICE,
         # A host may have been closed or held since it was chosen: the connector chooses another.
         to_host="" if operation.to_host in closed else operation.to_host,
         closed_hosts=closed,
-        host_boot_id=operation.host_boot_id,
-        repeat_after=operation.repeat_after,
         claimed_elsewhere=tuple(n for n in operation.claimed_by if n != operation.executor),
     )
 

@@ -33,13 +33,13 @@ from forewarn.clock import SystemClock
 from forewarn.relay import settings, upstream
 from forewarn.relay.news_reader import TokenRefused
 from forewarn.relay.relay import HostRelay
-from forewarn.relay.settings import OFF, HostRelaySettings
+from forewarn.relay.settings import HostRelaySettings
 from forewarn.relay.upstream import Credentials, Upstream, UpstreamFailed
 from forewarn.server import logs, process, relay_feed, sockets
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import split_address
+from forewarn.settings import OFF, split_address
 from forewarn.status_port import TEXT, StatusServer
 from forewarn.version import __version__
 
@@ -85,18 +85,8 @@ def serve(own: HostRelaySettings) -> int:
 
 def _handed_over(own: HostRelaySettings) -> sockets.HandedOver:
     """Return the sockets that systemd opened, each of them at an address of the settings."""
-    given = sockets.HandedOver(systemd.listening_files(os.environ))
     wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
-    if given:
-        missing = given.missing(wanted)
-        _log.info("systemd handed sockets over", sockets=len(given))
-        if missing:
-            _log.warning(
-                "systemd handed no socket over for these addresses: the relay opens them itself, "
-                "and refuses connections there while it restarts; add them to its .socket",
-                addresses=missing,
-            )
-    return given
+    return process.handed_over(wanted, "forewarn-relay.socket")
 
 
 async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:

@@ -6,7 +6,7 @@ docs/reference/relay-settings.md.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -14,16 +14,13 @@ from forewarn import settings
 from forewarn.client import discovery
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
-from forewarn.settings import FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_RELAY_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_RELAY_CONFIG"
 CONFIG_NAME: Final = "relay.toml"
 STATE_NAME: Final = "relay"
 """The relay's folder within the state folder, which it may share with an agent."""
-
-OFF: Final = "off"
-"""The `listen` of a relay without a status port."""
 
 MAX_URLS: Final = 16
 """Addresses of replicas: more than any service has."""
@@ -102,10 +99,7 @@ class RelayStatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     def __post_init__(self) -> None:
         """Refuse an invalid address."""
         if self.listen != OFF:
-            try:
-                settings.split_address(self.listen)
-            except ValueError as error:
-                raise FieldError("listen", str(error)) from None
+            settings.check_address("listen", self.listen)
 
 
 class RelayStateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,16 +170,12 @@ def load(path: Path | None, environment: Mapping[str, str]) -> HostRelaySettings
     is raised for what is wrong.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
-    sources: list[settings.Source] = [(str(chosen), settings.read(chosen))] if chosen else []
-    sources += settings.overrides(environment, ENVIRONMENT_PREFIX, HostRelaySettings)
+    tree, sources = settings.gathered(chosen, environment, ENVIRONMENT_PREFIX, HostRelaySettings)
     if not sources:
         raise SettingsError(
             f"no settings: a relay needs upstream.urls, in /etc/forewarn/{CONFIG_NAME} or in the "
             "file of --config"
         )
-    tree: dict[str, Any] = {}
-    for _, own in sources:
-        tree = settings.merged(tree, own)
     loaded = settings.convert(tree, HostRelaySettings, sources)
     base = chosen.resolve().parent if chosen else Path.cwd()
     return _placed(loaded, base, environment)

@@ -5,13 +5,15 @@ import gc
 import os
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NoReturn, TypeVar
 
 import msgspec
 import structlog
 
+from forewarn import systemd
 from forewarn.server.guest.limits import Limits
+from forewarn.server.sockets import HandedOver
 
 L = TypeVar("L", bound=Limits)
 
@@ -28,6 +30,25 @@ class Crashed(Exception):  # noqa: N818 - what happened to it
 
 
 _log = structlog.get_logger(__name__)
+
+
+def handed_over(wanted: Collection[str], unit: str) -> HandedOver:
+    """Return the sockets that systemd opened by a unit, each at an address that is listened on.
+
+    Raises:
+        SocketUnusable: One of them cannot be used, or nobody listens there.
+    """
+    given = HandedOver(systemd.listening_files(os.environ))
+    if given:
+        missing = given.missing(wanted)
+        _log.info("systemd handed sockets over", sockets=len(given))
+        if missing:
+            _log.warning(
+                f"these addresses are not in {unit}: the process listens there itself, and refuses "
+                "connections while it restarts",
+                addresses=missing,
+            )
+    return given
 
 
 def raise_open_files(needed: int) -> int:

@@ -35,9 +35,9 @@ from forewarn.server.operator import connections
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Service, clock_of
-from forewarn.server.settings import OFF, Settings, StoreSettings
+from forewarn.server.settings import Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import split_address, state_folder
+from forewarn.settings import OFF, split_address, state_folder
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError, StoreUnavailable
 from forewarn.version import __version__
@@ -88,22 +88,12 @@ def serve(settings: Settings) -> int:
 
 def _handed_over(settings: Settings) -> sockets.HandedOver:
     """Return the sockets that systemd opened, each of them at an address of the settings."""
-    given = sockets.HandedOver(systemd.listening_files(os.environ))
     wanted = [sockets.tcp_address(each.address, each.port) for each in settings.guest.listener]
     if settings.operator.listen:
         wanted.append(sockets.tcp_address(*split_address(settings.operator.listen)))
     if settings.operator.socket != OFF:
         wanted.append(sockets.unix_address(Path(settings.operator.socket)))
-    if given:
-        missing = given.missing(wanted)
-        _log.info("systemd handed sockets over", sockets=len(given))
-        if missing:
-            _log.warning(
-                "systemd handed no socket over for these addresses: the service opens them itself, "
-                "and refuses connections there while it restarts; add them to forewarn.socket",
-                addresses=missing,
-            )
-    return given
+    return process.handed_over(wanted, "forewarn.socket")
 
 
 def _open_store(settings: StoreSettings) -> Store:

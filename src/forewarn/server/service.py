@@ -67,8 +67,8 @@ from forewarn.server.process import Crashed
 from forewarn.server.relay.plane import RelayPlane
 from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
-from forewarn.settings import split_address
+from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
+from forewarn.settings import OFF, split_address
 from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
 from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, EventType

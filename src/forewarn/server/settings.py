@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -20,16 +20,13 @@ from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.server.relay_feed import GuestRules
-from forewarn.settings import FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
 CONFIG_NAME: Final = "forewarn.toml"
 
 EXAMPLE_URL: Final = "postgresql://forewarn@db1,db2/forewarn"
-
-OFF: Final = "off"
-"""The value of `socket` for no socket."""
 
 DATABASE_NAME: Final = "forewarn.db"
 SOCKET_NAME: Final = "operator.sock"
@@ -164,10 +161,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a plane that nobody can reach."""
         if self.listen:
-            try:
-                settings.split_address(self.listen)
-            except ValueError as error:
-                raise FieldError("listen", str(error)) from None
+            settings.check_address("listen", self.listen)
         elif self.socket == OFF:
             raise FieldError("listen", 'required, as socket is "off"')
         if self.tls_certificate and not self.listen:
@@ -461,11 +455,7 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     is raised for what is wrong.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
-    sources: list[settings.Source] = [(str(chosen), settings.read(chosen))] if chosen else []
-    sources += settings.overrides(environment, ENVIRONMENT_PREFIX, Settings)
-    tree: dict[str, Any] = {}
-    for _, own in sources:
-        tree = settings.merged(tree, own)
+    tree, sources = settings.gathered(chosen, environment, ENVIRONMENT_PREFIX, Settings)
     rules = tree.get("rules")
     if isinstance(rules, dict) and rules.get("preset") == "azure":
         tree["rules"] = {**AZURE, **rules}

@@ -432,9 +432,6 @@ class MemoryStore:
             self._trimmed_news = news.sequence
         return len(old)
 
-    def forget_replica(self, name: str) -> None:
-        _remove(self.all_replicas, [name])
-
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         if (known := self.all_relays.get(host)) is not None:
             self.all_relays[host] = msgspec.structs.replace(known, held_for=held_for)

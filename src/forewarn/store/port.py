@@ -397,9 +397,6 @@ class Transaction(Reading, Protocol):
             Of how many it was forgotten.
         """
 
-    def forget_replica(self, name: str) -> None:
-        """Forget what this replica said of itself."""
-
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         """Note for which absence of its relay a host is held; None: it is over."""
 

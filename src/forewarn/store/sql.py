@@ -322,9 +322,6 @@ class SqlTransaction(SqlReading):
             self._run(delete(table).where(table.c.sequence <= old[-1].sequence))
         return old
 
-    def forget_replica(self, name: str) -> None:
-        self._delete(tables.replicas, "name", [name])
-
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         marked = update(tables.relays).where(tables.relays.c.host == host)
         self._run(marked.values(held_for=held_for))

@@ -47,6 +47,11 @@ def _decode_profile(text: str) -> model.Profile:
     return model.Profile(**{name: sys.intern(given.get(name, "")) for name in names})
 
 
+def _number(name: str) -> Column[int]:
+    kind = BigInteger().with_variant(Integer, "sqlite")  # the number of the row itself there
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -188,12 +193,7 @@ changes = Table(
     metadata,
     *columns(
         port.ChangeRecord,
-        sequence=Column(
-            "sequence",
-            BigInteger().with_variant(Integer, "sqlite"),
-            primary_key=True,
-            autoincrement=False,
-        ),
+        sequence=_number("sequence"),
     ),
 )
 
@@ -203,12 +203,7 @@ news = Table(
     metadata,
     *columns(
         port.NewsRecord,
-        sequence=Column(
-            "sequence",
-            BigInteger().with_variant(Integer, "sqlite"),
-            primary_key=True,
-            autoincrement=False,
-        ),
+        sequence=_number("sequence"),
     ),
 )
 
@@ -239,12 +234,7 @@ audit = Table(
     metadata,
     *columns(
         accounts.AuditRecord,
-        sequence=Column(
-            "sequence",
-            BigInteger().with_variant(Integer, "sqlite"),
-            primary_key=True,
-            autoincrement=False,
-        ),
+        sequence=_number("sequence"),
     ),
     # `AuditRecord.done`, so that strangers' refusals can be counted apart.
     Column("done", Boolean, nullable=False),

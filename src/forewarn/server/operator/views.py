@@ -418,20 +418,12 @@ def replicas(
     )
     newest = max(row.beat_at for row in rows)
     return tuple(
-        schemas.ReplicaView(
-            name=row.name,
+        model.mapped(
+            schemas.ReplicaView,
+            row,
             this=row.name == own.name,
             live=newest - row.beat_at <= LIVE,
-            version=row.version,
-            started_at=row.started_at,
-            beat_at=row.beat_at,
-            serving=row.serving,
-            applied=row.applied,
-            behind_ms=row.behind_ms,
-            clock_ahead_ms=row.clock_ahead_ms,
-            doubts_clock=row.doubts_clock,
             claims=claims[row.name],
-            addresses=row.addresses,
         )
         for row in rows
     )

@@ -7,10 +7,10 @@ hub knows them now.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,6 +20,7 @@ from forewarn.clock import Clock
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance.model import MAX_TEXT, Refused, Sighting
 from forewarn.server import relay_feed, secret_files
+from forewarn.server.guest.plane import GuestBackend
 from forewarn.server.operator import auth
 from forewarn.server.relay.hub import RelayHub
 from forewarn.store.port import OutcomeUnknown, StoreError
@@ -34,18 +35,6 @@ RETRY_SECONDS: Final = 5
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class RelayBackend(Protocol):
-    """What stands behind the relay plane: the control plane."""
-
-    def approve(
-        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
-    ) -> "Future[Any]":
-        """Approve events for a machine of this scope; then it is durable."""
-
-    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
-        """Record that machines of these scopes asked for their events; then it is durable."""
 
 
 class _Answer(msgspec.Struct):
@@ -90,7 +79,7 @@ class RelayApplication:
         self,
         hub: RelayHub,
         watch: RelayWatch,
-        backend: RelayBackend,
+        backend: GuestBackend,
         clock: Clock,
         saw: Callable[[str, Sighting], None],
         *,

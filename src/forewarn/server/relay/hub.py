@@ -317,11 +317,6 @@ class RelayHub:
             return None
         return self._news(host, known, changed, snapshot=False, awaited=awaited)
 
-    def is_behind(self, position: str) -> bool:
-        """Tell whether a relay knows more than this process."""
-        epoch, sequence = self.place_of(position)
-        return epoch == self._epoch and sequence > self._sequence
-
     async def wait(self, host: str, seconds: float, lost: "asyncio.Future[None]") -> bool:
         """Wait until something of a host changes; return whether it did in time.
 
