@@ -251,7 +251,6 @@ def _toml_value(text: str) -> object:
 
 @functools.cache
 def _fields(hint: object) -> dict[str, Any]:
-    """Return the type of each field of a struct, by its name in files; {} for any other type."""
     for one in _alternatives(hint):
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
             hints = typing.get_type_hints(one)
@@ -260,7 +259,6 @@ def _fields(hint: object) -> dict[str, Any]:
 
 
 def _type_at(hint: object, path: Iterable[str]) -> object:
-    """Return the type of the value at a path; None if no type is declared there."""
     for step in path:
         hint = _element(hint) if step.startswith("[") else _fields(hint).get(step)
     return hint

@@ -424,7 +424,6 @@ def _encoded(value: object) -> str:
 
 
 def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401 - a tree of JSON
-    """Return a tree with each of its texts changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

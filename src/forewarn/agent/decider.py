@@ -131,7 +131,6 @@ class Decider:
     # Inputs
 
     def _resume(self, boot: str) -> None:
-        """Conclude what the journal says was running."""
         if boot != self.state.boot:
             self._write(state.MachineBooted(boot=boot))
         for effect in list(self.state.effects.values()):
@@ -255,7 +254,6 @@ class Decider:
         return self._deadlines.get(case.event_id, math.inf)
 
     def _missing(self, case: state.Case) -> list[int]:
-        """Return which of a case's actions still have to begin or to end."""
         # Of a held case nothing more is begun, but what a boot has undone.
         held = case.phase is state.Phase.HELD
         return [
@@ -285,7 +283,6 @@ class Decider:
         ]
 
     def _tries_again(self, key: str, undo: bool) -> bool:  # noqa: FBT001 - a retry's own name
-        """Tell whether something still waits for this retry."""
         effect = self.state.effects.get(key)
         if effect is None or not undo:
             return bool(self._waiting(key))

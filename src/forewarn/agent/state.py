@@ -453,7 +453,6 @@ class AgentState:
 
 
 def _is_of(effect: Effect, case: Case) -> bool:
-    """Tell whether the effect was begun for this case, by the rule that it has now."""
     return (
         effect.event_id == case.event_id
         and case.rule.name == effect.rule

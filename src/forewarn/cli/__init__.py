@@ -9,7 +9,6 @@
     store        `forewarn restore-check` and `forewarn store`
     fleet        `forewarn fleet`
     fleet_file   reads and writes fleet files, and names their entries in errors
-    fleet_libvirt  `forewarn fleet import` and `tag`
     maintenance  `forewarn schedule` and `forewarn maintenance`
     rollout      `forewarn rollout`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
@@ -33,7 +32,6 @@
     operations   `forewarn history`, and operations as tables
     options      what commands take
     output       tables, text, JSON
-    times        times and spans
     exits        how commands end, and read what they need
 
 Only the program starts here; nothing else imports it. Heavy imports stay inside the commands, so

@@ -268,7 +268,6 @@ class Demo:
         return int(answer["maintenance"]["number"])
 
     def _until(self, true: Callable[[], bool], what: str) -> None:
-        """Show what happens until a condition is true."""
         while not true():
             self._check(what)
             self._look()
@@ -353,7 +352,6 @@ class Demo:
         return process
 
     def _check(self, awaited: str) -> None:
-        """Fail if the service has ended, or the demo takes too long."""
         status = self._processes[0].poll()
         if status is None:
             if self._clock.monotonic() - self._began > DEMO_LIMIT:

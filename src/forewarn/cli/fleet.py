@@ -1,17 +1,36 @@
-"""`forewarn fleet`: the machines and their scopes."""
+"""`forewarn fleet`: the machines and their scopes, from a fleet file or from libvirt's domains.
 
-from typing import TYPE_CHECKING, Annotated
+Domains are read by a program of its own (`connectors.libvirt_domains`), so that the command never
+loads the C library, and ends in time when a host hangs.
+"""
+
+import json
+import re
+import sys
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from forewarn import times
 from forewarn.cli import fleet_file, output
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages, segment
+from forewarn.cli.operator import (
+    Answer,
+    OperatorClient,
+    asks,
+    asks_for_pages,
+    segment,
+    settings_in_use,
+)
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
+    from forewarn.maintenance.domains import Imported, KnownFleet
     from forewarn.server.operator import schemas
+    from forewarn.server.settings import Settings
 
 app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no_args_is_help=True)
 
@@ -41,7 +60,7 @@ def apply(
         answer = service.put("/v1/fleet", fleet.body, **options)
     except Failed as failed:
         raise fleet.blamed(failed) from failed
-    show_change(answer)
+    _show_change(answer)
 
 
 @app.command("list")
@@ -128,11 +147,10 @@ def remove(
 
     If one is unknown, or has a live event, none is removed.
     """
-    show_change(service.delete("/v1/fleet/machines", name=names))
+    _show_change(service.delete("/v1/fleet/machines", name=names))
 
 
-def show_change(answer: Answer) -> None:
-    """Print what applying a fleet changed, with warnings on stderr."""
+def _show_change(answer: Answer) -> None:
     answer.show(_draw_change)
     for warning in answer.tree()["warnings"]:
         output.note(f"warning: {warning}")
@@ -242,4 +260,243 @@ def _draw_scope(scope: "schemas.ScopeDetail") -> None:
             *((f"update domain {d.number}", output.names(d.machines, 20)) for d in scope.domains),
             ("live events", ", ".join(scope.events)),
         ]
+    )
+
+
+# From libvirt.
+
+MAX_PAGE: Final = 1000
+"""The entries of one page of the API."""
+
+STATUSES: Final = {
+    "no-library": ExitStatus.MISSING_EXTRA,
+    "not-found": ExitStatus.NOT_FOUND,
+    "ambiguous": ExitStatus.REFUSED,
+    "busy": ExitStatus.REFUSED,
+}
+"""The exit status of each refusal of the program; any other is a host that does not answer."""
+
+_NAMED = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
+
+LibvirtOption = Annotated[
+    list[str] | None,
+    option(
+        "--libvirt",
+        "URI",
+        "A host's libvirt URI, as NAME=URI where the fleet has another name for the host than "
+        "itself; several may be given. Default: the hosts of the service's settings.",
+    ),
+]
+PythonOption = Annotated[
+    str,
+    option(
+        "--python",
+        "FILE",
+        "The Python with the module libvirt, such as /usr/bin/python3. Default: the settings'.",
+    ),
+]
+LimitSeconds = Annotated[
+    float, option("--limit-seconds", "S", "How long the hosts may take.", min=1, max=3600)
+]
+
+
+@app.command("import")
+@asks
+def import_(
+    *,
+    libvirt: LibvirtOption = None,
+    out: Annotated[str, option("--out", "FILE", "Write the fleet file there.")] = "",
+    apply: Annotated[bool, flag("--apply", "Apply it instead of printing it.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what --apply would change.")] = False,
+    python: PythonOption = "",
+    limit_seconds: LimitSeconds = 60.0,
+    service: OperatorClient,
+) -> None:
+    """Make a fleet file of libvirt's domains, or apply it.
+
+    Applied, it keeps what the fleet has where domains say nothing else. It never removes machines.
+    """
+    import msgspec
+
+    from forewarn.maintenance import domains
+
+    if out and (apply or dry_run):
+        raise typer.BadParameter("--out excludes --apply and --dry-run")
+    found = _hosts(settings_in_use(), libvirt, python, limit_seconds)
+    hosts = {
+        name: msgspec.convert(host, type=tuple[domains.Domain, ...]) for name, host in found.items()
+    }
+    known = domains.KnownFleet()
+    if apply or dry_run:
+        known = _known(service, {d.uuid for host in hosts.values() for d in host})
+    imported = domains.fleet_of(hosts, known)
+    for warning in imported.warnings:
+        output.note(f"warning: {output.printable(warning)}")
+    if apply or dry_run:
+        body = msgspec.json.encode(imported.fleet)
+        _show_change(service.put("/v1/fleet", body, dry_run=dry_run))
+        return
+    _write(imported, out, hosts)
+
+
+@app.command()
+def tag(
+    domain: Annotated[str, argument("DOMAIN", "A domain's name or UUID.")],
+    *,
+    scope: Annotated[str | None, option("--scope", "NAME", "Its machine's scope.")] = None,
+    update_domain: Annotated[
+        int | None, option("--domain", "N", "Its update domain there.", min=0, max=19)
+    ] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Its machine's name.")] = None,
+    address: Annotated[
+        str | None,
+        option("--address", "IP", "Its address, used where neither filter nor network has one."),
+    ] = None,
+    libvirt: LibvirtOption = None,
+    python: PythonOption = "",
+    limit_seconds: LimitSeconds = 60.0,
+) -> None:
+    """Write a domain's scope, update domain, name or address into it.
+
+    What is not given stays as it is; "" removes it. The domain may run meanwhile.
+    """
+    import ipaddress
+
+    from forewarn.maintenance.fleet import NAME
+
+    for what, text in (("--scope", scope), ("--name", name)):
+        if text and not NAME.fullmatch(text):
+            message = (
+                f"invalid {what} {text[:80]!r}: expected 1 to 80 letters, digits, '.', '_' or '-', "
+                "not starting with '_'"
+            )
+            raise typer.BadParameter(message)
+    try:
+        normal = address and str(ipaddress.ip_address(address))
+    except ValueError as error:
+        raise typer.BadParameter(f"invalid --address: {error}") from error
+    number = None if update_domain is None else str(update_domain)
+    given = {"scope": scope, "update-domain": number, "name": name, "address": normal}
+    if not any(value is not None for value in given.values()):
+        raise typer.BadParameter("expected --scope, --domain, --name or --address")
+    loaded = settings_in_use()
+    uris = [*_uris(loaded, libvirt).values()] if not libvirt else [_split(u)[1] for u in libvirt]
+    asked = {"uris": uris, "domain": domain, "tag": given}
+    told = _run(loaded, ["tag"], python, limit_seconds, json.dumps(asked))
+    written = ", ".join(f"{field}={value}" for field, value in told["tag"].items() if value)
+    where = ", ".join(told["hosts"])
+    output.say(output.printable(f"{told['name']} on {where}: {written or 'an empty tag'}"))
+
+
+def _hosts(
+    loaded: "Settings", given: list[str] | None, python: str, seconds: float
+) -> dict[str, Any]:
+    """Return the domains of each host, by the host's name in the fleet."""
+    named = [_split(each) for each in given or ()] or [*_uris(loaded, given).items()]
+    known = {uri: name for name, uri in loaded.hypervisors.items()}
+    told = _run(loaded, ["list", *(uri for _, uri in named)], python, seconds)
+    hosts: dict[str, Any] = {}
+    for (given_name, uri), host in zip(named, told["hosts"], strict=True):
+        name = given_name or known.get(uri) or host["hostname"]
+        if name in hosts:
+            message = f"two hosts are called {name!r}: name them, as --libvirt h1={uri}"
+            raise Failed(ExitStatus.USAGE, message)
+        hosts[name] = host["domains"]
+    return hosts
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the name, or `""`, and the URI of a --libvirt."""
+    named = _NAMED.fullmatch(text)
+    name, uri = (named[1], named[2]) if named else ("", text)
+    if not urllib.parse.urlsplit(uri).scheme:
+        message = f"invalid URI {uri!r}: expected one such as qemu+ssh://h1/system"
+        raise typer.BadParameter(message)
+    return name, uri
+
+
+def _uris(loaded: "Settings", given: list[str] | None) -> Mapping[str, str]:
+    if not given and not loaded.hypervisors:
+        message = "no hosts: give --libvirt URI, or set fleet.libvirt.uris"
+        raise Failed(ExitStatus.USAGE, message)
+    return loaded.hypervisors
+
+
+def _run(
+    loaded: "Settings", arguments: list[str], python: str, seconds: float, given: str = ""
+) -> dict[str, Any]:
+    """Return what the program says that reads the domains."""
+    import subprocess
+
+    from forewarn.connectors import libvirt_domains
+
+    argv = [python or loaded.libvirt_python or sys.executable, "-I", libvirt_domains.__file__]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
+            [*argv, *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"the hosts did not answer within {seconds:g} s: is one of them down?"
+        raise Failed(ExitStatus.UNREACHABLE, message) from error
+    except OSError as error:
+        message = f"cannot run {argv[0]}: {error.strerror}"
+        raise Failed(ExitStatus.USAGE, message) from error
+    try:
+        told: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        last = done.stderr.strip().rpartition("\n")[2]
+        message = f"the program that reads libvirt's domains failed: {last}"
+        raise Failed(ExitStatus.INTERNAL, output.printable(message)) from error
+    if "error" in told:
+        status = STATUSES.get(told.get("code", ""), ExitStatus.UNREACHABLE)
+        message = str(told["error"])
+        if status is ExitStatus.MISSING_EXTRA:
+            message += ": install it there, or name another Python by --python, such as"
+            message += " /usr/bin/python3 with python3-libvirt"
+        raise Failed(status, output.printable(message))
+    return told
+
+
+def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
+    """Return what the fleet has of these domains, and its scopes."""
+    import msgspec
+
+    from forewarn.maintenance import domains
+    from forewarn.maintenance.fleet import NamedMachine
+    from forewarn.maintenance.model import Scope
+    from forewarn.maintenance.model import key as key_of
+
+    scopes = {
+        key_of(each["name"]): msgspec.convert(each, type=Scope)
+        for each in service.entries("/v1/fleet/scopes", "scopes", limit=MAX_PAGE)
+    }
+    machines = {}
+    for listed in service.entries("/v1/fleet/machines", "machines", limit=MAX_PAGE):
+        if listed["vm_id"] in uuids:
+            one = service.get(f"/v1/fleet/machines/{segment(listed['name'])}").tree()
+            entry = {name: one[name] for name in NamedMachine.__struct_fields__ if name in one}
+            known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
+            machines[one["vm_id"]] = msgspec.convert(known, type=domains.KnownMachine)
+    return domains.KnownFleet(machines=machines, scopes=scopes)
+
+
+def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:
+    text = fleet_file.written(imported.fleet)
+    if not out:
+        output.say(text.rstrip("\n"))
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {out}: {error.strerror or error}"
+        raise Failed(ExitStatus.USAGE, message) from error
+    file = imported.fleet
+    count = len(file.machine) + sum(len(each.machines) for each in file.availability_set)
+    output.note(
+        f"{out} has {count} machines of {', '.join(hosts)}: 'forewarn fleet apply' applies it"
     )

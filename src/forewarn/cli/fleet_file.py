@@ -48,7 +48,6 @@ class FleetFile:
         return Failed(failed.status, message, failed.facts)
 
     def _begins(self, where: str) -> bool:
-        """Tell whether a place is in the file, not in the request around it."""
         first = _STEP.match(where)
         return first is not None and isinstance(self.tree, dict) and first[1] in self.tree
 
@@ -109,7 +108,6 @@ def written(fleet: "Fleet") -> str:
 
 
 def _given(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - an entry of any table
-    """Return the fields of an entry that are not the default's."""
     import msgspec
 
     found = {}

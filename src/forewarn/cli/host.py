@@ -161,7 +161,6 @@ def _watch(service: OperatorClient, hosts: list[str]) -> None:
 
 
 def _tell_changes(detail: "schemas.HostDetail", known: dict[str, str]) -> None:
-    """Print what differs from what is known, and note it there."""
     host = detail.host
     for what, now in _facts(detail):
         if known.get(what) != now:

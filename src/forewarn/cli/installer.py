@@ -165,7 +165,6 @@ def _prefix(name: str, root: Path) -> Sequence[str]:
 
 
 def _program(*argv: str) -> None:
-    """Run a program of the system; fail with what it said."""
     path = shutil.which(argv[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is None:
         raise Failed(ExitStatus.USAGE, f"{argv[0]} is not installed")

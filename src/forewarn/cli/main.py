@@ -19,7 +19,7 @@ from forewarn.cli import (
     demo,
     emulator,
     events,
-    fleet_libvirt,
+    fleet,
     follow,
     holds,
     host,
@@ -51,7 +51,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 
 COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "serve": serve.serve,
-    "fleet": fleet_libvirt.app,
+    "fleet": fleet.app,
     "host": host.app,
     "relay": relay.app,
     "schedule": maintenance.schedule,

@@ -231,13 +231,11 @@ def _approvers(operation: "schemas.OperationView") -> str:
 
 
 def _waited(operation: "schemas.OperationView") -> timedelta | None:
-    """Return the time from the announcement to the start."""
     started = operation.started_at
     return None if started is None else max(timedelta(0), started - operation.announced_at)
 
 
 def _steered(operation: "schemas.OperationView") -> str:
-    """Return which operators intervened, and how."""
     actions: dict[str, dict[str, None]] = {}
     for one in operation.interventions:
         actions.setdefault(one.by, {})[one.action] = None

@@ -220,7 +220,6 @@ class OperatorClient:
     def _place(
         self, path: str, query: Mapping[str, object]
     ) -> tuple[str, str, list[tuple[str, str]]]:
-        """Return the URL, the unix socket if it is one, and the headers of a request."""
         unix_socket = "" if "://" in self._address else self._address
         given = {name: "true" if value is True else value for name, value in query.items() if value}
         encoded = urllib.parse.urlencode(given, doseq=True)
@@ -230,7 +229,6 @@ class OperatorClient:
         return f"{base}{path}?{encoded}" if encoded else f"{base}{path}", unix_socket, headers
 
     def _failure(self, reply: "Reply") -> Failed:
-        """Return what an answer that is no success means."""
         failure = self._refused(reply.status, reply.body)
         if failure.status is ExitStatus.NOT_FOUND and failure.facts.get("what") in KINDS:
             failure.message += self._suggestion(**failure.facts)
@@ -284,7 +282,6 @@ class OperatorClient:
 
     @functools.cached_property
     def _settings(self) -> "settings.Settings":
-        """The settings of the service: its addresses and its token file."""
         return settings_in_use()
 
     def _token(self) -> str:

@@ -98,7 +98,6 @@ def _created(file: Path) -> TextIO:
 
 
 def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
-    """Return the body and the headers of an answer with status 200."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", place.prefix + path, headers={"Metadata": "true"})

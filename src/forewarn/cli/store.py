@@ -119,7 +119,6 @@ def _show(table: str, done: int, total: int) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """End the command if the database cannot be used."""
     from forewarn.store.port import ChangesBeside, StoreError
 
     try:

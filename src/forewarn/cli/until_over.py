@@ -99,7 +99,6 @@ def _is_of(event: stream.StreamEvent, number: int) -> bool:
 
 @contextlib.contextmanager
 def _shown() -> Iterator[Callable[[str], None]]:
-    """Yield what shows the progress, on a terminal."""
     if not follow.is_live():
         yield lambda _: None
         return

@@ -148,7 +148,6 @@ class CommandConnector(Connector):
         return task_process.spoken(ended, self._limits)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
-        """Return what the program is told besides the task."""
         del task, earlier
         return {}
 

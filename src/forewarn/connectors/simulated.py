@@ -148,7 +148,6 @@ class SimulatedConnector(Connector):
         )
 
     def _done(self, task: Task) -> Outcome:
-        """Return success, with the new hosts of machines that moved."""
         if not (task.live_migration or task.event_type is EventType.REDEPLOY):
             return Outcome(succeeded=True)
         if task.to_host:

@@ -172,7 +172,6 @@ class NewsTail:
             self._filling = None
 
     def _read(self, sequence: int, until: int) -> Some:
-        """Ask the store for news after a transaction, up to another one."""
         with self._store.read() as reading:
             rows = reading.news_after(sequence, MAX_ROWS)
         known = [row for row in rows if row.sequence <= until]

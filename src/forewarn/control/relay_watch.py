@@ -311,7 +311,6 @@ class RelayWatch:
             return reading.relays(since=since)
 
     def _take(self, stored: Relay) -> None:
-        """Take over what the store has of a relay, as far as it is later."""
         known = self.relays.get(stored.host)
         if known is None or known.heard_at < stored.heard_at:
             self.relays[stored.host] = stored

@@ -177,7 +177,6 @@ def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSur
 
 
 def _recall(unit: UnitOfWork, decided: Decide, of: Rollout, news: UnitNews) -> Changes:
-    """Cancel what has not started of the units that a rollout recalls."""
     numbers = rollout.to_recall(of)
     live = {o.id: o for n in numbers for o in news.operations.get(n, ()) if o.live}
     if not live:

@@ -264,7 +264,6 @@ def prepared(
 
 
 def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
-    """Refuse a time until which approval is required where there can be none (INVALID)."""
     if policy.approval_until is None:
         return
     message = ""

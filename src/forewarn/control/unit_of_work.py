@@ -248,7 +248,6 @@ class UnitOfWork:
         return news.encode(self._news)
 
     def _tell(self, changes: Changes) -> None:
-        """Note the news of changes that are about to be taken over."""
         known = self._operations
         unknown = [o.id for o in changes.operations if o.id not in known]
         if unknown := [name for name in unknown if not self._is_new(name)]:
@@ -265,7 +264,6 @@ class UnitOfWork:
         self._news += news.of_operations(known, changes.operations, self.now)
 
     def _is_new(self, operation: str) -> bool:
-        """Tell whether an operation that is not known is announced in this transaction."""
         maintenance, _, ordinal = operation.partition(".")
         known = (self._open or {}).get(int(maintenance))
         if known is not None:

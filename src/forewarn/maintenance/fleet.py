@@ -471,7 +471,6 @@ def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine
 
 
 def _written(machine: model.Machine) -> dict[str, Any]:
-    """Return the fields of a machine that every entry of the file may have."""
     return {
         **msgspec.structs.asdict(machine.profile),
         "host": machine.host,
@@ -533,7 +532,6 @@ def remove(snapshot: model.Snapshot, names: Collection[str]) -> Applied:
 
 
 def _left_held(holds: Collection[model.Hold], changes: model.Changes) -> tuple[model.Hold, ...]:
-    """Return the holds of what these changes remove."""
     gone = {(model.HoldKind.MACHINE, name) for name in changes.removed_machines}
     gone |= {(model.HoldKind.SCOPE, name) for name in changes.removed_scopes}
     return tuple(hold for hold in holds if (hold.kind, hold.name) in gone)

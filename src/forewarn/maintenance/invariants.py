@@ -182,7 +182,6 @@ def _check_domains(operations: Iterable[Operation]) -> None:
 
 
 def _is_exempt(operation: Operation) -> bool:
-    """Tell whether it takes a domain whatever else is down."""
     return (
         operation.event_type in ALL_DOMAINS_AT_ONCE or operation.start_cause is StartCause.NO_NOTICE
     )

@@ -405,7 +405,6 @@ def _step(
 
 
 def _check(rollout: Rollout, now: datetime) -> tuple[Rollout, Step]:
-    """Return what follows for a check that has to pass before anything else."""
     policy, progress = rollout.policy, rollout.check
     tried = f"check {policy.check} failed {progress.failed} of {policy.check_tries} times"
     why = f"{tried}: {progress.reason}"[:MAX_REASON].removesuffix(": ")
@@ -418,7 +417,6 @@ def _check(rollout: Rollout, now: datetime) -> tuple[Rollout, Step]:
 
 
 def _pause(rollout: Rollout, now: datetime) -> Wait | None:
-    """Return the wait for the pause before the present wave, if it lasts."""
     if rollout.wave_at is None or rollout.confirmed:
         return None
     name = f"wave {rollout.wave + 1}"
@@ -581,7 +579,6 @@ def request(
 
 
 def _left(unit: RolloutUnit, takes: Footprint) -> tuple[str, ...]:
-    """Return the machines that earlier maintenances of a unit did not complete."""
     return tuple(name for name in takes.machines if key(name) not in unit.done)
 
 
@@ -616,7 +613,6 @@ def _halted(rollout: Rollout, reason: str, now: datetime) -> Rollout:
 
 
 def _recalled(rollout: Rollout) -> Rollout:
-    """Return the rollout as it is when what has not started of it is cancelled."""
     return _with_units(
         rollout,
         [

@@ -282,7 +282,6 @@ def _run(
 
 
 def _ended(rollout: Rollout, under_way: list[tuple[datetime, int]], now: datetime) -> Rollout:
-    """Return the rollout with the units that are done by now, and take them from the heap."""
     if not under_way or under_way[0][0] > now:
         return rollout
     units = list(rollout.units)
@@ -293,7 +292,6 @@ def _ended(rollout: Rollout, under_way: list[tuple[datetime, int]], now: datetim
 
 
 def _checked(rollout: Rollout, step: Check, took: timedelta) -> Rollout:
-    """Return the rollout once its check has passed."""
     rollout = rollout_check.begun(rollout, step.run, "", took)
     return rollout_check.ended(rollout, step.run.number, CheckResult(passed=True))
 

@@ -307,7 +307,6 @@ class Transitions:
                         self._await(other, left)
 
     def _await(self, operation: model.Operation, awaited: tuple[str, ...]) -> None:
-        """Set an operation that is over, and the machines that keep its domains down."""
         up_at = None
         if operation.status is EventStatus.COMPLETED and not awaited:
             scopes = [self.scopes.get(event.scope) for event in operation.events]
@@ -324,7 +323,6 @@ class Transitions:
         self._ended.append(operation.id)
 
     def _go_on(self) -> None:
-        """Start and announce what waited for operations whose domains are up."""
         if not self._ended:
             return
         while self._ended:  # what is queued may end here: its window is too short for its notice
@@ -589,7 +587,6 @@ class Transitions:
         )
 
     def _obstacle(self, operation: model.Operation) -> model.Operation | None:
-        """Return an operation that has another update domain of one of its scopes down."""
         return self._first_elsewhere(operation, lambda other, scope: other.down)
 
     def _ahead(self, operation: model.Operation) -> model.Operation | None:

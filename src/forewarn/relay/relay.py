@@ -412,7 +412,6 @@ class HostRelay:
         )
 
     def _reported(self, state: RelayState) -> None:
-        """Note that the service has heard of the stalls in a state."""
         self._unreported = max(0.0, self._unreported - state.stalled_seconds)
 
     def status(self, process: int) -> RelayStatus:

@@ -84,7 +84,6 @@ def serve(own: HostRelaySettings) -> int:
 
 
 def _handed_over(own: HostRelaySettings) -> sockets.HandedOver:
-    """Return the sockets that systemd opened, each of them at an address of the settings."""
     wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
     return process.handed_over(wanted, "forewarn-relay.socket")
 

@@ -121,7 +121,6 @@ class RolloutChecks:
         return self._runs
 
     async def _ask(self, check: RolloutCheck, seconds: float) -> CheckResult:
-        """Ask a URL; a status of 200 to 299 has passed."""
         try:
             async with asyncio.timeout(seconds):
                 reply = await _get(check.url)

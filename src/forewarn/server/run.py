@@ -87,7 +87,6 @@ def serve(settings: Settings) -> int:
 
 
 def _handed_over(settings: Settings) -> sockets.HandedOver:
-    """Return the sockets that systemd opened, each of them at an address of the settings."""
     wanted = [sockets.tcp_address(each.address, each.port) for each in settings.guest.listener]
     if settings.operator.listen:
         wanted.append(sockets.tcp_address(*split_address(settings.operator.listen)))

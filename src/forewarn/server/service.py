@@ -407,7 +407,6 @@ class Service:
         self._feed.deliver_on(asyncio.get_running_loop())
 
     def _open_relays(self) -> Iterator[str]:
-        """Open the relays' socket, if there is to be one; yield its address."""
         if self._relays is not None:
             address, serving = self._relays.open()
             self._serving.append(self._start(f"the relay plane at {address}", serving))

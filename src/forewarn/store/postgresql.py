@@ -376,7 +376,6 @@ def _engine(access: Access) -> Engine:
 
 
 def _driver(connection: Connection) -> _Connection:
-    """Return the connection below SQLAlchemy's."""
     found = connection.connection.driver_connection
     assert isinstance(found, _Connection)
     return found

@@ -260,7 +260,6 @@ def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | Non
 
 
 def _dark(hosts: tuple[HostSight, ...]) -> str:
-    """Return in words which hosts do not answer."""
     return "; ".join(
         f"host {host.name} does not answer: {host.why}" for host in hosts if not host.answers
     )

@@ -485,7 +485,6 @@ def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]
 
 
 def _guest(domain: Domain) -> dict[str, object]:
-    """Return the facts of a guest; {} if it is gone meanwhile."""
     with _Suppressed(NO_DOMAIN):
         state, _ = state_of(domain)
         return {

@@ -388,7 +388,6 @@ def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model
 
 
 def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
-    """Return how many last asked by a version that shows events of this type."""
     asked_by = (versions.BY_NAME.get(each.version) for each in seen.values())
     return sum(version is not None and event_type in version.event_types for version in asked_by)
 
