@@ -1,6 +1,5 @@
 """What the guest plane counts: answers, and who was turned away for what, told to the log."""
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Final, TypeAlias
@@ -92,8 +91,6 @@ class Counters:
         self.refusals: Counter[Reason] = Counter()
         self.accepted = 0
         """Connections so far."""
-        self.refused_at = -math.inf
-        """When anybody was turned away last, in monotonic seconds."""
         self._log = LimitLog()
 
     def refuse(
@@ -101,7 +98,6 @@ class Counters:
     ) -> None:
         """Count somebody who was turned away, and log it unless that was done a moment ago."""
         self.refusals[reason] += 1
-        self.refused_at = now
         is_stranger = reason in _STRANGERS
         self._log.warn(
             "a caller is no registered machine" if is_stranger else "a guest reached a limit",

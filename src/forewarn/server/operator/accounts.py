@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from prometheus_client import Counter
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Changes
 from forewarn.server import secret_files
+from forewarn.server.guest.machines import network_of
 from forewarn.vocabulary import AccessRole
 
 TOKEN_FILE: Final = "token-file"  # noqa: S105 - an account's name
@@ -157,7 +157,7 @@ class FailedLogins:
     def delay_seconds(self, reason: FailedLogin, address: str, now: float) -> float:
         """Count one, and return how long its answer is to wait; `now` is monotonic."""
         self.counter.labels(reason).inc()
-        place = _network_of(address)
+        place = network_of(address.partition("%")[0])  # a subscriber has all of a /64
         count, last = self._failures.pop(place, (0, now))
         count = 1 if now - last > FORGET_SECONDS else count + 1
         self._failures[place] = count, now
@@ -167,15 +167,6 @@ class FailedLogins:
             return 0.0
         doublings = min(count - FREE_FAILURES - 1, 10)
         return min(FIRST_DELAY_SECONDS * float(2**doublings), LONGEST_DELAY_SECONDS)
-
-
-def _network_of(address: str) -> str:
-    """Return the address, or the /64 of an IPv6 one: a subscriber has all of it."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(int(parsed) >> 64) if isinstance(parsed, IPv6Address) else address
 
 
 class UserNames:
