@@ -9,7 +9,7 @@ from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from forewarn.control import rollout_orders
+from forewarn.control import rollouts
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
@@ -251,26 +251,26 @@ def settle(step: Callable[[], object]) -> None:
 
 
 def test_a_rollout_tells_its_progress_its_waves_and_its_end(house: House, reader: Reader) -> None:
-    done(house.plane.order(rollout_orders.start, rollout("bastion", "web-0")))
+    done(house.plane.order(rollouts.start, rollout("bastion", "web-0")))
     (started,) = reader()
     assert (started.type, started.subject) == (NewsType.ROLLOUT_STARTED, "rollout 1")
     assert (started.data.units, started.data.waves) == ({"waiting": 2}, 2)
 
     def step() -> object:
-        return done(house.plane.order(rollout_orders.step, 1, None))
+        return done(house.plane.order(rollouts.step, 1, None))
 
     settle(step)
     assert NewsType.ROLLOUT_PROGRESSED in reader.types()
-    done(house.plane.order(rollout_orders.steer, 1, RolloutOrderKind.PAUSE, "", by="bob"))
+    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.PAUSE, "", by="bob"))
     (paused,) = reader()
     assert (paused.type, paused.data.by) == (NewsType.ROLLOUT_PAUSED, "bob")
-    done(house.plane.order(rollout_orders.steer, 1, RolloutOrderKind.RESUME, "", by="bob"))
+    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.RESUME, "", by="bob"))
     assert reader.types() == [NewsType.ROLLOUT_RESUMED]
     done(house.plane.cancel(["1"], reason=""))
     settle(step)
     found = reader()
     assert NewsType.ROLLOUT_HALTED in [one.type for one in found]
-    done(house.plane.order(rollout_orders.steer, 1, RolloutOrderKind.STOP, "", by="bob"))
+    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.STOP, "", by="bob"))
     assert NewsType.ROLLOUT_STOPPED in reader.types()
 
 

@@ -10,7 +10,7 @@ import pytest
 from builders import FLEET, MINUTE, NOW, SECOND, mint
 from control.conftest import done
 from forewarn.clock import ManualClock
-from forewarn.control import relay_orders
+from forewarn.control import relay_watch
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.follower import Follower
 from forewarn.control.plane import Plane
@@ -80,7 +80,7 @@ class RelayReplica:
 
     def token(self, digest: str = "d0", host: str = "h0") -> None:
         made = RelayToken(digest=digest, host=host, created_by="ann", created_at=NOW)
-        done(self.plane.order(relay_orders.create_token, made))
+        done(self.plane.order(relay_watch.create_token, made))
 
     def ask(self, machine: str = "web-0") -> None:
         request = Request(event_type=EventType.REBOOT, machines=(machine,))
@@ -214,14 +214,14 @@ def test_an_empty_host_is_held_too(replica: RelayReplica) -> None:
 
 def test_a_revoked_relay_holds_nothing(replica: RelayReplica) -> None:
     away(replica)
-    assert done(replica.plane.order(relay_orders.revoke_tokens, "h0")) == 1
+    assert done(replica.plane.order(relay_watch.revoke_tokens, "h0")) == 1
     assert replica.holds() == ()
     assert replica.void == ["h0"]
     assert replica.watch.host_of("d0") is None
     away(replica, MINUTE)
     assert replica.holds() == ()
     with pytest.raises(Refused) as refused:
-        done(replica.plane.order(relay_orders.revoke_tokens, "h0"))
+        done(replica.plane.order(relay_watch.revoke_tokens, "h0"))
     assert refused.value.code is ErrorCode.NOT_FOUND
 
 
@@ -253,7 +253,7 @@ def test_a_new_token_of_a_relay_that_is_away_does_not_excuse_it(replica: RelayRe
 
 
 def test_a_relay_is_not_awaited_before_its_new_token_is_used(replica: RelayReplica) -> None:
-    done(replica.plane.order(relay_orders.revoke_tokens, "h0"))
+    done(replica.plane.order(relay_watch.revoke_tokens, "h0"))
     assert replica.watch.tokens_of("h0") == []
     replica.clock.advance(SECOND)
     replica.token("d1")

@@ -11,8 +11,7 @@ import pytest
 from builders import MINUTE, NOW, SECOND
 from control.conftest import done
 from control.test_host_drains import Site
-from forewarn.control import rollout_orders
-from forewarn.control import rollouts as driver
+from forewarn.control import rollouts
 from forewarn.control.rollouts import Rollouts, RolloutTargets
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, Refused
@@ -78,7 +77,7 @@ class RolloutSite(Site):
         self, targets: RolloutTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
     ) -> Rollout:
         with self.store.read() as reading:
-            rollout, _ = driver.prepared(
+            rollout, _ = rollouts.prepared(
                 reading,
                 targets,
                 REBOOT,
@@ -90,9 +89,7 @@ class RolloutSite(Site):
         return rollout
 
     def begin(self, *given: Any, **policy: Any) -> Rollout:
-        started: Rollout = done(
-            self.plane.order(rollout_orders.start, self.prepare(*given, **policy))
-        )
+        started: Rollout = done(self.plane.order(rollouts.start, self.prepare(*given, **policy)))
         return started
 
     def rollout(self, number: int = 1) -> Rollout:
@@ -106,9 +103,7 @@ class RolloutSite(Site):
         return {unit.name: unit.state for unit in self.rollout(number).units}
 
     def order(self, kind: RolloutOrderKind, unit: str = "", number: int = 1) -> Rollout:
-        ordered: Rollout = done(
-            self.plane.order(rollout_orders.steer, number, kind, unit, by="bob")
-        )
+        ordered: Rollout = done(self.plane.order(rollouts.steer, number, kind, unit, by="bob"))
         return ordered
 
     async def reach(
@@ -366,7 +361,7 @@ def test_a_rollout_that_the_rules_refuse_says_why() -> None:
     async def story(site: RolloutSite) -> None:
         rollout = site.prepare(RolloutTargets(machines=("db",)))
         task = RolloutTask(event_type=EventType.PREEMPT)
-        done(site.plane.order(rollout_orders.start, msgspec.structs.replace(rollout, task=task)))
+        done(site.plane.order(rollouts.start, msgspec.structs.replace(rollout, task=task)))
         await site.reach(lambda: bool(site.unit("db").reason), approving=False, rounds=5)
 
     site = played(story)
@@ -414,7 +409,7 @@ def test_a_plan_of_what_is_under_way_begins_now() -> None:
     site = RolloutSite()
     rollout = site.begin(RolloutTargets(machines=("db", "cache")))
     with site.store.read() as reading:
-        plan = driver.forecast(reading, rollout, NOW)
+        plan = rollouts.forecast(reading, rollout, NOW)
     assert plan.units == 2
     assert plan.latest_end is not None
     assert plan.latest_end > NOW + 30 * MINUTE
@@ -513,11 +508,9 @@ def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit(
 def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
     site = RolloutSite()
 
-    def step(replica: str) -> rollout_orders.SteppedRollout:
-        stepped: rollout_orders.SteppedRollout = done(
-            site.plane.order(
-                rollout_orders.step, 1, None, replica=replica, margin=timedelta(seconds=30)
-            )
+    def step(replica: str) -> rollouts.SteppedRollout:
+        stepped: rollouts.SteppedRollout = done(
+            site.plane.order(rollouts.step, 1, None, replica=replica, margin=timedelta(seconds=30))
         )
         return stepped
 
@@ -539,9 +532,9 @@ def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> N
     fourth = step("r1").check
     assert fourth is not None
     for stale in (first, third):
-        done(site.plane.order(rollout_orders.record_check, stale, CheckResult(passed=True)))
+        done(site.plane.order(rollouts.record_check, stale, CheckResult(passed=True)))
         assert site.rollout().check.lease_until is not None
-    done(site.plane.order(rollout_orders.record_check, fourth, CheckResult(passed=True)))
+    done(site.plane.order(rollouts.record_check, fourth, CheckResult(passed=True)))
     assert step("r1").check is None
     assert site.rollout().units[0].state is RUNNING
 

@@ -14,7 +14,7 @@ import msgspec
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import rollout_orders, rollouts
+from forewarn.control import rollouts
 from forewarn.control.plane import Plane
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import planner
@@ -238,10 +238,10 @@ class Evening:
                 by="ann",
                 now=self.now,
             )
-        self.ask(self.plane.order, rollout_orders.start, made)
+        self.ask(self.plane.order, rollouts.start, made)
 
     def drive(self, number: int) -> None:
         for _ in range(50):
-            step = self.ask(self.plane.order, rollout_orders.step, number, None)
+            step = self.ask(self.plane.order, rollouts.step, number, None)
             if step is None or not step.changed:
                 return

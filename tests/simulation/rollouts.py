@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from forewarn.control import rollout_orders
-from forewarn.control import rollouts as preparing
+from forewarn.control import rollouts
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.rollout import RolloutOrderKind
@@ -77,7 +76,7 @@ class RolloutOperators:
             without_notice=chance.random() < 0.7,
         )
         try:
-            rollout, _ = preparing.prepared(
+            rollout, _ = rollouts.prepared(
                 memory,
                 RolloutTargets(**{kind: named[kind]}),
                 task,
@@ -89,7 +88,7 @@ class RolloutOperators:
         except Refused as refusal:
             self._town.counts[f"rollout: {refusal.code}"] += 1
             return
-        self._town.ask("rollout", self._town.plane.order, rollout_orders.start, rollout)
+        self._town.ask("rollout", self._town.plane.order, rollouts.start, rollout)
 
     def _drained(self) -> list[str]:
         hosts = self._town.drains.survey().hosts
@@ -104,7 +103,7 @@ class RolloutOperators:
             survey = None
             for _ in range(MOST_STEPS):
                 order, number = self._town.plane.order, rollout.number
-                step = self._town.ask("step", order, rollout_orders.step, number, survey)
+                step = self._town.ask("step", order, rollouts.step, number, survey)
                 if step is not None and step.check is not None:
                     self.checks.append(step.check)
                 if step is not None and step.survey:
@@ -130,7 +129,7 @@ class RolloutOperators:
             self._town.judge.rollouts.see_pass(run)
         result = CheckResult(passed=passed, message="" if passed else "cold caches")
         what = "check passed" if passed else "check failed"
-        self._town.ask(what, self._town.plane.order, rollout_orders.record_check, run, result)
+        self._town.ask(what, self._town.plane.order, rollouts.record_check, run, result)
 
     def order(self) -> None:
         """An operator steers a rollout, sensibly or not."""
@@ -149,7 +148,7 @@ class RolloutOperators:
         self._town.ask(
             f"order {kind}",
             self._town.plane.order,
-            rollout_orders.steer,
+            rollouts.steer,
             rollout.number,
             kind,
             unit,

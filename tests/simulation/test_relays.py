@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog import testing
 
-from forewarn.control import relay_orders
+from forewarn.control import relay_watch
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Operation
 from forewarn.maintenance.relays import Relay
@@ -42,7 +42,7 @@ class TownWithRelays(Town):
         self.away[host] = relay.heard_at
         self.time_passes(60)
         before = dict(self.memory.live)
-        self.ask("relay away", self.plane.order, relay_orders.hold, relay, relay.heard_at)
+        self.ask("relay away", self.plane.order, relay_watch.hold, relay, relay.heard_at)
         if any(hold.by == relays.BY and hold.name == host for hold in self.memory.holds()):
             self.judge_hold(before, relay.heard_at)
 
@@ -52,7 +52,7 @@ class TownWithRelays(Town):
         host = self.some(self.away)
         self.hear(host)
         held = {o.id: o for o in self.memory.live.values() if o.held_at is not None}
-        self.ask("relay back", self.plane.order, relay_orders.release, host)
+        self.ask("relay back", self.plane.order, relay_watch.release, host)
         if self.memory.all_relays[host].held_for is None:
             del self.away[host]
             self.judge_release(held)
@@ -61,7 +61,7 @@ class TownWithRelays(Town):
         host = self.chance.choice(self.hosts)
         length = self.chance.randint(5, 300) * SECOND
         before = dict(self.memory.live)
-        stall = relay_orders.record_stall
+        stall = relay_watch.record_stall
         moved = self.ask("relay stalls", self.plane.order, stall, host, length)
         for name, old in before.items() if moved is not None else ():
             new = self.memory.all_operations[name]

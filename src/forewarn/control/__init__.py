@@ -11,7 +11,6 @@
     changefeed       tells the process's memory what changed, after the commit
     news_tail        the latest news in memory, for those who follow
     sightings        what replicas saw of machines, as one
-    relay_orders     what is done in a transaction because of relays
     relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away
     service_clock    the service's time, whether anything may start in it, and what guests are owed
     timekeeping      whether the time of day can be trusted, and how long guests could not read
@@ -20,7 +19,6 @@
     fleet_sync       keeps the fleet in step with its libvirt hosts
     executor         claims started operations and runs the connector
     host_drains      drives the drains of hosts
-    rollout_orders   what is done in a transaction for rollouts
     rollouts         drives rollouts, and has their checks run
     webhooks         delivers news to webhooks
 

@@ -551,7 +551,7 @@ class Plane:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> "Future[T]":
-        """Run a function of `relay_orders`, `rollout_orders`, `webhooks` or `accounts` as a job."""
+        """Run a function of `relay_watch`, `rollouts`, `webhooks` or `accounts` as a job."""
         return self._writer.submit(lambda unit: order(unit, self._decide, *args, **kwargs))
 
     # Operators' accounts, and what they asked.

@@ -16,7 +16,7 @@ from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
 
-from forewarn.control import relay_orders
+from forewarn.control import relay_watch
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import fleet, host_drain, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
@@ -563,7 +563,7 @@ async def create_relay_token(
         created_at=backend.now(),
     )
     plane = backend.changing(caller, host)
-    made = await backend.done(plane.order(relay_orders.create_token, made))
+    made = await backend.done(plane.order(relay_watch.create_token, made))
     _log.info("an operator made a token for a relay", host=host, by=made.created_by)
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
@@ -574,7 +574,7 @@ async def revoke_relay_tokens(
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
     plane = backend.changing(caller, host)
-    revoked = await backend.done(plane.order(relay_orders.revoke_tokens, host))
+    revoked = await backend.done(plane.order(relay_watch.revoke_tokens, host))
     _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
     return schemas.VoidRelayTokens(host=host, revoked=revoked)
 

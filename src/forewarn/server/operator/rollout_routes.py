@@ -8,8 +8,7 @@ import msgspec
 import structlog
 from litestar.params import FromQuery, JSONBody, PathParameter
 
-from forewarn.control import rollout_orders
-from forewarn.control import rollouts as preparing
+from forewarn.control import rollouts
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import model
 from forewarn.maintenance.rollout import RolloutOrderKind
@@ -61,7 +60,7 @@ async def start_rollout(
         raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     now = backend.now()
     rollout, forecast = await backend.read(
-        lambda reading: preparing.prepared(
+        lambda reading: rollouts.prepared(
             reading, targets, task, policy, drained=drained, by=caller.by, now=now
         )
     )
@@ -69,7 +68,7 @@ async def start_rollout(
     if not dry_run:
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
-        rollout = await backend.done(plane.order(rollout_orders.start, rollout))
+        rollout = await backend.done(plane.order(rollouts.start, rollout))
     return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=view(rollout), forecast=forecast)
 
 
@@ -109,7 +108,7 @@ async def order_rollout(
         raise model.Refused(ErrorCode.INVALID, message, where="unit")
     _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
     plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
-    steered = plane.order(rollout_orders.steer, number, data.order, data.unit, by=caller.by)
+    steered = plane.order(rollouts.steer, number, data.order, data.unit, by=caller.by)
     await backend.done(steered)
     return await _detail(backend, number)
 
@@ -123,7 +122,7 @@ async def _detail(backend: Backend, number: int) -> rollout_schemas.RolloutDetai
             return None
         forecast = None
         if not rollout.state.over:
-            forecast = preparing.forecast(reading, rollout, now)
+            forecast = rollouts.forecast(reading, rollout, now)
         return detail(rollout, forecast)
 
     found = await backend.read(question)
