@@ -74,7 +74,7 @@ class Site:
 
     def settled(self) -> list[Any]:
         """The audit log, once what was submitted to the writer is in it."""
-        self.running.plane.setting("anything").result(30)
+        self.running.plane.probe().result(30)  # a question would not wait for the writer
         return self.audit()
 
 

@@ -207,7 +207,3 @@ class NewsReader:
         if self._connection is not None:
             self._asks_again = True
             self._connection.close()
-
-    def forget(self) -> None:
-        """Ask for a snapshot the next time: what was known is gone."""
-        self._wants_snapshot = True

@@ -60,14 +60,12 @@ _log = structlog.get_logger(__name__)
 class UpstreamFailed(Exception):  # noqa: N818 - named for what is the matter
     """No replica answered as it should.
 
-    `maybe_done` says that one may have done what was asked: its answer did not come. `is_dark` says
-    that the last connection was ended by the system, and not by us because the time was over.
+    `maybe_done` says that one may have done what was asked: its answer did not come.
     """
 
-    def __init__(self, message: str, *, maybe_done: bool = False, is_dark: bool = True) -> None:
+    def __init__(self, message: str, *, maybe_done: bool = False) -> None:
         super().__init__(message)
         self.maybe_done = maybe_done
-        self.is_dark = is_dark
 
 
 class Credentials:

@@ -289,11 +289,6 @@ class RelayHub:
         known = self._hosts.get(host)
         return known is not None and key in known.scopes
 
-    def machines_of(self, host: str) -> int:
-        """Return how many machines a host has."""
-        known = self._hosts.get(host)
-        return 0 if known is None else len(known.machines)
-
     def is_busy(self, host: str) -> bool:
         """Tell whether an operation of the host's machines is Scheduled."""
         known = self._hosts.get(host)
