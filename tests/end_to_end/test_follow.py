@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from end_to_end.running import START_SECONDS, Running
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.stream import EventParser
+from patience import until
 
 FLEET = "\n".join(f'[[machine]]\nname = "m{n}"\naddress = "10.0.0.{n + 1}"' for n in range(9))
 
@@ -24,13 +23,6 @@ def begun(running: Running, folder: Path, *arguments: str) -> "subprocess.Popen[
     environment.pop("FOREWARN_OPERATOR", None)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return subprocess.Popen(command, stdout=out, stderr=err, env=environment)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def printed(folder: Path) -> list[dict[str, Any]]:
@@ -81,9 +73,17 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
     running.start()
     running.apply(FLEET)
     try:
-        done = running.call("schedule", "freeze", "m0", "--no-notice", "--wait")
-        assert done.returncode == 0, done.stderr
-        assert "operation.completed" in done.stdout
+        waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
+        until(lambda: "Scheduled" in (folder / "out").read_text())
+
+        def tells_news() -> bool:
+            running.call("postpone", "1", "+20m")
+            return "operation.postponed" in (folder / "out").read_text()
+
+        until(tells_news, seconds=START_SECONDS)
+        assert running.call("approve", "1").returncode == 0
+        assert waiting.wait(START_SECONDS) == 0, (folder / "err").read_text()
+        assert "operation.completed" in (folder / "out").read_text()
         detail = running.document("schedule", "freeze", "m1", "--no-notice", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
         waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
