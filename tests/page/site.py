@@ -17,7 +17,9 @@ SECONDS = 30_000
 
 WIDE, NARROW = (1440, 1080), (390, 844)
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The browser without windows of its own takes less than half of the other's processor time."""
+
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -35,7 +37,7 @@ expect.set_options(timeout=SECONDS)
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium; a test without it is skipped."""
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: install Debian's package")
+        pytest.skip("there is no browser: install Debian's package chromium-headless-shell")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield launched
