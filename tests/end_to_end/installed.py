@@ -25,6 +25,19 @@ def built(folder: Path, of: Path = ROOT) -> Path:
     return wheel
 
 
+def take(wheels: Path, *locks: str) -> str:
+    """Put the packages of locked requirements into a folder, for Debian 12's Python.
+
+    Returns: Settings of a pip that sees this folder as /wheels, and asks no index.
+    """
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={wheels}"]
+    argv += ["--require-hashes", "--only-binary=:all:", "--python-version=3.11"]
+    for lock in locks:
+        taken = [*argv, f"--requirement={ROOT / 'requirements' / lock}.txt"]
+        subprocess.run(taken, check=True, capture_output=True)
+    return "[global]\nno-index = true\nfind-links = /wheels\n"
+
+
 def system_python() -> str | None:
     """Return a Python of this version that a unit can run; None if there is none here."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"

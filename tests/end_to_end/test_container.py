@@ -5,12 +5,12 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from end_to_end import installed
 from house.tree import ROOT
 from recipes import pages
 
@@ -22,10 +22,6 @@ TOOLS = ("podman", "runc", "mmdebstrap", "curl", "jq")
 BASE = "docker.io/library/debian:12-slim"
 """No registry is asked: this image is made here, of what Debian's own has."""
 
-PYTHON = "3.11"
-"""Debian 12's, which the image's packages are taken for."""
-
-LOCKS = ("server", "package")
 BOOTSTRAP = [
     "mmdebstrap",
     "--quiet",
@@ -98,14 +94,9 @@ def image(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     """Build the image on a fresh Debian; return what podman knows of it."""
     folder = tmp_path_factory.mktemp("build")
     making = subprocess.Popen([*BOOTSTRAP, str(folder / "base.tar")])
-    for lock in LOCKS:
-        wanted = ["--require-hashes", f"--requirement={ROOT / 'requirements' / lock}.txt"]
-        wanted += ["--only-binary=:all:", f"--python-version={PYTHON}"]
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={folder / 'wheels'}"]
-        subprocess.run([*argv, *wanted], check=True)
+    (folder / "pip.conf").write_text(installed.take(folder / "wheels", "server", "package"))
     assert making.wait() == 0
     subprocess.run(["podman", "import", folder / "base.tar", BASE], env=environment, check=True)
-    (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     here = f"podman build --layers=false --network host --volume {folder}/wheels:/wheels:ro"
     here += f" --volume {folder}/pip.conf:/etc/pip.conf:ro"
     text = pages.placed(pages.block(PAGE, "sh", "podman build"), {"podman build": here})

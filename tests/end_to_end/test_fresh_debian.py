@@ -1,6 +1,8 @@
-"""The Debian packages in a fresh Debian with its own systemd: installed, upgraded, purged."""
+"""A fresh Debian with its own systemd: our packages are installed, upgraded and purged, and the
+first way of the guide `install.md` is typed into it, line by line."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end import installed
 from forewarn.version import __version__
 from house.tree import ROOT
+from recipes import pages
 
 SECONDS = 300
 """An end to waiting: all of it takes half a minute."""
@@ -80,25 +84,46 @@ def lowered(package: Path, to: Path) -> None:
     shutil.rmtree(folder)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3 * SECONDS)
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
-    reason=f"root makes a Debian and boots it, with {', '.join(TOOLS)}",
-)
-def test_the_packages_are_installed_started_upgraded_and_purged(tmp_path: Path) -> None:
-    argv = [sys.executable, str(ROOT / "packaging" / "build_deb.py"), str(tmp_path / "built"), NOW]
-    subprocess.run(argv, check=True)
-    root = tmp_path / "root"
+TYPED = """
+trap 'systemctl --no-block --force exit' EXIT
+set -ex
+{first_way}
+{service}
+{approves}
+forewarn events --json | grep '"kind": "guest"'
+echo a guest has approved
+"""
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(3 * SECONDS),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+        reason=f"root makes a Debian and boots it, with {', '.join(TOOLS)}",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of a Debian that was just installed."""
+    root = tmp_path_factory.mktemp("debian") / "root"
     include = "--include=systemd,systemd-sysv,dbus,python3"
     argv = ["mmdebstrap", "--quiet", "--variant=minbase", include, "bookworm", str(root)]
     subprocess.run(argv, check=True)
-    debs = root / "debs"
-    debs.mkdir()
-    for package in (tmp_path / "built").glob("*.deb"):
-        package.rename(debs / f"{package.name.rpartition('_')[0]}.deb")
-    lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
-    (root / "script").write_text(SCRIPT)
+    return root
+
+
+@pytest.fixture
+def root(debian: Path, tmp_path: Path) -> Path:
+    """Return one of this test's own."""
+    subprocess.run(["cp", "--archive", debian, tmp_path / "root"], check=True)
+    return tmp_path / "root"
+
+
+def booted(root: Path, script: str) -> str:
+    """Boot it without a network, and return what a script printed in it."""
+    (root / "script").write_text(script)
     units = root / "etc" / "systemd" / "system"
     (units / "try.target").write_text("[Unit]\nRequires=try.service\n")
     (units / "try.service").write_text(UNIT)
@@ -113,5 +138,34 @@ def test_the_packages_are_installed_started_upgraded_and_purged(tmp_path: Path) 
         timeout=SECONDS,
         check=False,
     )
-    told = (root / "told").read_text()
+    return (root / "told").read_text()
+
+
+def test_the_packages_are_installed_started_upgraded_and_purged(root: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, str(ROOT / "packaging" / "build_deb.py"), str(tmp_path / "built"), NOW]
+    subprocess.run(argv, check=True)
+    debs = root / "debs"
+    debs.mkdir()
+    for package in (tmp_path / "built").glob("*.deb"):
+        package.rename(debs / f"{package.name.rpartition('_')[0]}.deb")
+    lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
+    told = booted(root, SCRIPT)
     assert "\nit is all undone\n" in told, told
+
+
+def test_the_install_pages_first_way_leads_to_a_guest_that_approves(root: Path) -> None:
+    text = (pages.GUIDES / "install.md").read_text(encoding="utf-8")
+    (packages,) = re.findall(r"`apt install ([a-z0-9 -]+)`", text)
+    argv = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit"]
+    argv += ["--pipe", "sh", "-ec", f"apt-get update -qq; apt-get install -qq -y {packages}"]
+    subprocess.run(argv, check=True, timeout=SECONDS)
+    wheels = root / "wheels"
+    wheels.mkdir()
+    installed.built(wheels)
+    (root / "etc" / "pip.conf").write_text(installed.take(wheels, "server"))
+    first_way, service, approves = (
+        pages.block("install", "sh", words)
+        for words in ("python3 -m venv", "systemctl enable --now forewarn\n", "fleet apply")
+    )
+    told = booted(root, TYPED.format(first_way=first_way, service=service, approves=approves))
+    assert "\na guest has approved\n" in told, told
