@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An environment of its own: what it brings changes what other packages load.
 SITE := .venv-docs
+ANSIBLE := .venv-ansible
 # Many tests wait for processes: two workers more than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -14,7 +15,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual deb lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual deb onefile lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +92,9 @@ manual: $(VENV)/.dev ## Write the manual's pages and the shells' completions ane
 deb: $(VENV)/.dev ## Build the Debian packages in dist/ (needs dpkg-dev, debhelper and python3-venv)
 	@$(BIN)/python packaging/build_deb.py $(ARGS)
 
+onefile: $(VENV)/.dev ## Build the agent as one file with its own Python, in dist/ (needs Debian 12 and its static libraries)
+	@$(BIN)/python packaging/build_onefile.py $(ARGS)
+
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv
 	@$(LOCK) --extra server --extra notify --extra postgresql --group dev pyproject.toml --output-file requirements/dev.txt
@@ -100,9 +104,10 @@ lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an ind
 		--output-file requirements/package.txt
 	@$(LOCK) pyproject.toml --constraint requirements/dev.txt --output-file requirements/agent.txt
 	@$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
+	@printf 'ansible-core>=2.19,<2.20\nansible-lint>=26\n' | $(LOCK) - --output-file requirements/ansible.txt
 
 clean: ## Remove the environment and every cache
-	@rm -rf $(VENV) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
+	@rm -rf $(VENV) $(SITE) $(ANSIBLE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Forewarn needs Python 3.11 or newer: install it, or name it with 'make PYTHON=...'."; exit 1; }
@@ -127,4 +132,10 @@ $(SITE)/.docs: requirements/docs.txt
 	@echo "Installing what the site needs (once) ..."
 	@$(PYTHON) -m venv $(SITE)
 	@$(SITE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement requirements/docs.txt
+	@touch $@
+
+$(ANSIBLE)/.ansible: requirements/ansible.txt
+	@echo "Installing Ansible, which the role is tested with (once) ..."
+	@$(PYTHON) -m venv $(ANSIBLE)
+	@$(ANSIBLE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement requirements/ansible.txt
 	@touch $@

@@ -17,6 +17,9 @@ from client.scripted import Asked, Scripted, Talk
 from patience import PATIENCE_SECONDS, until
 from ports import free_port
 
+PYTHON = os.environ.get("FOREWARN_AGENT_PROGRAM") or sys.executable
+"""What runs agents and their commands: this Python, or the one file, which is a Python too."""
+
 ACTION = """#!{python}
 # Leaves a line in the log for each run; with a file `hold` beside the log it waits for its end.
 import os, pathlib, sys, time
@@ -142,11 +145,11 @@ class Agent:
 
         Args:
             options: Of `forewarn agent run`.
-            by: What is run in the place of the command line.
+            by: What Python runs in the place of the command line.
             piped: Whether it writes its log to a pipe, which a thread copies, and not to the file.
         """
         program = by or ("-m", "forewarn", "agent", "run")
-        argv = [sys.executable, *program, "--config", str(self.settings), *options]
+        argv = [PYTHON, *program, "--config", str(self.settings), *options]
         environment = {**os.environ, **self.environment}
         with self.said.open("ab") as said:
             to = subprocess.PIPE if piped else said

@@ -5,13 +5,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, event, started, until
+from end_to_end.agents import PYTHON, Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.agent.poller import Poller
 
@@ -141,7 +140,7 @@ def test_the_port_shows_health_status_and_metrics(
     assert done in metrics
     assert "forewarn_agent_approvals_total 1" in metrics
     shown = subprocess.run(
-        [sys.executable, "-m", "forewarn", "agent", "status", "--config", str(agent.settings)],
+        [PYTHON, "-m", "forewarn", "agent", "status", "--config", str(agent.settings)],
         capture_output=True,
         text=True,
         check=True,
@@ -203,7 +202,7 @@ def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
     (shown,) = tries.status()["events"]
     assert not shown["agrees"]
     assert tries.status()["dry_run"]
-    asked = [sys.executable, "-m", "forewarn", "agent", "status", "--config", str(tries.settings)]
+    asked = [PYTHON, "-m", "forewarn", "agent", "status", "--config", str(tries.settings)]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     assert said[0] == "web-1: ready"
     assert "dry run" in said[1]
@@ -230,7 +229,7 @@ def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Age
     agent = agents().start()
     agent.until(lambda: agent.page("/healthz")[0])
     second = subprocess.run(
-        [sys.executable, "-m", "forewarn", "agent", "run", "--config", str(agent.settings)],
+        [PYTHON, "-m", "forewarn", "agent", "run", "--config", str(agent.settings)],
         capture_output=True,
         text=True,
         check=False,
@@ -266,7 +265,7 @@ def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     looked = subprocess.run(
-        [sys.executable, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
+        [PYTHON, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
@@ -419,12 +418,10 @@ program.main(sys.argv[1:])
 
 def start_to_be_killed(agent: Agent, at: int, how: str) -> subprocess.Popen[bytes]:
     """Start an agent that ends before, in or after the writing of its so-manieth record."""
-    killer = agent.folder / "killer.py"
-    killer.write_text(KILLER)
     given = {"KILL_AT": str(at), "KILL_HOW": how}
     os.environ.update(given)
     try:
-        agent.start(by=(str(killer),))
+        agent.start(by=("-c", KILLER))
     finally:
         for name in given:
             del os.environ[name]

@@ -5,7 +5,6 @@ import http.client
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from client.scripted import message, serving
-from end_to_end.agents import Agent, Endpoint, event, started
+from end_to_end.agents import PYTHON, Agent, Endpoint, event, started
 
 RULES = """
 [[rule]]
@@ -39,7 +38,7 @@ def asked(
     agent: Agent, command: str, config: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     settings = str(config or agent.settings)
-    argv = [sys.executable, "-m", "forewarn", "agent", command, "--config", settings]
+    argv = [PYTHON, "-m", "forewarn", "agent", command, "--config", settings]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 

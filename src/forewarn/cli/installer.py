@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import zipimport
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
@@ -99,12 +100,16 @@ def _users(root: Path) -> dict[str, str]:
 
 def _environment(root: Path) -> Environment:
     """Return the environment of this process, with the paths that it has below the root."""
-    program = Path(sysconfig.get_path("scripts"), "forewarn")
+    if isinstance(forewarn.__loader__, zipimport.zipimporter):  # the one file
+        program = Path(sys.executable)
+        folders = [program.parent]
+    else:
+        program = Path(sysconfig.get_path("scripts"), "forewarn")
+        package = Path(forewarn.__file__).parent
+        folders = [Path(sys.prefix), Path(sys.base_prefix).resolve(), package]
     if not os.access(program, os.X_OK):
         message = f"this Python has no program {program}: install Forewarn by pip, pipx or uv"
         raise Failed(ExitStatus.USAGE, message)
-    package = Path(forewarn.__file__).parent
-    folders = [Path(sys.prefix), Path(sys.base_prefix).resolve(), package]
     way = {each for folder in folders for each in (folder, *folder.parents)}
     way -= {root, *root.parents}  # how this machine reaches its root is not how that one does
     closed = sorted(each for each in way if not each.stat().st_mode & stat.S_IXOTH)
