@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from forewarn.server.settings import (
     ConnectorSettings,
@@ -49,3 +49,24 @@ def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Site]:
+    """One site for those tests of a file that change nothing."""
+    wanted = settings_in(tmp_path_factory.mktemp("unchanged"), listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def logged_in(unchanged: Site) -> BrowserContext:
+    return unchanged.window().context
+
+
+@pytest.fixture
+def tab(logged_in: BrowserContext) -> Iterator[Page]:
+    """An empty window of `unchanged`, logged in."""
+    opened = logged_in.new_page()
+    yield opened
+    opened.close()

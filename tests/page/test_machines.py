@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from forewarn.protocol import versions
 from forewarn.vocabulary import AgentStatus
@@ -40,11 +40,10 @@ def test_the_search_of_the_bar_leads_to_a_machine_or_to_those_like_it(site: Site
     ],
 )
 def test_machines_are_found_by_what_they_are_called_and_where_they_are(
-    site: Site, query: str, names: list[str]
+    unchanged: Site, tab: Page, query: str, names: list[str]
 ) -> None:
-    window = site.window()
-    window.goto(f"{site.url}/machines?{query}")
-    assert window.locator("tbody tr td:first-child").all_text_contents() == names
+    tab.goto(f"{unchanged.url}/machines?{query}")
+    assert tab.locator("tbody tr td:first-child").all_text_contents() == names
 
 
 def test_a_long_list_comes_in_pages_that_neither_repeat_nor_skip(site: Site) -> None:
@@ -83,32 +82,29 @@ def test_a_machine_has_its_past(quick_site: Site) -> None:
     expect(latest.locator("tbody tr")).to_contain_text("done")  # by the live stream
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_the_document_of_each_version_is_what_guests_read(
-    site: Site, version: versions.Version
-) -> None:
+def test_the_document_of_each_version_is_what_guests_read(site: Site) -> None:
     request_reboot(site.root, duration_seconds=5)
     window = site.window()
     for status in ("Scheduled", "Started"):
-        read = site.running.guests.document("web", version)
-        (event,) = json.loads(read)["Events"]
-        assert event["EventStatus"] == status
         window.goto(f"{site.url}/machines/web-0")
-        shown = window.locator(f"#document-{version.name} pre").text_content()
-        assert json.loads(str(shown)) == json.loads(read)
-        answer = window.request.get(f"{site.url}/machines/web-0/document?version={version.name}")
-        assert answer.body() == read
+        for version in versions.VERSIONS:
+            read = site.running.guests.document("web", version)
+            (event,) = json.loads(read)["Events"]
+            assert event["EventStatus"] == status
+            shown = window.locator(f"#document-{version.name} pre").text_content()
+            assert json.loads(str(shown)) == json.loads(read), version.name
+            address = f"{site.url}/machines/web-0/document?version={version.name}"
+            assert window.request.get(address).body() == read
         site.root.ask("POST", "/v1/approvals", {"references": ["1"]})
 
 
 @pytest.mark.parametrize("path", ["nosuch", "nosuch/document", "web-0/document?version=1"])
-def test_what_is_not_there_is_a_page_that_says_so(site: Site, path: str) -> None:
-    window = site.window()
-    with site.complaints():
-        answer = window.goto(f"{site.url}/machines/{path}")
+def test_what_is_not_there_is_a_page_that_says_so(unchanged: Site, tab: Page, path: str) -> None:
+    with unchanged.complaints():
+        answer = tab.goto(f"{unchanged.url}/machines/{path}")
         assert answer is not None
         assert answer.status == 404
-        expect(window.locator("h1")).to_have_text("Not found")
+        expect(tab.locator("h1")).to_have_text("Not found")
 
 
 def test_times_have_the_readers_own_beside_utc(site: Site) -> None:

@@ -68,18 +68,18 @@ def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
-    site: Site, typed: dict[str, str], field: str
+    unchanged: Site, tab: Page, typed: dict[str, str], field: str
 ) -> None:
-    window = filled(site.window(), site, **typed)
-    with site.complaints():  # Chromium tells of the status
-        plan(window)
-        wrong = window.locator(".field.wrong")
+    filled(tab, unchanged, **typed)
+    with unchanged.complaints():  # Chromium tells of the status
+        plan(tab)
+        wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_attribute("aria-invalid", "true")
     expect(wrong.get_by_role("alert")).to_be_visible()
     for name, text in typed.items():
-        expect(window.locator(f"[name={name}]")).to_have_value(text)
-    assert operations(site) == []
+        expect(tab.locator(f"[name={name}]")).to_have_value(text)
+    assert operations(unchanged) == []
 
 
 def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:

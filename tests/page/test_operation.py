@@ -102,8 +102,9 @@ def test_what_an_operator_wrote_is_text_and_never_markup(site: Site) -> None:
 
 
 @pytest.mark.parametrize("reference", ["7.7", "<script>", "%2e%2e"])
-def test_an_unknown_operation_is_a_page_that_says_so(site: Site, reference: str) -> None:
-    window = site.window()
-    with site.complaints():
-        window.goto(f"{site.url}/operations/{reference}")
-        expect(window.locator("h1")).to_be_visible()
+def test_an_unknown_operation_is_a_page_that_says_so(
+    unchanged: Site, tab: Page, reference: str
+) -> None:
+    with unchanged.complaints():
+        tab.goto(f"{unchanged.url}/operations/{reference}")
+        expect(tab.locator("h1")).to_be_visible()

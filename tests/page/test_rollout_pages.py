@@ -151,15 +151,14 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
-    site: Site, field: str, typed: str
+    unchanged: Site, tab: Page, field: str, typed: str
 ) -> None:
-    window = site.window()
-    with site.complaints():
-        planned(window, site, **{"scopes": "web", field: typed})
-        wrong = window.locator(".field.wrong")
+    with unchanged.complaints():
+        planned(tab, unchanged, **{"scopes": "web", field: typed})
+        wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
-    expect(window.locator("[name=scopes]")).to_have_value("web")
+    expect(tab.locator("[name=scopes]")).to_have_value("web")
 
 
 def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:
