@@ -21,12 +21,10 @@ KERNEL = (
     "clocksource=acpi_pm"  # a busy host makes an emulated processor's own clock run too fast
 )
 TAP = "<target dev='{name}' managed='no'/>"
-FILTERED = (
-    "<source bridge='bridge'/>"
-    "<filterref filter='clean-traffic'><parameter name='IP' value='{address}'/></filterref>"
-)
-"""What holds a guest to its address; only a libvirtd of root can do it."""
 BRIDGED = "<source bridge='bridge'/>"
+FILTER = "<filterref filter='clean-traffic'><parameter name='IP' value='{address}'/></filterref>"
+"""What holds a guest to its address; only a libvirtd of root can do it."""
+FILTERED = BRIDGED + FILTER
 ODD_BYTES = 8192
 """What makes a guest's memory no multiple of 64 pages.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hosts import nat
-from hosts.guest import Guest
+from hosts.guest import FILTER, Guest
 from hosts.lab import Lab
 from hosts.system_host import SystemHost
 from relays import process
@@ -82,10 +82,10 @@ def relay(lab: Lab, name: str) -> Relay:
 
 @pytest.fixture(scope="module")
 def guests(lab: Lab, relays: dict[str, Relay]) -> list[Guest]:
-    """Guests of h1, whose relay knows them by their addresses."""
+    """Guests of h1, whose relay knows them by their addresses, to which a filter holds them."""
     assert set(relays) == set(nat.HOSTS)
     homes = dict.fromkeys(("web-0", "web-1"), "h1")
-    made = lab.start(homes, wire=nat.BRIDGE, network=nat.NETWORK, approve=True)
+    made = lab.start(homes, wire=nat.BRIDGE + FILTER, network=nat.NETWORK, approve=True)
     lab.fleet(made)
     for guest in made:
         guest.wait_for_polls()
