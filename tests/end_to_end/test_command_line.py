@@ -387,6 +387,30 @@ def test_an_ordinary_user_on_a_terminal_is_told_to_use_sudo(service: Running) ->
     assert b"sudo" in text
 
 
+NEW_SYSTEM = (
+    *("unshare", "--mount", "sh", "-ec"),
+    'mount -t tmpfs none /var/lib; mkdir -m 700 /var/lib/forewarn; exec "$@"',
+    "sh",
+)
+"""In a system whose service has made its folder."""
+
+
+def can_be_new_system() -> bool:
+    if not can_be_nobody() or shutil.which("unshare") is None:
+        return False
+    command = [*NEW_SYSTEM, "true"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_be_new_system(), reason="needs root and a mount namespace")
+def test_an_ordinary_user_of_a_machine_with_a_service_is_told_so_too(tmp_path: Path) -> None:
+    forewarn = (*NEW_SYSTEM, *AS_NOBODY, "env", f"HOME={tmp_path}", sys.executable, "-m")
+    status, text = on_a_terminal(*forewarn, "forewarn", "alerts")
+    assert status == ExitStatus.UNREACHABLE
+    assert b"/var/lib/forewarn" in text
+    assert b"sudo" in text
+
+
 def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:
     port = free_port()
     running = Running(folder, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')

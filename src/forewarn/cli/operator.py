@@ -306,21 +306,30 @@ class OperatorClient:
             "there, or set FOREWARN_SET_OPERATOR__TOKEN_FILE"
         )
 
+    def _is_systems_closed(self) -> bool:
+        """Whether there is a service of the system, and its default socket is closed to us."""
+        from forewarn.settings import SYSTEM_STATE
+
+        is_default = self._given is None and "://" not in self._address
+        return is_default and SYSTEM_STATE.is_dir() and not os.access(SYSTEM_STATE, os.X_OK)
+
     def _unreachable(self, failed: "RequestFailed") -> str:
         import ssl
 
+        from forewarn.settings import SYSTEM_STATE
+
         where = f"the operator plane at {self._address}"
+        closed = "is not open to this user: use sudo, or run as the user of the service"
         match failed.__cause__:
             case FileNotFoundError() | ConnectionRefusedError():
+                if self._is_systems_closed():
+                    return f"permission denied: the service's folder {SYSTEM_STATE} {closed}"
                 return (
                     f"nothing listens at {self._address}: start 'forewarn serve', or use "
                     "--operator or FOREWARN_OPERATOR"
                 )
             case PermissionError():
-                return (
-                    f"permission denied: {where} is not open to this user: use sudo, or run as the "
-                    "user of the service"
-                )
+                return f"permission denied: {where} {closed}"
             case ssl.SSLCertVerificationError() as error:
                 return (
                     f"{where} has a certificate that is not trusted ({error.verify_message}): set "
