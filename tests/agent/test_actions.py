@@ -506,6 +506,59 @@ def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path
         Done(notify=told).prepare()
 
 
+@pytest.mark.parametrize(
+    ("chat", "place"), [("slack", ["text"]), ("teams", ["attachments", 0, "content", "body", 0])]
+)
+def test_a_chat_is_told_by_the_url_of_its_webhook(
+    site: Site, tmp_path: Path, chat: str, place: list[Any]
+) -> None:
+    of = event(description="<!channel> now")
+    assert Done(of, notify={chat: f"{site.url}/s3cret"}).prepare() == "answered 200"
+    (tmp_path / "url").write_text(f"{site.url}/s3cret\n")
+    Done(of, notify={chat: str(tmp_path / "url")}).prepare()
+    first, second = site.asked
+    assert first[:2] == ("POST", "/s3cret")
+    assert first[3] == second[3]
+    found = json.loads(first[3])
+    for key in place:
+        found = found[key]
+    text = found if isinstance(found, str) else found["text"]
+    assert "web-0: Reboot" in text
+    assert "<!channel>" not in text
+
+
+def test_a_webhook_gets_the_message_and_the_event(site: Site) -> None:
+    done = Done(notify={"webhook": site.url, "undo_body": "over"})
+    done.prepare()
+    done.recover()
+    first, second = (json.loads(asked[3]) for asked in site.asked)
+    assert (first["event_id"], first["resources"], first["phase"]) == ("E1", ["web-0"], "prepare")
+    assert second["text"] == "web-0: Reboot\nover"
+
+
+def test_a_chat_that_refuses_is_a_failure_which_tells_no_secret(site: Site) -> None:
+    site.status = 403
+    with pytest.raises(ActionFailed, match="403") as failed:
+        Done(notify={"slack": f"{site.url}/s3cret"}).prepare()
+    assert "s3cret" not in str(failed.value)
+
+
+def test_a_file_without_a_url_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("s3cret\n")
+    with pytest.raises(ActionFailed, match="URL") as failed:
+        Done(notify={"teams": str(tmp_path / "url")}).prepare()
+    assert "s3cret" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"slack": "http://a/", "teams": "http://a/"}, {"slack": "ftp://a/"}, {"title": "$no"}],
+)
+def test_a_message_has_one_way(given: dict[str, str]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"notify": given}, RuleAction)
+
+
 def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:
     with pytest.raises(ActionFailed, match="/no/such" if notify.installed() else "needs"):
         Done(notify={"urls_file": "/no/such"}).prepare()

@@ -32,6 +32,12 @@ SAMPLE: Final[Mapping[str, str]] = dict.fromkeys(VARIABLES, 'a "text"') | {"dura
 TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
 """The characters of a header's name (RFC 9110, section 5.6.2)."""
 
+NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
+"""Where `notify` sends a message to."""
+
+TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+"""What a taint of Kubernetes does to pods that do not tolerate it."""
+
 COMMAND_LENGTH: Final = 60
 """How much of a program's command line is shown, in characters."""
 
@@ -240,6 +246,55 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
             raise FieldError("server", f"invalid server {self.server!r}: {expected}")
 
 
+class KubernetesSettings(ActionSettings, frozen=True, kw_only=True):
+    """Cordons and drains a node of Kubernetes by `kubectl`; afterwards the node is as it was."""
+
+    templates: ClassVar[tuple[str, ...]] = ("node", "taint")
+
+    drain: bool = True
+    """Whether to evict the node's pods, but for those of DaemonSets. With `false` the node is only
+    cordoned, and takes no new pods."""
+    node: Text = ""
+    """The node's name, a template. `""`, the default: this machine's host name in lower case, as a
+    kubelet names its node."""
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=7 * 24 * 3600)] | None = None
+    """How long a pod may take to end. Left out: as long as the pod itself says."""
+    pod_selector: Text = ""
+    """A label selector, such as `app!=cache`: only these pods are evicted. `""` for all."""
+    force: bool = True
+    """Whether to evict pods with data in an `emptyDir` and pods without a controller, too. By
+    default yes: the machine goes down with them in any case. With `false` such a pod fails the
+    action."""
+    taint: Text = ""
+    """A taint for the node, such as `maintenance=$event_type:NoExecute`, a template; `""` for
+    none."""
+    event: bool = True
+    """Whether to write an event that `kubectl describe node` shows. By default yes; if the cluster
+    does not allow it, the node is drained without."""
+    kubectl: Name = "kubectl"
+    """The program."""
+    kubeconfig: Text = ""
+    """Its file for the cluster and the account. `""`, the default: as kubectl finds them."""
+    time_limit_seconds: Limit = 600.0
+    """Ten minutes, two thirds of a Reboot's notice. A disruption budget may keep a pod for as
+    long."""
+    repeatable: bool = True
+    """By default yes: draining a drained node is harmless."""
+
+    @property
+    def effect(self) -> str:
+        return f"kubernetes {self.node or 'this node'} {self.taint}".strip()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.node.startswith("-"):
+            raise FieldError("node", f"invalid node {self.node!r}")
+        key, _, effect = self.taint.rpartition(":")
+        if self.taint and (key[:1] in {"", "-", "="} or effect not in TAINT_EFFECTS):
+            expected = f"expected 'key=value:effect', with one of {', '.join(TAINT_EFFECTS)}"
+            raise FieldError("taint", f"invalid taint {self.taint!r}: {expected}")
+
+
 class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends an HTTP request."""
 
@@ -277,7 +332,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
-            if value and not _is_url(value):
+            if value and not is_url(value):
                 expected = "expected such as 'https://example.org/x'"
                 raise FieldError(name, f"invalid URL {value!r}: {expected}")
         for name in (*self.headers, *self.header_files):
@@ -302,14 +357,22 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class NotifySettings(ActionSettings, frozen=True, kw_only=True):
-    """Sends people a message through apprise (`pip install 'forewarn[notify]'`)."""
+    """Sends people a message: to Slack, to Teams, to a webhook or through apprise; give one."""
 
     undo_field: ClassVar[str] = "undo_body"
     tells: ClassVar[bool] = True
     templates: ClassVar[tuple[str, ...]] = ("title", "body", "undo_body")
 
-    urls_file: Name
-    """A file with apprise's addresses, one a line. They hold secrets, so they are not settings."""
+    slack: Text = ""
+    """The URL of an incoming webhook of Slack, or a file that holds it."""
+    teams: Text = ""
+    """The URL of "When a Teams webhook request is received" in a workflow of Teams, or a file that
+    holds it."""
+    webhook: Text = ""
+    """A URL, or a file that holds it. It gets JSON: the message as `text`, and the event as
+    a program of `command` gets it."""
+    urls_file: Text = ""
+    """A file with apprise's addresses, one a line (`pip install 'forewarn[notify]'`)."""
     title: Text = "$machine: $event_type"
     """A template, like `body` and `undo_body`."""
     body: Text = "$event_type of $resources, $event_status, not before $not_before. $description"
@@ -318,6 +381,16 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """The message when the event is over; `""` for none."""
     on_failure: Literal["continue", "hold"] = "continue"
     """By default continue: a machine is prepared without the message too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ways = {name: getattr(self, name) for name in NOTIFIED}
+        if sum(map(bool, ways.values())) != 1:
+            raise FieldError("", f"give one of {', '.join(NOTIFIED)}")
+        for name, place in ways.items():
+            if "://" in place and not is_url(place):
+                expected = "expected such as 'https://example.org/x', or a file"
+                raise FieldError(name, f"invalid URL: {expected}")
 
 
 class LogSettings(ActionSettings, frozen=True, kw_only=True):
@@ -349,6 +422,7 @@ class RuleAction(
     signal: SignalSettings | None = None
     ready: ReadySettings | None = None
     haproxy: HaproxySettings | None = None
+    kubernetes: KubernetesSettings | None = None
     http: HttpSettings | None = None
     notify: NotifySettings | None = None
     log: LogSettings | None = None
@@ -419,6 +493,17 @@ def is_header_value(text: str) -> bool:
     return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
 
 
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL of http or https."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port
+    except ValueError:  # a port out of range, half a bracket
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
+
+
 def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -429,16 +514,6 @@ def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
         return {key: _mapped(each, change) for key, each in value.items()}
     return [_mapped(each, change) for each in value] if isinstance(value, list) else value
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urllib.parse.urlsplit(text)
-        port = parts.port
-    except ValueError:  # a port out of range, half a bracket
-        return False
-    plain = text.isascii() and text.isprintable() and " " not in text
-    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
 
 
 def _json_fault(body: Body) -> str:

@@ -1,13 +1,16 @@
-"""Sends a message through apprise, which is loaded in a process of its own and ends with it."""
+"""Sends a message to a chat or a webhook, or through apprise in a process of its own."""
 
 import importlib.util
 import sys
+import urllib.parse
 from typing import Final
 
 import msgspec
 
+from forewarn import chat
+from forewarn.agent import action_settings
 from forewarn.agent.action_settings import NotifySettings
-from forewarn.agent.actions import program
+from forewarn.agent.actions import http, program
 from forewarn.agent.actions.action import Action, ActionFailed, contents
 
 MODULE: Final = "forewarn.agent.actions.notify"
@@ -29,6 +32,28 @@ class NotifyAction(Action[NotifySettings]):
         return self._send(self.settings.undo_body)
 
     def _send(self, template: str) -> str:
+        settings = self.settings
+        text = f"{self.run.filled(settings.title)}\n{self.run.filled(template)}"
+        if settings.slack:
+            return self._post(settings.slack, chat.slack(text))
+        if settings.teams:
+            return self._post(settings.teams, chat.teams(text))
+        if settings.webhook:
+            told = msgspec.json.decode(self.run.document())
+            return self._post(settings.webhook, msgspec.json.encode({"text": text, **told}))
+        return self._tell_by_apprise(template)
+
+    def _post(self, place: str, body: bytes) -> str:
+        """Send a body to a URL, or to the URL in a file. It holds a secret, so nothing shows it."""
+        is_url = action_settings.is_url(place)
+        url = place if is_url else contents(place).decode("utf-8", "replace").strip()
+        if not action_settings.is_url(url):
+            raise ActionFailed(f"{place} does not hold one URL")
+        headers = {"Content-Type": "application/json"}
+        shown = urllib.parse.urlsplit(url).hostname or ""
+        return http.send(self.run, "POST", url, headers=headers, body=body, shown=shown)
+
+    def _tell_by_apprise(self, template: str) -> str:
         if not installed():
             raise ActionFailed(MISSING)
         lines = contents(self.settings.urls_file).decode("utf-8", "replace").splitlines()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from forewarn import chat
 from forewarn.maintenance import model, notice
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import Webhook
@@ -32,9 +33,6 @@ NO_SUBSCRIPTION: Final = "00000000-0000-0000-0000-000000000000"
 
 SHOWN_NAMES: Final = 3
 """The most machines that a line for people spells out."""
-
-CARD_VERSION: Final = "1.4"
-"""Of Adaptive Cards: what every client of Teams draws."""
 
 STATUS: Final[Mapping[NewsType, str]] = {
     NewsType.OPERATION_SCHEDULED: "Scheduled",
@@ -148,27 +146,7 @@ def _names(data: NewsData) -> str:
 
 
 def _chat(kind: WebhookFormat, text: str) -> bytes:
-    if kind is WebhookFormat.SLACK:
-        # What is between < and > is a link or a mention to Slack.
-        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return msgspec.json.encode({"text": escaped})
-    card = {
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": CARD_VERSION,
-        "body": [{"type": "TextBlock", "text": _unformatted(text), "wrap": True}],
-    }
-    attachment = {
-        "contentType": "application/vnd.microsoft.card.adaptive",
-        "contentUrl": None,
-        "content": card,
-    }
-    return msgspec.json.encode({"type": "message", "attachments": [attachment]})
-
-
-def _unformatted(text: str) -> str:
-    """Return a text in which Markdown, which a card's text is, finds nothing of its own."""
-    return "".join(f"\\{each}" if each in "\\`*_[]<>#" else each for each in text)
+    return chat.slack(text) if kind is WebhookFormat.SLACK else chat.teams(text)
 
 
 def _of_grid(kind: str) -> tuple[tuple[str, str], ...]:
