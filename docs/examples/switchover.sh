@@ -132,6 +132,7 @@ prepare() {
         primary)
             refuse_without_standby
             ANSWER_SECONDS=$CHECKPOINT_SECONDS ask "$here" CHECKPOINT # the shutdown's own is short then
+            mkdir -p "$(dirname "$begun")" # by hand it may run before the agent ever has
             touch "$begun"
             sync "$begun" "$(dirname "$begun")"
             trap 'go_back "told to stop"' TERM INT

@@ -85,7 +85,7 @@ class Server:
         if os.geteuid() == 0:
             for path in (self.folder, self.passes):
                 shutil.chown(path, "postgres", "postgres")
-        self.begun = self.folder / "begun"
+        self.begun = self.folder / "state" / "begun"
         self.settings = self.folder / "switchover.conf"
 
     def _program(self, name: str, text: str) -> None:
@@ -129,7 +129,8 @@ class Server:
         self._configure()
         rules = self._placed("conf", "replication")
         trusted = f"local all all trust\nhost postgres app {NETWORK}0/24 trust\n"
-        (self.data / "pg_hba.conf").write_text(rules + trusted)
+        access = self.data / "pg_hba.conf"  # the page's lines are appended to those of PostgreSQL
+        access.write_text(trusted + access.read_text() + rules)
         self.start()
         self.ask(pages.block(PAGE, "sql"))
         self.ask("CREATE ROLE app LOGIN; CREATE TABLE written (n int PRIMARY KEY)")
