@@ -43,6 +43,9 @@ def certify(
         float,
         option("--patience", "SECONDS", "How long it has to react.", min=1, max=3600),
     ] = 30.0,
+    without_undrain: Annotated[
+        bool, flag("--without-undrain", "It has nothing to undo, as after a checkpoint.")
+    ] = False,
     junit: Annotated[Path | None, option("--junit", "FILE", "Write JUnit's XML here.")] = None,
     page: Annotated[Path | None, option("--html", "FILE", "Write a page for people here.")] = None,
     scenarios: Annotated[bool, flag("--list", "List the scenarios and exit.")] = False,
@@ -74,11 +77,16 @@ def certify(
         isolated=_isolation() if namespace else (),
         ports=tuple(loopback or ()),
         patience_seconds=patience,
+        undrains=not without_undrain,
     )
     results = certifying.run(handler, chosen, (lambda _: None) if as_json else _say)
     for file, text in ((junit, certificate.junit), (page, certificate.page)):
         if file is not None:
             _write(file, text(command, results))
+    _conclude(command, results, as_json=as_json)
+
+
+def _conclude(command: list[str], results: "Sequence[Result]", *, as_json: bool) -> None:
     if as_json:
         import msgspec
 

@@ -1,0 +1,407 @@
+"""Every recipe of the agent and every example of the docs is certified, as its page shows it.
+
+What a recipe drains is a stand-in that leaves the marks. docs/guides/testing.md says which
+scenarios do not apply to which recipe, and why.
+"""
+
+import contextlib
+import socketserver
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import workplace
+from forewarn.testing import certify
+from forewarn.testing.certify import Handler, HandlerVerdict
+from house.tree import ROOT
+from recipes import pages
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux"),
+]
+
+EXAMPLES = ROOT / "docs" / "examples"
+LOG = "drain.log"
+NAMES = {scenario.name for scenario in certify.SCENARIOS}
+PATIENCE = 120.0
+"""Twenty-five agents begin at once, perhaps beside other tests."""
+
+QUICK = {"wait_seconds = 20": "wait_seconds = 0.1", "wait_seconds = 5 ": "wait_seconds = 0.1 "}
+ALONE = {"two-machines"}
+"""Nobody answers for the other machine, and without that the agent approves nothing for it."""
+MARKS = '{ command = { run = ["@FOLDER@/drain"], undo = ["@FOLDER@/undrain"], repeatable = true } }'
+"""What stands for the balancer, which sees `/readyz` and takes the machine out."""
+
+
+def by_the_agent(folder: Path, settings: str) -> str:
+    """Return the command of an agent; `@FOLDER@` in its settings is the scenario's own folder."""
+    (folder / "agent.toml").write_text(settings, encoding="utf-8")
+    return (
+        f"sed s,@FOLDER@,{{folder}},g {folder}/agent.toml >{{folder}}/agent.toml; "
+        "export FOREWARN_AGENT_SET_STATE__FOLDER={folder}/state "
+        "FOREWARN_AGENT_SET_STATUS__LISTEN=off; "
+        f"exec {sys.executable} -m forewarn agent run --config {{folder}}/agent.toml"
+    )
+
+
+def judged(command: str, *but: str, undrains: bool = True) -> list[tuple[str, str, str]]:
+    """Return what is wrong with it in the scenarios, but those that do not apply."""
+    assert set(but) <= NAMES
+    handler = Handler(("sh", "-c", command), patience_seconds=PATIENCE, undrains=undrains)
+    chosen = [each for each in certify.SCENARIOS if each.name not in but]
+    return [
+        (each.name, each.message, each.output)
+        for each in certify.run(handler, chosen)
+        if each.verdict is HandlerVerdict.FAILED
+    ]
+
+
+def place(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+# Draining connections by HAProxy.
+
+
+class Api(socketserver.ThreadingUnixStreamServer):
+    """HAProxy's runtime API, with a server for each scenario, named as the scenario's folder."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), ApiLine)
+        self._folder = Path(tempfile.gettempdir())
+        self._drained: dict[str, bool] = {}
+        """Of the servers that are set to drain: whether their sessions have ended."""
+        self._lock = threading.Lock()
+
+    def answer(self, line: str) -> str:
+        names = [path.name for path in self._folder.glob("certify-*")]
+        with self._lock:
+            if line.startswith("set server "):
+                _, _, server, _, state = line.split()
+                return self._set(server.removeprefix("web/"), state)
+            if line.startswith("show servers state "):
+                head = "1\n# be_name srv_name srv_admin_state srv_op_state\n"
+                return head + "".join(f"web {n} {8 * (n in self._drained)} 2\n" for n in names)
+            return "# pxname,svname,scur\n" + "".join(
+                f"web,{name},{self._sessions(name)}\n" for name in names
+            )
+
+    def _set(self, name: str, state: str) -> str:
+        if state == "drain":
+            self._mark(name, "drain")
+            if self._is_told(name, "fail"):
+                return "It does not work.\n"
+            self._drained[name] = False
+        elif self._drained.pop(name, None) is not None:
+            self._mark(name, "undrain")
+        return "\n"
+
+    def _sessions(self, name: str) -> int:
+        if self._drained.get(name) is False:
+            if self._is_told(name, "wait"):
+                return 1
+            self._drained[name] = True
+            self._mark(name, "drained")
+        return 0
+
+    def _is_told(self, name: str, word: str) -> bool:
+        return (self._folder / name / f"drain.log.{word}").exists()
+
+    def _mark(self, name: str, word: str) -> None:
+        with contextlib.suppress(FileNotFoundError), (self._folder / name / LOG).open("a") as log:
+            log.write(f"{word}\n")
+
+
+class ApiLine(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, Api)
+        line = self.rfile.readline().decode().strip()
+        with contextlib.suppress(OSError):  # who asked may have been killed
+            self.wfile.write(server.answer(line).encode())
+
+
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_connections_are_drained_by_haproxy(tmp_path: Path) -> None:
+    rules = pages.block("draining", "toml", "peers")
+    places = {"10.0.0.5:9999": f"{tmp_path}/api", "web/web-0": "web/@NAME@"}
+    settings = pages.placed(rules, places)
+    by_name = "sed -i s,@NAME@,$(basename {folder}),g {folder}/agent.toml; exec "
+    with serving(Api(tmp_path / "api")):
+        assert not judged(by_the_agent(tmp_path, settings).replace("exec ", by_name), *ALONE)
+
+
+# Rules that run a program, stop a unit, or send a signal.
+
+SYSTEMCTL = """
+active=$FOREWARN_FOLDER/stopped
+case $1 in
+show)
+    [ -e "$active" ] && state=inactive || state=active
+    printf 'LoadState=loaded\\nActiveState=%s\\n' "$state"
+    printf 'MainPID=%s\\n' "$(cat "$FOREWARN_FOLDER/worker.pid" 2>/dev/null || echo 0)" ;;
+stop) "$FOREWARN_DRAIN" && touch "$active" ;;
+start) rm -f "$active"; exec "$FOREWARN_UNDRAIN" ;;
+esac
+"""
+SWITCHOVER = """
+case $1 in
+prepare) exec "$FOREWARN_DRAIN" ;;
+recover) exec "$FOREWARN_UNDRAIN" ;;
+esac
+"""
+
+
+def test_a_database_is_failed_over(tmp_path: Path) -> None:
+    script = place(tmp_path, "switchover", SWITCHOVER)
+    rules = pages.block("failover", "toml")
+    settings = pages.placed(rules, {"/usr/local/lib/forewarn/switchover.sh": str(script)})
+    assert not judged(by_the_agent(tmp_path, settings), *ALONE)
+
+
+KUBECTL = """
+case $* in
+*" get "*) echo 'forewarn||True|' ;;
+*" drain "*) exec "$FOREWARN_DRAIN" ;;
+*" uncordon "*) exec "$FOREWARN_UNDRAIN" ;;
+esac
+"""
+PACEMAKER = """
+case $0$* in
+*crm_standby*on*) exec "$FOREWARN_DRAIN" ;;
+*crm_standby*-D*) exec "$FOREWARN_UNDRAIN" ;;
+esac
+"""
+STAND_INS = {
+    "kubernetes": ("kubectl", KUBECTL),
+    "pacemaker": ("crm_standby", PACEMAKER),
+}
+
+
+@pytest.mark.parametrize("page", STAND_INS)
+def test_a_node_of_a_cluster_is_drained(tmp_path: Path, page: str) -> None:
+    place(tmp_path, *STAND_INS[page])
+    place(tmp_path, "crm_resource", "")
+    command = by_the_agent(tmp_path, pages.block(page, "toml"))
+    assert not judged(f"PATH={tmp_path}:$PATH; {command}", *ALONE)
+
+
+UNITS = {
+    "shutdown": pages.placed(pages.block("shutdown", "toml", "service"), QUICK),
+    "agent": pages.placed(pages.blocks("agent", "toml")[0], {"= 20": "= 0.1"}),
+}
+
+
+@pytest.mark.parametrize("page", UNITS)
+def test_a_unit_is_stopped(tmp_path: Path, page: str) -> None:
+    place(tmp_path, "systemctl", SYSTEMCTL)
+    command = by_the_agent(tmp_path, UNITS[page])
+    assert not judged(f"PATH={tmp_path}:$PATH; {command}", *ALONE)
+
+
+WORKER = """
+# Ends at SIGTERM as its drain program says, and when its scenario is over.
+leave() {
+    rm -f "$FOREWARN_FOLDER/worker.pid"
+    "$FOREWARN_DRAIN" && exit 0
+    echo $$ >"$FOREWARN_FOLDER/worker.pid"
+}
+trap leave TERM
+echo $$ >"$FOREWARN_FOLDER/worker.pid"
+while [ -e "$FOREWARN_FOLDER" ]; do
+    sleep 1 &
+    wait $!
+done
+"""
+START_WORKER = """
+[ ! -e "$FOREWARN_FOLDER/worker.pid" ] || exit 0
+setsid {worker} </dev/null >/dev/null 2>&1 &
+while [ ! -e "$FOREWARN_FOLDER/worker.pid" ]; do sleep 0.05; done
+[ ! -e "$FOREWARN_DRAIN_LOG" ] || exec "$FOREWARN_UNDRAIN"
+"""
+
+
+def test_a_process_with_a_pid_file_is_ended(tmp_path: Path) -> None:
+    worker = place(tmp_path, "worker", WORKER)
+    starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+    rules = pages.block("shutdown", "toml", "pid_file")
+    here = {"/usr/local/bin/start-worker": str(starter), "/run/": "@FOLDER@/"}
+    command = by_the_agent(tmp_path, pages.placed(rules, here))
+    assert not judged(f"{starter}; {command}", *ALONE, "restarted")
+
+
+COMPUTATION = """
+save() { "$FOREWARN_DRAIN" && echo >"$FOREWARN_FOLDER/new" && mv "$FOREWARN_FOLDER/new" "$1"; }
+trap 'save "$FOREWARN_FOLDER/checkpoint.json"' USR1
+echo $$ >"$FOREWARN_FOLDER/worker.pid"
+while [ -e "$FOREWARN_FOLDER" ]; do
+    sleep 1 &
+    wait $!
+done
+"""
+
+
+def test_a_checkpoint_is_written(tmp_path: Path) -> None:
+    place(tmp_path, "systemctl", SYSTEMCTL)
+    worker = place(tmp_path, "worker", COMPUTATION)
+    starter = place(tmp_path, "start-worker", START_WORKER.replace("{worker}", str(worker)))
+    places = {"/srv/computation": "@FOLDER@"}
+    command = by_the_agent(tmp_path, pages.placed(pages.block("checkpoint", "toml"), places))
+    path = f"PATH={tmp_path}:$PATH"
+    assert not judged(f"{path}; {starter}; {command}", *ALONE, "restarted", undrains=False)
+
+
+def test_a_pool_is_left(tmp_path: Path) -> None:
+    rules = pages.block("pool", "toml", "room")
+    with workplace.site() as room:
+        places = {
+            "http://10.0.0.5:8405": room.url,
+            "{ ready = { wait_seconds = 7 } }": f"{{ ready = {{ wait_seconds = 0.1 }} }}, {MARKS}",
+        }
+        assert not judged(by_the_agent(tmp_path, pages.placed(rules, places)), *ALONE)
+
+
+def test_events_are_written_down_and_prepared_for_when_ten_minutes_are_left(
+    tmp_path: Path,
+) -> None:
+    quick = f"{{ ready = {{ wait_seconds = 0.1 }} }}, {MARKS}"
+    places = {"{ ready = { wait_seconds = 20 } }": quick}
+    settings = pages.placed(pages.block("event-log", "toml"), places)
+    applies = {"preempt", "terminate", "stops", "idle", "preview"}
+    assert not judged(by_the_agent(tmp_path, settings), *(NAMES - applies))
+
+
+# The examples of handlers.
+
+RUN = f"""
+import os, subprocess, sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+
+def run(name):
+    return subprocess.run([os.environ[name]], check=False).returncode == 0
+"""
+WORKER_EXAMPLE = """
+import worker
+
+class Marked(worker.Worker):
+    def drain(self, seconds):
+        return run("FOREWARN_DRAIN") and super().drain(seconds)
+
+    def resume(self):
+        super().resume()
+        run("FOREWARN_UNDRAIN")
+
+worker.Worker = Marked
+worker.main()
+"""
+WEB_EXAMPLE = """
+import web_server
+
+class Marked(set):
+    def add(self, event_id):
+        super().add(event_id)
+        run("FOREWARN_DRAIN")
+
+    def discard(self, event_id):
+        if self == {event_id}:
+            run("FOREWARN_UNDRAIN")
+        super().discard(event_id)
+
+web_server.going_down = Marked()
+web_server.main()
+"""
+ECHO_EXAMPLE = """
+import asyncio
+import echo_server
+
+class Marked(echo_server.Echo):
+    is_back = False
+
+    async def start(self):
+        await super().start()
+        if self.is_back:
+            await asyncio.to_thread(run, "FOREWARN_UNDRAIN")
+        self.is_back = True
+
+    async def drain(self, seconds):
+        await super().drain(seconds)
+        await asyncio.to_thread(run, "FOREWARN_DRAIN")
+
+echo_server.Echo = Marked
+asyncio.run(echo_server.main())
+"""
+TESTED_EXAMPLE = """
+import forewarn, test_handler
+
+class Service:
+    def drain(self):
+        return run("FOREWARN_DRAIN")
+
+    def undrain(self):
+        run("FOREWARN_UNDRAIN")
+
+test_handler.handle(forewarn.Client(), Service())
+"""
+CANNOT_FAIL = {"drain-fails"}
+"""Its drain has no result: it only stops taking work, and waits."""
+PYTHON = {
+    "worker": (WORKER_EXAMPLE, set()),
+    "web_server": (WEB_EXAMPLE, CANNOT_FAIL),
+    "echo_server": (ECHO_EXAMPLE, CANNOT_FAIL),
+    "test_handler": (TESTED_EXAMPLE, set()),
+}
+
+
+@pytest.mark.parametrize("example", PYTHON)
+def test_an_example_in_python_passes(tmp_path: Path, example: str) -> None:
+    text, but = PYTHON[example]
+    (tmp_path / "marked.py").write_text(RUN + text, encoding="utf-8")
+    quick = "export WEB_PORT=0 WEB_NOTICED_SECONDS=0.1 ECHO_PORT=0"
+    assert not judged(f"{quick}; exec {sys.executable} {tmp_path}/marked.py", *but)
+
+
+WATCHED = """
+case $FOREWARN_CHANGE in
+appeared)
+    "$FOREWARN_DRAIN" &&
+    forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT" ;;
+gone) "$FOREWARN_UNDRAIN" ;;
+esac
+"""
+
+
+def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
+    program = place(tmp_path, "handle", WATCHED)
+    bin_ = Path(sys.executable).parent
+    assert not judged(f"PATH={bin_}:$PATH; exec forewarn watch --mine --exec {program}")
+
+
+def test_every_recipe_of_the_agent_is_certified_here() -> None:
+    """A page with rules that no test above names is red."""
+    named = {"draining", "failover", "checkpoint", "pool", "event-log", *UNITS, *STAND_INS}
+    assert {
+        path.stem for path in pages.GUIDES.glob("*.md") if "[[rule]]" in path.read_text("utf-8")
+    } == named
