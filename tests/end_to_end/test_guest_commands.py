@@ -19,6 +19,7 @@ from client.world import listed
 from end_to_end.running import Running, lasting
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus
+from patience import until
 from ports import free_port
 
 FLEET = """
@@ -133,10 +134,7 @@ def test_a_watch_tells_runs_a_command_that_approves_and_goes_on_from_its_file(
     assert 800 < first["notice_left_seconds"] <= 901
     assert first["not_before"].endswith("Z")
     assert lines[1]["event"]["not_before"] is None
-    deadline = time.monotonic() + WAIT_SECONDS
-    while json.loads(state.read_text())["known"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not json.loads(state.read_text())["known"])
     status, stderr = watching.end(signal.SIGTERM)
     assert (status, stderr) == (ExitStatus.TERMINATED, f"{event_id} is approved\n")
     assert [json.loads(line) for line in seen.read_text().splitlines()] == lines
@@ -180,10 +178,7 @@ def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
     event_id = scheduled(service, "freeze", "bastion")
     watching = Watching("--endpoint", place(service, "bastion"), "--exec", slow)
     watching.line()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not begun.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(begun.exists)
     asked = time.monotonic()
     assert watching.end(by) == (status, "")
     assert time.monotonic() - asked < WAIT_SECONDS, "the command lasts ten minutes"

@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from end_to_end.metadata_agent import Agent
 from end_to_end.running import START_SECONDS, Running
 from forewarn.protocol import identity
 from forewarn.server import run
+from patience import until
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(
@@ -87,10 +87,7 @@ port = {self.green}
         self._process.send_signal(signal.SIGHUP)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        until(condition, self.log.read_text, seconds=START_SECONDS)
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 
 from end_to_end.running import Running
 from forewarn.version import __version__
+from patience import until
 from ports import free_port
 
 SECONDS = 60.0
@@ -48,16 +48,6 @@ sys.exit(__main__.main(sys.argv[1:]))
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 HAND_OVER = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
 FIRST_FILE = 20
-
-
-def until(true: Callable[[], Any], why: Callable[[], str]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        found = true()
-        if found:
-            return found
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.02)
 
 
 class Relay:

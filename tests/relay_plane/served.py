@@ -3,15 +3,13 @@
 import contextlib
 import http.client
 import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from forewarn.clock import SystemClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.server import relay_feed, settings
@@ -29,15 +27,6 @@ def with_relays(folder: Path, **more: Any) -> settings.Settings:
     return msgspec.structs.replace(
         settings_in(folder), relay=settings.RelaySettings(listen="127.0.0.1:0"), **more
     )
-
-
-def eventually(question: Callable[[], Any], wanted: Any) -> None:
-    """Ask until the answer is what is expected, 30 seconds at most."""
-    clock = SystemClock()
-    until = clock.monotonic() + WAIT_SECONDS
-    while (found := question()) != wanted:
-        assert clock.monotonic() < until, found
-        threading.Event().wait(0.02)
 
 
 class Served(Running):

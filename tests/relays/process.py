@@ -3,28 +3,16 @@
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kills.processes import let_pass
+from patience import until
 
 T = TypeVar("T")
 
 WAIT_SECONDS: Final = 60.0
 """An end to waiting, for a machine that does much else."""
-
-
-def until(
-    condition: Callable[[], T | None], why: Callable[[], object] = lambda: "", every: float = 0.05
-) -> T:
-    """Return what the condition returns once that is true."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, why()
-        let_pass(every)
-    return found
 
 
 def certify(folder: Path, address: str) -> tuple[Path, Path]:

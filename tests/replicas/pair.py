@@ -1,10 +1,10 @@
 """A primary and a standby of PostgreSQL, where one after another is lost and made again."""
 
-import time
 from types import TracebackType
 from typing import Final
 
 from kills.processes import let_pass
+from patience import until
 from postgres import OWNER, Postgres
 from tcp_proxy import TcpProxy
 
@@ -69,10 +69,10 @@ class Pair:
         if self._synchronous:
             self.primary.reload(f"synchronous_standby_names = '{STANDBY}'")
         wanted = "sync" if self._synchronous else "async"
-        deadline = time.monotonic() + STREAMING_SECONDS
-        while self.primary.sql("SELECT sync_state FROM pg_stat_replication") != wanted:
-            assert time.monotonic() < deadline, self.standby.log()
-            let_pass(0.05)
+        state = "SELECT sync_state FROM pg_stat_replication"
+        until(
+            lambda: self.primary.sql(state) == wanted, self.standby.log, seconds=STREAMING_SECONDS
+        )
 
     def hold_back_standby(self) -> None:
         """Keep what is committed from now on from the standby."""
@@ -90,7 +90,4 @@ class Pair:
         caught_up = (
             f"SELECT coalesce(bool_and(flush_lsn >= '{at}'), false) FROM pg_stat_replication"
         )
-        deadline = time.monotonic() + STREAMING_SECONDS
-        while self.primary.sql(caught_up) != "t":
-            assert time.monotonic() < deadline
-            let_pass(0.02)
+        until(lambda: self.primary.sql(caught_up) == "t", seconds=STREAMING_SECONDS)

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from kills.processes import Service, let_pass
+from kills.processes import Service
+from patience import until
 from replicas.cluster import AWAY, Cluster
 
 T = TypeVar("T")
@@ -38,15 +39,6 @@ def asked(replica: Service, machine: str) -> Any:
         return replica.document(machine)
     except AWAY:
         return None
-
-
-def until(condition: Callable[[], T | None], seconds: float = SOON_SECONDS) -> T:
-    """Return what the condition returns once that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true"
-        let_pass(0.02)
-    return found
 
 
 def request(replica: Service, machine: str, event_type: str = "Reboot") -> str:

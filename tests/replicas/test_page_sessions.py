@@ -89,7 +89,7 @@ class Site:
             except AWAY:
                 return False
 
-        stage.until(answers, PATIENCE)
+        stage.until(answers, seconds=PATIENCE)
 
 
 def sessions(replica: Service) -> list[str]:

@@ -75,7 +75,7 @@ def test_when_the_replica_that_delivers_is_killed_the_other_one_goes_on(
                     for one in receiver.got()
                 )
 
-            stage.until(told, PATIENCE)
+            stage.until(told, seconds=PATIENCE)
             lost.start(fresh=False)
             lost.wait_until_ready()
         received = [one.json["id"] for one in receiver.got()]

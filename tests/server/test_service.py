@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from end_to_end.agents import until
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.connectors.settings import CommandConnectorSettings
@@ -32,6 +31,7 @@ from forewarn.server.sockets import SocketUnusable
 from forewarn.store import memory, sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
 from forewarn.vocabulary import EventType
+from patience import eventually
 from server.running import NOON, Client, Flaky, Running, fleet, guids, request_reboot, settings_in
 
 
@@ -41,11 +41,6 @@ def quick(folder: Path) -> settings.Settings:
     return msgspec.structs.replace(
         settings_in(folder), connector=settings.ConnectorSettings(simulated=at_once)
     )
-
-
-def eventually(question: Callable[[], Any], wanted: Any) -> None:
-    """Ask until the answer is as wanted."""
-    until(lambda: question() == wanted, question)
 
 
 def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
