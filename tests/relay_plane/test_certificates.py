@@ -15,7 +15,8 @@ from forewarn.server.relay_feed import GuestApproval, RelayState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.settings import FieldError
 from forewarn.store import memory
-from relay_plane.served import AskingRelay, Served, eventually
+from patience import eventually
+from relay_plane.served import AskingRelay, Served
 from relay_plane.test_plane import beside, refusal
 from relay_plane.test_tls import encrypted, trust
 from server.running import fleet

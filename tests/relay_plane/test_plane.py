@@ -20,7 +20,8 @@ from forewarn.server.relay_feed import (
 )
 from forewarn.store import sqlite
 from forewarn.vocabulary import AgentStatus
-from relay_plane.served import AskingRelay, Served, eventually, with_relays
+from patience import eventually
+from relay_plane.served import AskingRelay, Served, with_relays
 from server.running import fleet, request_reboot
 
 T = TypeVar("T")

@@ -7,7 +7,8 @@ import pytest
 
 from forewarn.server import relay_feed, settings
 from forewarn.server.relay_feed import GuestApproval, MachineSeen
-from relay_plane.served import Served, eventually, with_relays
+from patience import eventually
+from relay_plane.served import Served, with_relays
 from relay_plane.test_plane import beside, refusal
 from server.running import fleet, request_reboot
 from store.engines import NEEDS_POSTGRESQL, open_postgresql

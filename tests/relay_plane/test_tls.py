@@ -11,7 +11,8 @@ from forewarn.server import settings
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.settings import FieldError
 from forewarn.store import memory
-from relay_plane.served import Served, eventually, with_relays
+from patience import eventually
+from relay_plane.served import Served, with_relays
 
 CERTIFICATES = Path(__file__).parents[1] / "operator" / "certificates"
 

@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -241,18 +242,12 @@ def _promise() -> "Future[Any]":
     return future
 
 
+@dataclass(eq=False, repr=False)
 class _Committer:
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        follower: Follower,
-        on_time: Callable[[datetime], datetime] = lambda at: at,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._follower = follower
-        self._on_time = on_time
+    store: Store
+    clock: Clock
+    follower: Follower
+    on_time: Callable[[datetime], datetime] = lambda at: at
 
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
@@ -271,7 +266,7 @@ class _Committer:
             for single in batch:
                 self.commit([single])
             return None
-        self._follower.publish(missed, own, unit.saved, news)
+        self.follower.publish(missed, own, unit.saved, news)
         for (_, _, future), result in zip(batch, results, strict=True):
             if isinstance(result, Work):
                 future.set_result(result.result)
@@ -281,11 +276,11 @@ class _Committer:
 
     def _transact(self, batch: Sequence[Waiting]) -> Committed:
         results: list[Work[Any] | Exception] = []
-        with self._store.write() as transaction:
-            missed = self._follower.missed(transaction)
+        with self.store.write() as transaction:
+            missed = self.follower.missed(transaction)
             now = transaction.now()
             # The clock hears of the store's time before anything is decided by it.
-            now = self._clock.now() if now is None else self._on_time(now)
+            now = self.clock.now() if now is None else self.on_time(now)
             unit = UnitOfWork(transaction, now)
             if len(batch) > 1:
                 loading.read_ahead(unit, [needs for _, needs, _ in batch])
@@ -306,5 +301,5 @@ class _Committer:
                     results.append(work)
             unit.save()
             news = unit.told()
-            own = self._follower.append(transaction, unit.saved, unit.now, news)
+            own = self.follower.append(transaction, unit.saved, unit.now, news)
         return missed, own, unit, news, results
