@@ -440,6 +440,16 @@ class Questions:
             assert transaction.purge(NOW + MINUTE, 10) == 2
             assert transaction.maintenances([1]) == {}
 
+    def test_what_was_purged_can_be_saved_again_at_once(self, store: Store) -> None:
+        ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}
+        over = operation("1.1", event("A", "web", "web-0"), **ended)
+        save(store, with_maintenances(over))
+        with store.write() as transaction:
+            assert transaction.operations_of_events(["A"]) == {"1.1": over}
+            assert transaction.purge(NOW + MINUTE, 10) == 1
+            transaction.save(with_maintenances(over))
+            assert transaction.operations_of_events(["A"]) == {"1.1": over}
+
     def test_purging_leaves_holds_tombstones_and_drains(self, store: Store) -> None:
         preempted = operation("1.1", status=EventStatus.COMPLETED, ended_at=NOW)
         held, gone = hold(HoldKind.SCOPE, "web"), tombstone("Web-0", operation="1.1")

@@ -4,13 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import event
 
+from control.busy import Busy
+from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes
+from forewarn.maintenance.planner import Request
 from forewarn.store import sql, sqlite
 from forewarn.store.port import AuditQuery, HistoryQuery, Reading
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import EventStatus, EventType
 from store import engines, values
 from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances
 
@@ -136,6 +140,25 @@ def test_a_thousand_operations_are_read_and_written_in_few_statements(store: sql
         seen.clear()
         transaction.save(Changes(operations=tuple(live.values())))
         assert len(seen) <= 5
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_a_batch_of_approvals_takes_the_same_few_statements(tmp_path: Path, many: int) -> None:
+    store = sqlite.open_store(tmp_path / "it.db")
+    assert isinstance(store, sql.SqlStore)
+    busy, names = Busy(store), tuple(f"m{n}" for n in range(many))
+    wanted = msgspec.convert({"machine": [{"name": name} for name in names]}, fleet.Fleet)
+    busy.plane.apply_fleet(wanted).result(10)
+    plan = busy.plane.request(Request(event_type=EventType.FREEZE, machines=names)).result(10)
+    events = [operation.events[0] for operation in plan.operations]
+    busy.hold()
+    with statements(store) as seen:
+        asked = [busy.plane.approve(e.scope, [e.id], by="m", address="") for e in events]
+        busy.release()
+        assert all(one.result(10)[0].status is EventStatus.STARTED for one in asked)
+    busy.close()
+    verbs = [text.partition(" ")[0] for text, _ in seen]
+    assert (verbs.count("SELECT"), verbs.count("INSERT")) == (3, 4)
 
 
 def test_a_page_of_history_by_status_is_read_in_its_order(store: sql.SqlStore) -> None:
