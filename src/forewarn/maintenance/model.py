@@ -363,9 +363,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     @property
     def approved(self) -> bool:
         """Whether every event that guests see is approved or, where they see none, every event."""
-        approvals = [event.approval for event in self.events if not event.silent]
-        approvals = approvals or [event.approval for event in self.events]
-        return all(approval is not None for approval in approvals)
+        seen = [event for event in self.events if not event.silent]
+        return all(event.approval is not None for event in seen or self.events)
 
     @property
     def silent(self) -> bool:
@@ -375,6 +374,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     @property
     def machines(self) -> tuple[str, ...]:
         """The names of all its machines, event by event."""
+        if len(self.events) == 1:  # most have one, and each decision asks a few times
+            return self.events[0].machines
         return tuple(name for event in self.events for name in event.machines)
 
     @property
