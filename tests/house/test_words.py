@@ -13,6 +13,9 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/(?!\.)\w+"  # a checkout's own place
 )
 REAL_TIME = re.compile(r"\btime\.sleep\(|asyncio\.sleep\((?!0\))")
+CHANCE = re.compile(
+    r"(?<![.\w])(?:random|secrets)\.[a-z]\w*\(|\bRandom\(\)|SystemRandom|\buuid4\(|\burandom\("
+)
 FAKE = re.compile(r"mock\.patch|monkeypatch\.setattr|\bunittest\.mock\b")
 JUDGES = re.compile(r"\bassert\b|raises|\bcheck|\bverify|\bconform|\bexpect|fail\(")
 THIS_FILE = Path(__file__)
@@ -35,6 +38,17 @@ def test_tests_neither_sleep_nor_patch() -> None:
         if path != THIS_FILE
         for number, line in enumerate(tree.lines_of(path), 1)
         if FAKE.search(line) or (REAL_TIME.search(line) and "end_to_end" not in path.parts)
+    ]
+
+
+def test_what_tests_leave_to_chance_has_a_seed() -> None:
+    """The one of tests/seeds.py, which CI sets, or a fixed one: what is refused can be repeated."""
+    assert not [
+        f"{tree.shown(path)}:{number}: {line.strip()}"
+        for path in tree.python_files("tests")
+        if path != THIS_FILE and path.name != "seeds.py"
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if CHANCE.search(line)
     ]
 
 
