@@ -275,9 +275,8 @@ class KubernetesSettings(ActionSettings, frozen=True, kw_only=True):
     """The program."""
     kubeconfig: Text = ""
     """Its file for the cluster and the account. `""`, the default: as kubectl finds them."""
-    time_limit_seconds: Limit = 600.0
-    """Ten minutes, two thirds of a Reboot's notice. A disruption budget may keep a pod for as
-    long."""
+    time_limit_seconds: Limit = 300.0
+    """Five minutes, a third of a Reboot's notice; a disruption budget may keep a pod for longer."""
     repeatable: bool = True
     """By default yes: draining a drained node is harmless."""
 
