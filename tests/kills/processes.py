@@ -162,7 +162,7 @@ class Service:
             return
         if self._nursery is None:
             self._nursery = Told("kills.served", "nursery", str(self._config), **self._variables)
-            assert self._nursery.hear() == {"ready": True}
+            assert self._nursery.hear(READY_SECONDS) == {"ready": True}
         self._nursery.tell(start=str(self.log))
         self.pid = self._nursery.hear()["pid"]
 

@@ -62,11 +62,18 @@ class Site:
         url = str(replica.ask("POST", "/v1/logins", {})["url"])
         return url.partition("key=")[2]
 
-    def ask(self, method: str, path: str, cookie: str = "", **form: str) -> tuple[int, str]:
-        """Return the status and the cookie of an answer."""
-        connection = HTTPConnection("127.0.0.1", self.front.port, timeout=30)
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
-        connection.request(method, path, urlencode(form), {**headers, "Cookie": cookie})
+    def ask(
+        self, name: str, method: str, path: str, cookie: str = "", **form: str
+    ) -> tuple[int, str]:
+        """Ask a replica as the front does; return the status and the cookie of its answer."""
+        connection = HTTPConnection("127.0.0.1", self.ports[name], timeout=30)
+        headers = {
+            "Host": self.url.removeprefix("http://"),
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": self.url,
+            "Cookie": cookie,
+        }
+        connection.request(method, path, urlencode(form), headers)
         answer = connection.getresponse()
         answer.read()
         connection.close()
@@ -74,18 +81,17 @@ class Site:
 
     def log_in(self, name: str) -> str:
         """Log in at a replica; return the cookie."""
-        self.turn(name)
-        status, cookie = self.ask("POST", "/login", key=self.key(self.cluster.replicas[name]))
+        key = self.key(self.cluster.replicas[name])
+        status, cookie = self.ask(name, "POST", "/login", key=key)
         assert status == 303
         return cookie
 
     def until_status(self, status: int, name: str, cookie: str) -> None:
         """Return when a replica answers a session so."""
-        self.turn(name)
 
         def answers() -> bool:
             try:
-                return self.ask("GET", "/search?q=1", cookie)[0] == status
+                return self.ask(name, "GET", "/search?q=1", cookie)[0] == status
             except AWAY:
                 return False
 
@@ -111,8 +117,7 @@ def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
         cookie = found.log_in("r1")
         for name in TWO:
             found.until_status(IN, name, cookie)
-        found.turn("r2")
-        assert found.ask("POST", "/logout", cookie)[0] == IN
+        assert found.ask("r2", "POST", "/logout", cookie)[0] == IN
         for name in TWO:
             found.until_status(OUT, name, cookie)
         cookie = found.log_in("r1")
@@ -144,6 +149,7 @@ def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
         cookies = {each["name"]: each["value"] for each in window.context.cookies()}
         ((name, value),) = cookies.items()
         found.until_status(IN, "r2", f"{name}={value}")
+        found.turn("r2")
         expect(window.locator("#live")).to_have_attribute("data-state", "live")
         stage.request(second, stage.MACHINES[0])
         expect(window.locator("main")).to_contain_text("1.1")  # by the stream of the other one
@@ -154,6 +160,6 @@ def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
         (session,) = sessions(first)
         first.ask("DELETE", f"/v1/tokens?{urlencode({'name': session})}")
         found.until_status(OUT, "r2", f"{name}={value}")
-        window.goto(f"{found.url}/")
+        found.front.cut()
         window.wait_for_url(f"{found.url}/login")
         window.context.close()
