@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -80,7 +79,13 @@ def test_the_page_shows_the_packaged_configuration_of_haproxy() -> None:
 
 def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: Path) -> None:
     block = pages.block(PAGE, "sh", "mkdir -p secrets")
-    subprocess.run(["sh", "-eu", "-c", block], cwd=tmp_path, check=True)
+    # Only root gives files away: what the image's user owns is written down.
+    chown = 'chown() { echo "$@" >owners; }\n'
+    subprocess.run(["sh", "-eu", "-c", chown + block], cwd=tmp_path, check=True)
+    owner, *given = (tmp_path / "owners").read_text().split()
+    assert f"useradd --uid {owner} " in (PACKAGING / "Containerfile").read_text()
+    read = {secret for name in REPLICAS for secret in compose()["services"][name]["secrets"]}
+    assert set(given) == {compose()["secrets"][secret]["file"] for secret in read}
     made = {path.name: path for path in (tmp_path / "secrets").iterdir()}
     assert {path.stat().st_mode & 0o777 for path in made.values()} == {0o600}
     settled = dict(line.split("=", 1) for line in made["db.env"].read_text().splitlines())
@@ -90,13 +95,11 @@ def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: 
     assert secret == made["proxy.secret"].read_bytes()
     services = compose()["services"]
     address = services["guest"]["networks"]["guests"]["ipv4_address"]
-    group = fleet.flatten(msgspec.convert(tomllib.loads(fleet_file()), fleet.Fleet))
-    (name,) = [member.name for one in group for member in one.members]
+    commands = pages.block(PAGE, "console", "docker compose up")
+    (written,) = re.findall(r"echo '(.*)' \| docker compose exec .* fleet apply -\n", commands)
+    groups = fleet.flatten(msgspec.json.decode(written, type=fleet.Fleet))
+    (name,) = [member.name for one in groups for member in one.members]
     assert made["machines.map"].read_text() == f"{address} {name}\n"
-
-
-def fleet_file() -> str:
-    return str(compose()["configs"]["fleet"]["content"])
 
 
 def test_compose_names_files_that_there_are_or_that_the_page_makes() -> None:

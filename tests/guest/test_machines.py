@@ -282,7 +282,16 @@ def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
             "vmScaleSetName": "batch",
             "vmSize": "Standard_A3",
             "zone": "3",
-            "osProfile": {"computerName": "leader.example"},
+            "osProfile": {
+                "computerName": "leader.example",
+                "adminUsername": "",
+                "disablePasswordAuthentication": "",
+            },
+            "virtualMachineScaleSet": {
+                "id": "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
+                "/virtualMachineScaleSets/batch"
+            },
+            **instance.ON_AZURE_ONLY,
         },
         "network": {
             "interface": [

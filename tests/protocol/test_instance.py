@@ -31,13 +31,41 @@ def ask(path: str, query: str = "") -> Reply:
 
 
 LEAVES = leaves(TREE)
+PUBLISHED = """
+    azEnvironment additionalCapabilities/hibernationEnabled customData evictionPolicy
+    extendedLocation/name extendedLocation/type host/id hostGroup/id isHostCompatibilityLayerVm
+    isVmInStandbyPool licenseType location name offer osProfile/adminUsername
+    osProfile/computerName osProfile/disablePasswordAuthentication osType physicalZone
+    placementGroupId plan/name plan/product plan/publisher platformFaultDomain
+    platformSubFaultDomain platformUpdateDomain priority provider publicKeys publisher
+    resourceGroupName resourceId securityProfile/encryptionAtHost
+    securityProfile/secureBootEnabled securityProfile/securityType
+    securityProfile/virtualTpmEnabled sku storageProfile/dataDisks
+    storageProfile/imageReference/id storageProfile/imageReference/offer
+    storageProfile/imageReference/publisher storageProfile/imageReference/sku
+    storageProfile/imageReference/version storageProfile/osDisk/caching
+    storageProfile/osDisk/createOption storageProfile/osDisk/diffDiskSettings/option
+    storageProfile/osDisk/diskSizeGB storageProfile/osDisk/encryptionSettings/enabled
+    storageProfile/osDisk/image/uri storageProfile/osDisk/managedDisk/id
+    storageProfile/osDisk/managedDisk/storageAccountType storageProfile/osDisk/name
+    storageProfile/osDisk/osType storageProfile/osDisk/vhd/uri
+    storageProfile/osDisk/writeAcceleratorEnabled storageProfile/resourceDisk/size
+    subscriptionId tags tagsList userData version virtualMachineScaleSet/id vmId
+    vmScaleSetName vmSize zone
+"""
+"""What Azure's own reference names below `compute`."""
 
 
 def test_every_value_of_the_tree_is_a_string() -> None:
-    assert len(LEAVES) == 16 + 4 + 1 + 6
+    assert len(LEAVES) == 16 + 4 + 1 + 6 + 2 + 1 + 43
     assert dict(LEAVES)["compute", "name"] == "web-0"
     assert dict(LEAVES)["compute", "tags"] == "role:leader;tier:1"
     assert dict(LEAVES)["network", "interface", "0", "macAddress"] == "000D3A00FA89"
+
+
+def test_no_field_of_azures_newest_version_is_missing() -> None:
+    for path in PUBLISHED.split():
+        assert instance.find(TREE, ("compute", *path.split("/"))) is not None
 
 
 @pytest.mark.parametrize(("path", "value"), LEAVES, ids="/".join)
@@ -56,7 +84,7 @@ def test_a_leaf_is_bare_text_with_format_text_and_refused_without(
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/compute/osProfile", b'{"computerName":"leader.example"}'),
+        ("/compute/plan", b'{"name":"","product":"","publisher":""}'),
         ("/compute/tagsList/1", b'{"name":"tier","value":"1"}'),
         ("/network/interface/0/ipv6", b'{"ipAddress":[{"privateIpAddress":"fd00::10"}]}'),
         ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]'),

@@ -54,6 +54,41 @@ MAX_INDEX_DIGITS: Final = 9
 """Digits of a list's index in a path; no list is longer than that."""
 
 
+def _unknown(*names: str) -> dict[str, Tree]:
+    return dict.fromkeys(names, "")
+
+
+ON_AZURE_ONLY: Final[dict[str, Tree]] = {
+    **_unknown("customData", "evictionPolicy", "isHostCompatibilityLayerVm", "isVmInStandbyPool"),
+    **_unknown("licenseType", "offer", "physicalZone", "platformSubFaultDomain", "provider"),
+    **_unknown("publisher", "sku", "userData", "version"),
+    "additionalCapabilities": _unknown("hibernationEnabled"),
+    "extendedLocation": _unknown("name", "type"),
+    "host": _unknown("id"),
+    "hostGroup": _unknown("id"),
+    "plan": _unknown("name", "product", "publisher"),
+    "publicKeys": [],
+    "securityProfile": _unknown(
+        "encryptionAtHost", "secureBootEnabled", "securityType", "virtualTpmEnabled"
+    ),
+    "storageProfile": {
+        "dataDisks": [],
+        "imageReference": _unknown("id", "offer", "publisher", "sku", "version"),
+        "osDisk": {
+            **_unknown("caching", "createOption", "diskSizeGB", "name", "osType"),
+            **_unknown("writeAcceleratorEnabled"),
+            "diffDiskSettings": _unknown("option"),
+            "encryptionSettings": _unknown("enabled"),
+            "image": _unknown("uri"),
+            "managedDisk": _unknown("id", "storageAccountType"),
+            "vhd": _unknown("uri"),
+        },
+        "resourceDisk": _unknown("size"),
+    },
+}
+"""What the newest version of the tree has besides, so that no client misses a field."""
+
+
 def tree(instance: Instance) -> dict[str, Tree]:
     """Return the whole tree, in the order of the answer."""
     return {"compute": _compute(instance), "network": {"interface": [_interface(instance)]}}
@@ -78,8 +113,19 @@ def _compute(instance: Instance) -> dict[str, Tree]:
         "vmScaleSetName": instance.vm_scale_set_name,
         "vmSize": instance.vm_size,
         "zone": instance.zone,
-        "osProfile": {"computerName": instance.computer_name},
+        "osProfile": {
+            "computerName": instance.computer_name,
+            **_unknown("adminUsername", "disablePasswordAuthentication"),
+        },
+        "virtualMachineScaleSet": {"id": _scale_set_id(instance)},
+        **ON_AZURE_ONLY,
     }
+
+
+def _scale_set_id(instance: Instance) -> str:
+    if not instance.vm_scale_set_name:
+        return ""
+    return instance.resource_id.rpartition("/virtualMachines/")[0]
 
 
 def _interface(instance: Instance) -> dict[str, Tree]:
