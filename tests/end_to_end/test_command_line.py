@@ -403,8 +403,8 @@ def can_be_new_system() -> bool:
 
 
 @pytest.mark.skipif(not can_be_new_system(), reason="needs root and a mount namespace")
-def test_an_ordinary_user_of_a_machine_with_a_service_is_told_so_too(tmp_path: Path) -> None:
-    forewarn = (*NEW_SYSTEM, *AS_NOBODY, "env", f"HOME={tmp_path}", sys.executable, "-m")
+def test_an_ordinary_user_of_a_machine_with_a_service_is_told_so_too(folder: Path) -> None:
+    forewarn = (*NEW_SYSTEM, *AS_NOBODY, "env", f"HOME={folder}", sys.executable, "-m")
     status, text = on_a_terminal(*forewarn, "forewarn", "alerts")
     assert status == ExitStatus.UNREACHABLE
     assert b"/var/lib/forewarn" in text

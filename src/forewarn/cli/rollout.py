@@ -347,7 +347,16 @@ def _blackout(text: str) -> dict[str, str]:
 
 
 def _order(service: OperatorClient, number: int, order: str, unit: str = "") -> None:
-    service.post(f"/v1/rollouts/{number}/orders", order=order, unit=unit).show(_draw_state)
+    def draw(detail: "rollout_schemas.RolloutDetail") -> None:
+        rollout = detail.rollout
+        for each in detail.units:
+            if unit and each.name.lower() == unit.lower():
+                output.say(output.printable(f"{unit} is {each.state}"))
+        output.say(output.printable(f"rollout {rollout.number} is {_state(rollout)}"))
+        if unit and rollout.state in {"paused", "halted"}:
+            output.note(f"'forewarn rollout resume {number}' lets it go on.")
+
+    service.post(f"/v1/rollouts/{number}/orders", order=order, unit=unit).show(draw)
 
 
 def _facts(detail: "rollout_schemas.RolloutDetail") -> Iterator[tuple[str, str]]:
@@ -372,11 +381,6 @@ def _progress(rollout: "rollout_schemas.RolloutView") -> str:
         "waiting": units.waiting,
     }
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-
-
-def _draw_state(detail: "rollout_schemas.RolloutDetail") -> None:
-    rollout = detail.rollout
-    output.say(output.printable(f"rollout {rollout.number} is {_state(rollout)}"))
 
 
 def _draw_plan(plan: "rollout_schemas.RolloutPlan") -> None:
@@ -404,7 +408,7 @@ def _draw_forecast(forecast: "RolloutForecast") -> None:
     if forecast.latest_end is None:
         output.note("warning: it does not end: no window of the policy is long enough")
     if forecast.limited_by:
-        output.note(f"It waits for: {', '.join(forecast.limited_by)}.")
+        output.note(f"It waits for: {', '.join(each.words for each in forecast.limited_by)}.")
     if forecast.without_machines:
         names = output.listed(forecast.without_machines)
         output.note(f"warning: without machines, and left out: {names}")

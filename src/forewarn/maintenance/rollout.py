@@ -103,6 +103,23 @@ class Obstacle(StrEnum):
     OPERATOR = "operator"
     """It is paused or halted."""
 
+    @property
+    def words(self) -> str:
+        """What people read of it in a plan."""
+        return _WORDS.get(self, self.value)
+
+
+_WORDS: Final = {
+    Obstacle.UNITS: "earlier units",
+    Obstacle.AT_ONCE: "how many go at once",
+    Obstacle.UPDATE_DOMAIN: "update domains",
+    Obstacle.MAINTENANCE: "other maintenance",
+    Obstacle.REFUSED: "the rules",
+    Obstacle.WINDOW: "windows",
+    Obstacle.PAUSE: "pauses between waves",
+    Obstacle.OPERATOR: "an operator",
+}
+
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for the maintenance of units, or the drains of their hosts, each by itself."""
