@@ -52,7 +52,7 @@ async def test_an_approval_is_answered_once_the_service_has_it(tmp_path: Path) -
         assert await relay.status(post()) == 200
         (approval,) = service.approvals
         assert (approval.machine, approval.event_ids) == ("web-0", (room.EVENT_ID,))
-        assert approval.address == "127.0.0.1"
+        assert (approval.address, approval.version) == ("127.0.0.1", "2020-07-01")
         unknown = b'{"StartRequests":[{"EventId":"%s"}]}' % (b"A" * 36)
         assert await relay.status(post(unknown)) == 400
         service.machines.clear()

@@ -94,11 +94,14 @@ def test_a_guest_approves_through_its_relay(service: Served) -> None:
     request_reboot(service.client())
     (document,) = relay.news().scopes
     event_id = document.events[0].event.event_id
-    wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event_id,))
+    wanted = GuestApproval(
+        machine="web-0", address="10.0.0.10", event_ids=(event_id,), version="2020-07-01"
+    )
     assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
     (operation,) = service.client().get("/v1/history")["operations"]
     approval = operation["events"][0]["approval"]
     assert (approval["by"], approval["address"]) == ("web-0", "10.0.0.10")
+    assert operation["awaited"] == ["web-0"]  # it asks, though no sighting has told so
 
 
 @pytest.mark.parametrize(

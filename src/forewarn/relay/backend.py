@@ -77,11 +77,15 @@ class UpstreamBackend:
     Args:
         asked: The replicas.
         now: The time of day, for the ages of sightings.
+        sighting: What a machine's requests told the relay last.
     """
 
-    def __init__(self, asked: Upstream, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, asked: Upstream, now: Callable[[], datetime], sighting: model.Sightings
+    ) -> None:
         self._upstream = asked
         self._now = now
+        self._sighting = sighting
         self._tasks: set[asyncio.Task[Any]] = set()
         self._claims: dict[tuple[str, str], _Claim] = {}
         """By listener and address, the oldest first."""
@@ -98,9 +102,15 @@ class UpstreamBackend:
     ) -> "Future[None]":
         """Have the service approve events for a machine, as `GuestApprovals` says."""
         del scope  # the service knows it by the machine
-        body = relay_feed.encode(
-            GuestApproval(machine=model.key(by), address=address, event_ids=tuple(event_ids))
+        machine = model.key(by)
+        seen = self._sighting(machine)
+        approval = GuestApproval(
+            machine=machine,
+            address=address,
+            event_ids=tuple(event_ids),
+            version="" if seen is None else seen.version,
         )
+        body = relay_feed.encode(approval)
         return self._submit(self._approve(body))
 
     def record_requests(self, scopes: Collection[str]) -> "Future[None]":

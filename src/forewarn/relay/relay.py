@@ -98,7 +98,7 @@ class HostRelay:
             relay_feed.MAX_NEWS_BYTES,
         )
         asked.begin_with(int(chance() * len(asked.replicas)))
-        self._backend = UpstreamBackend(asked, clock.now)
+        self._backend = UpstreamBackend(asked, clock.now, self._sighting)
         self._upstream = asked
         self._reader = NewsReader(
             asked,

@@ -128,7 +128,7 @@ class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     sockets were closed."""
 
 
-class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A machine's approval (protocol.md section 5)."""
 
     machine: str
@@ -136,6 +136,9 @@ class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     address: str
     """The address that it asked from."""
     event_ids: tuple[str, ...]
+    version: str = ""
+    """The api-version that it asks by. What starts by this approval waits for the machine to ask
+    again, also where no MachineSeen has told of it yet; `""` for nothing of the kind."""
 
 
 class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -203,6 +203,9 @@ class RelayApplication:
         if machine is None:
             message = f"machine {asked.machine[:80]!r} is not on host {host!r}"
             raise _Refused(403, ErrorCode.NOT_ELIGIBLE, message)
+        if asked.version:
+            asked_at = self._clock.now().replace(microsecond=0)
+            self._saw(machine.key, Sighting(asked_at=asked_at, version=asked.version[:40]))
         approved = self._backend.approve(
             machine.scope, asked.event_ids, by=machine.name, address=asked.address[:100]
         )
