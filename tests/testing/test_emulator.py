@@ -223,6 +223,41 @@ def test_a_condition_that_never_holds_ends_the_wait(emulator: Emulator) -> None:
         emulator.until(lambda: False, 0)
 
 
+def test_a_handler_that_asks_again_has_decided_about_its_event(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    decided: list[str] = []
+
+    def decline(_: forewarn.Client, change: forewarn.Change) -> None:
+        decided.append(change.event.event_id)
+
+    with Handler(web, decline):
+        event = emulator.schedule("Reboot", "web-0")
+        emulator.until_asked("WEB-0", times=2, seconds=PATIENCE)
+        assert decided == [event.event_id]
+        assert event.approved_by == ""
+
+
+def test_a_handler_that_never_asks_again_is_not_waited_for_without_end(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    emulator.schedule("Reboot", "web-0")
+    with forewarn.Client(web.endpoint) as client:
+        client.events()
+    with pytest.raises(NotIdle, match="web-0"):
+        emulator.until_asked("web-0", seconds=0)
+
+
+def test_answers_with_a_fault_do_not_show_a_handler_its_event(
+    emulator: Emulator, web: EmulatedMachine
+) -> None:
+    emulator.schedule("Reboot", "web-0")
+    emulator.faults("status")
+    with Handler(web):
+        emulator.until_asked("web-0", times=1, seconds=PATIENCE)
+    assert [each.status for each in asked(emulator)][:2] == [503, 200]
+
+
 def test_waiting_requests_are_answered_when_the_clock_has_moved(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:

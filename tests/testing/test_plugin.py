@@ -37,13 +37,14 @@ def test_a_handler_approves(forewarn_emulator):
 """
 
 
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", plugin.__name__, "-p", "no:cacheprovider")
 GUIDE = ROOT / "docs" / "guides" / "testing.md"
 
 
-def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(text, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", plugin.__name__, "-p", "no:cacheprovider"],
+        [*PYTEST, *options],
         cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
@@ -68,20 +69,46 @@ def test_a_test_gets_an_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_guides_own_tests_pass(tmp_path: Path) -> None:
+def guide(broken: str = "") -> str:
+    """Return the guide's own tests, with the handler's decision to approve broken so."""
     _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")
-    done = run(tmp_path, rest.partition("```")[0])
+    text = rest.partition("```")[0]
+    assert text.count("if self.drain():") == 1
+    return text.replace("if self.drain():", broken or "if self.drain():")
+
+
+def test_the_guides_own_tests_pass(tmp_path: Path) -> None:
+    done = run(tmp_path, guide())
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
 
 def test_the_guides_own_test_is_red_for_a_handler_that_never_approves(tmp_path: Path) -> None:
-    _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")
-    broken = rest.partition("```")[0].replace("if self.drain():", "if False:")
-    broken = broken.replace("until_idle()", "until_idle(0.5)")
-    done = run(tmp_path, broken + "\n\nHandler.daemon = True\n")
+    done = run(tmp_path, guide("if False:").replace("until_idle()", "until_idle(0.5)"))
     assert "1 failed, 1 passed" in done.stdout
     assert "waits for an approval" in done.stdout
+
+
+OFTEN = "forewarn.Pace(poll_seconds=0.05)"
+TWENTY_TIMES = """
+
+@pytest.fixture(params=range(20), autouse=True)
+def again():
+    pass
+"""
+
+
+def test_the_guides_own_test_is_red_every_time_for_a_handler_that_always_approves(
+    tmp_path: Path,
+) -> None:
+    # It takes its time to decide, as a drain does: whoever does not wait for it sees no approval.
+    broken = guide("if not threading.Event().wait(0.1):").replace(
+        "Client(endpoint)", f"Client(endpoint, pace={OFTEN})"
+    )
+    done = run(tmp_path, broken + TWENTY_TIMES, "-k", "not_approved")
+    assert done.returncode == 1
+    assert "20 failed" in done.stdout
+    assert "passed" not in done.stdout
 
 
 EXTRA = {"httptools", "prometheus_client", "structlog"}

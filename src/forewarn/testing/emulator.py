@@ -8,8 +8,8 @@
         assert event.approved_by == "web-0"
 
 The wire, the rules and the guest plane are the service's own, on one background thread. Any thread
-may call an emulator, also one in which an event loop runs: no call but `until_idle` and `until`
-waits for anything but that thread.
+may call an emulator, also one in which an event loop runs: no call but those that begin with
+`until` waits for anything but that thread.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -33,6 +34,7 @@ from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server import settings
 from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
+from forewarn.testing.faults import Concerns
 from forewarn.testing.wire import Exchange
 from forewarn.vocabulary import ErrorCode, EventSource, EventType
 
@@ -533,6 +535,42 @@ class Emulator:
             NotIdle: It does not hold in time.
         """
         self._wait(lambda: [] if condition() else ["the condition does not hold"], seconds)
+
+    def until_asked(self, machine: str, times: int = 2, seconds: float = IDLE_SECONDS) -> None:
+        """Wait until a handler has asked for its events some more times, and has its answers.
+
+        A handler that works in one thread asks again only when it has dealt with the answer before:
+        after two answers from now on it has approved what is announced now, or never will. Answers
+        that met a fault do not count.
+
+        Args:
+            machine: The name of the handler's machine.
+            times: How many answers to wait for.
+            seconds: How long to wait, in real time.
+
+        Raises:
+            NotIdle: It does not ask so often in time.
+        """
+
+        def answers(service: EmulatedService) -> dict[int, Exchange]:
+            service.end_waits()
+            return {
+                id(each): each
+                for each in service.wire.exchanges
+                if each.concerns is Concerns.EVENTS
+                and each.machine == key(machine)
+                and each.status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+                and not each.fault
+            }
+
+        before = self.read(answers)
+
+        def left() -> list[str]:
+            new = len(self._change(answers).keys() - before.keys())
+            said = f"{machine} has had {new} answers to requests for its events, not {times}"
+            return [said] if new < times else []
+
+        self._wait(left, seconds)
 
     def _wait(self, left: Callable[[], list[str]], seconds: float) -> None:
         until = clock.monotonic() + seconds
