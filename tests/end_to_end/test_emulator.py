@@ -1,6 +1,7 @@
 """`forewarn emulator`: what tests in other languages start, ask and end."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -131,6 +132,15 @@ def test_operators_are_told_what_is_wrong() -> None:
             timeout=PATIENCE,
         )
         assert foreign.status_code == 421
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_a_client_that_asks_for_another_protocol_is_answered_without_a_warning() -> None:
+    upgrade = ["-H", "Connection: Upgrade, HTTP2-Settings", "-H", "Upgrade: h2c"]
+    ask = ["curl", "-sS", "--fail", "--noproxy", "*", *upgrade]  # as Java's HttpClient does
+    done = run("--", "sh", "-c", f'{shlex.join(ask)} "$FOREWARN_OPERATOR/v1/maintenance"')
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def test_operators_bring_faults_and_end_them() -> None:

@@ -80,6 +80,16 @@ def test_a_clock_that_runs_is_waited_for() -> None:
         assert event.status != "Scheduled"
 
 
+def test_what_is_due_has_happened_when_a_wait_for_a_clock_that_runs_is_over() -> None:
+    with Emulator(scale=10) as emulator:
+        emulator.machine("spot-0", priority="low")
+        while emulator.now.microsecond > 200_000:
+            pass  # NotBefore, a whole second rounded up, is then well beyond thirty seconds
+        event = emulator.schedule("Preempt", "spot-0")
+        emulator.advance("30s")
+        assert event.status != "Scheduled"
+
+
 @pytest.mark.parametrize("scale", [0, -1, 10_001])
 def test_an_impossible_scale_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="scale"):

@@ -162,7 +162,7 @@ def test_a_scheduled_event_is_canceled(emulator: Emulator, web: EmulatedMachine)
 
 
 @pytest.mark.parametrize("end", [Emulator.finish, Emulator.fail])
-def test_nothing_is_ended_before_it_has_started(
+def test_nothing_is_ended_before_it_has_started_or_twice(
     emulator: Emulator, web: EmulatedMachine, end: Callable[..., None]
 ) -> None:
     with pytest.raises(Refused) as nothing:
@@ -170,7 +170,13 @@ def test_nothing_is_ended_before_it_has_started(
     event = emulator.schedule("Reboot", web.name)
     with pytest.raises(Refused) as too_early:
         end(emulator, event)
-    assert nothing.value.code is too_early.value.code is ErrorCode.CONFLICT
+    emulator.advance("15m")
+    end(emulator, event)
+    with pytest.raises(Refused, match=event.status) as too_late:
+        end(emulator)
+    for refused in (nothing, too_early, too_late):
+        assert refused.value.code is ErrorCode.CONFLICT
+        assert "advance()" not in refused.value.message
 
 
 def test_the_rules_refuse_too_short_a_notice(emulator: Emulator, web: EmulatedMachine) -> None:

@@ -60,9 +60,12 @@ def emulator(
     with server_is_installed("forewarn emulator"):
         import structlog
 
+        from forewarn.server import logs
         from forewarn.testing import Emulator, Refused, ScenarioBroken, ScriptError
         from forewarn.testing import operators as _  # noqa: F401 - an extra that is missing shows
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    for name, level in logs.LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
     if scale is None and scenario is not None:
         scale = SCENARIO_SCALE
     over = threading.Event()

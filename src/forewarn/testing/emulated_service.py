@@ -21,6 +21,7 @@ import msgspec
 from forewarn import clock
 from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
+from forewarn.maintenance import notice
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.model import (
     Changes,
@@ -62,6 +63,13 @@ FORWARD_BYTES: Final = 64 * 1024
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
 
+
+_NOT_ENDED: Final = {
+    EventStatus.QUEUED: "it waits for maintenance that comes before it",
+    EventStatus.SCHEDULED: "it starts once a machine approves it, or at its NotBefore",
+    EventStatus.RETURNING: "it has ended already, and is gone once its machines ask for events",
+}
+"""Why maintenance that has not started, or has ended, cannot be ended."""
 
 DELAYED_TURNS: Final = 10
 """Turns of the loop from the end of a first answer's delay to the answer: six, and some to spare.
@@ -289,6 +297,8 @@ class EmulatedService(Harness):
     async def pass_time(self, length: timedelta) -> None:
         """Let time pass, and all happen that is due meanwhile."""
         moment = self.elapsed + length
+        if self.scale:  # what was announced before now is due in a whole second, rounded up
+            moment = notice.whole_seconds(self.beginning + moment) - self.beginning
         while self.scale and self.elapsed < moment:
             await asyncio.sleep((moment - self.elapsed).total_seconds() / self.scale)
             self.catch_up()
@@ -389,10 +399,14 @@ class EmulatedService(Harness):
         found = [name for name in self._ends if operation in {"", name}]
         if found:
             return found
-        known = self.operation(operation) if operation else None
-        message = "nothing has started" if known is None else f"{operation} is {known.status}"
-        hint = "it starts once a machine approves it, or when advance() passes its notice"
-        raise Refused(ErrorCode.CONFLICT, f"{message}: {hint}", operation=operation)
+        known = [each for each in self.operations() if operation in {"", each.id}]
+        if not known:
+            message = f"no operation {operation!r}" if operation else "no maintenance was scheduled"
+        else:
+            latest = next((each for each in reversed(known) if not each.status.over), known[-1])
+            hint = _NOT_ENDED.get(latest.status, "it is over")
+            message = f"nothing to end: {latest.id} is {latest.status}: {hint}"
+        raise Refused(ErrorCode.CONFLICT, message, operation=operation)
 
     def finish(self, operation: str) -> None:
         """Let an operation take its time and succeed; `""` is for all that have started."""
