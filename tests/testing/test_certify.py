@@ -266,6 +266,36 @@ def test_the_command_prints_verdicts_and_ends_with_their_status(
     assert "POST " in capsys.readouterr().out
 
 
+def test_the_command_counts_the_verdicts_of_a_handler_that_passes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = ["--only", "approve", "--only", "preview"]
+    command = ["certify", *names, "--", sys.executable, str(BROKEN), "nothing"]
+    assert main.execute(command) == ExitStatus.OK
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 skipped"
+
+
+def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
+    handler = Handler(("sleep", "60"), patience_seconds=1.0)
+    [result] = certify.run(handler, [SCENARIOS["approve"]])
+    assert result.verdict is HandlerVerdict.FAILED
+    assert "--namespace" in result.message
+
+
+@pytest.mark.parametrize("argument", ["{drian}", "{port}", "--drain={Drain}"])
+def test_an_unknown_placeholder_is_refused(
+    capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    assert main.execute(["certify", "--", "true", argument]) == ExitStatus.USAGE
+    told = capsys.readouterr().err
+    assert all(f"{{{name}}}" in told for name in ("drain", "undrain", "folder"))
+
+
+def test_braces_that_are_no_placeholders_are_left_alone() -> None:
+    command = ("sh", "-c", "f() { true; }; echo ${drained} {printed}", "{undrain}", "{folder}/x")
+    assert handler_process.unknown_placeholder(command) == ""
+
+
 @pytest.mark.parametrize("arguments", [["--only", "aprove", "--", "true"], []])
 def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
     assert main.execute(["certify", *arguments]) == ExitStatus.USAGE

@@ -71,6 +71,7 @@ def certify(
         return
     if not command:
         raise typer.BadParameter("expected a command after --, such as: -- ./handle.sh {drain}")
+    _refuse_unknown_placeholder(command)
     chosen = _chosen(known, only or ())
     handler = certifying.Handler(
         command=tuple(command),
@@ -94,6 +95,18 @@ def _conclude(command: list[str], results: "Sequence[Result]", *, as_json: bool)
     if failed := sum(each.verdict == "failed" for each in results):
         message = f"the handler fails {failed} of {len(results)} scenarios"
         raise Failed(ExitStatus.NOT_CERTIFIED, message)
+    if not as_json:
+        from forewarn.testing import certificate
+
+        output.say(certificate.summary(results))
+
+
+def _refuse_unknown_placeholder(command: Sequence[str]) -> None:
+    from forewarn.testing import handler_process
+
+    if unknown := handler_process.unknown_placeholder(command):
+        listed = ", ".join(f"{{{name}}}" for name in handler_process.PLACEHOLDERS)
+        raise typer.BadParameter(f"unknown placeholder {{{unknown}}}: expected one of {listed}")
 
 
 def _isolation() -> tuple[str, ...]:

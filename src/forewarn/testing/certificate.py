@@ -23,9 +23,7 @@ table { border-collapse: collapse; width: 100% } td, th { text-align: left; padd
 
 def junit(command: Sequence[str], results: Sequence[Result]) -> str:
     """Return JUnit's XML: one suite, a test case for each scenario."""
-    counts = {
-        verdict: sum(each.verdict is verdict for each in results) for verdict in HandlerVerdict
-    }
+    counts = _counts(results)
     suite = ET.Element(
         "testsuite",
         name=_xml(" ".join(command)),
@@ -55,9 +53,7 @@ def junit(command: Sequence[str], results: Sequence[Result]) -> str:
 
 def page(command: Sequence[str], results: Sequence[Result]) -> str:
     """Return one page of HTML, which needs nothing else."""
-    failed = sum(each.verdict is HandlerVerdict.FAILED for each in results)
-    passed = sum(each.verdict is HandlerVerdict.PASSED for each in results)
-    summary = f"{passed} passed, {failed} failed, {len(results) - passed - failed} skipped"
+    counted = summary(results)
     rows = "".join(
         f'<tr><td class="{each.verdict}">{each.verdict}</td><td><code>{each.name}</code></td>'
         f"<td>{html.escape(each.about)}{_details(each)}</td><td>{each.seconds:.1f} s</td></tr>\n"
@@ -66,11 +62,20 @@ def page(command: Sequence[str], results: Sequence[Result]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>Certified: {summary}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{summary}</h1>\n<p><code>{html.escape(' '.join(command))}</code></p>\n"
+        f"<title>Certified: {counted}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{counted}</h1>\n<p><code>{html.escape(' '.join(command))}</code></p>\n"
         "<table><thead><tr><th>verdict</th><th>scenario</th><th>what happens</th><th>took</th></tr>"
         f"</thead><tbody>\n{rows}</tbody></table>\n</body></html>\n"
     )
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return how many scenarios have each verdict, such as `25 passed, 1 skipped`."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in _counts(results).items() if count)
+
+
+def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
+    return {verdict: sum(each.verdict is verdict for each in results) for verdict in HandlerVerdict}
 
 
 def _details(result: Result) -> str:

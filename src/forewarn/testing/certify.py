@@ -119,9 +119,14 @@ class Trial:
     def start(self) -> None:
         """Start the handler, and wait until it asks for its events."""
         before = len(self.polls())
-        for opened, port in zip(self.handler.start(), (None, *self.handler.ports), strict=False):
+        inside = self.handler.start()
+        for opened, port in zip(inside, (None, *self.handler.ports), strict=False):
             self.emulator.listen(opened, forward_to=port)
-        self.wait(lambda: len(self.polls()) > before, "it never asked for its events")
+        instead = "it never asked for its events"
+        if not inside and not before:
+            hint = f"does it have {namespace.ADDRESS} in it? see --namespace"
+            instead = f"it never asked the emulator: {hint}"
+        self.wait(lambda: len(self.polls()) > before, instead)
 
     def announce(
         self,

@@ -6,8 +6,10 @@ work. The programs that come with it do that; a handler with programs of its own
 itself.
 """
 
+import difflib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -41,6 +43,10 @@ echo "drained $*" >>"$log"
 _UNDRAIN: Final = """#!/bin/sh
 echo "undrain $*" >>"$FOREWARN_DRAIN_LOG"
 """
+_PROGRAMS: Final = {"drain": _DRAIN, "undrain": _UNDRAIN}
+
+PLACEHOLDERS: Final = (*_PROGRAMS, "folder")
+"""What stands in braces in a command."""
 
 
 class CannotIsolate(OSError):  # noqa: N818 - a state of the machine
@@ -96,12 +102,11 @@ class HandlerProcess:
         self._output = folder / "output.log"
         self._isolated = isolated
         self.ports = ports
-        places = {"folder": str(folder)}
-        for name, text in (("drain", _DRAIN), ("undrain", _UNDRAIN)):
+        places = {name: str(folder / name) for name in _PROGRAMS} | {"folder": str(folder)}
+        for name, text in _PROGRAMS.items():
             program = folder / name
             program.write_text(text, encoding="utf-8")
             program.chmod(0o755)
-            places[name] = str(program)
         self._command = [_filled(argument, places) for argument in command]
         self._environment = {
             **os.environ,
@@ -218,6 +223,19 @@ class HandlerProcess:
             if int(fields[3]) == self._process.pid and state in {"", fields[0]}:
                 found.append(int(entry.name))
         return found
+
+
+def unknown_placeholder(command: Sequence[str]) -> str:
+    """Return the first word in braces that is a whole argument or nearly a placeholder, or `""`.
+
+    Others are left alone: a shell's functions and awk's programs have braces, too.
+    """
+    for argument in command:
+        for word in re.findall(r"(?<!\$)\{(\w+)\}", argument):
+            is_meant = argument == f"{{{word}}}" or difflib.get_close_matches(word, PLACEHOLDERS)
+            if is_meant and word not in PLACEHOLDERS:
+                return str(word)
+    return ""
 
 
 def _filled(argument: str, places: Mapping[str, str]) -> str:
