@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from forewarn.testing import Emulator
+from recipes import pages
 
 PATIENCE = 60.0
 """Real seconds that end a test which would hang otherwise."""
@@ -183,6 +184,19 @@ def test_a_port_that_is_taken_is_a_mistake() -> None:
     with running() as at:
         port = at["guests"].rpartition(":")[2]
         assert run("--port", port).returncode == 2
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
+@pytest.mark.parametrize("approves", [True, False])
+def test_the_guides_test_with_curl_is_green_only_if_it_approves(
+    tmp_path: Path, *, approves: bool
+) -> None:
+    text = pages.block("testing", "sh")
+    broken = "\n".join(line for line in text.splitlines() if "StartRequests" not in line)
+    assert broken != text
+    (tmp_path / "test_it.sh").write_text(text if approves else broken, encoding="utf-8")
+    done = run("--", "sh", "-c", f"cd {shlex.quote(str(tmp_path))} && sh test_it.sh")
+    assert (done.returncode == 0) is approves, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
