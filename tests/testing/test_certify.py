@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import patience
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certificate, certify, handler_process, namespace
@@ -299,3 +300,17 @@ def test_braces_that_are_no_placeholders_are_left_alone() -> None:
 @pytest.mark.parametrize("arguments", [["--only", "aprove", "--", "true"], []])
 def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
     assert main.execute(["certify", *arguments]) == ExitStatus.USAGE
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
+    tmp_path: Path, attempt: int
+) -> None:
+    crowd = "for i in $(seq 200); do sleep 60 & done"
+    command = f'"$0" & d=$!; {crowd}; wait $d; echo {attempt} > "$FOREWARN_FOLDER/went_on"'
+    handler = handler_process.HandlerProcess(["sh", "-c", command, "{drain}"], tmp_path, {})
+    handler.order("wait", on=True)
+    handler.start()
+    patience.until(lambda: len(handler.family()) > 200)
+    handler.kill()
+    assert not (tmp_path / "went_on").exists()

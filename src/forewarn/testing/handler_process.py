@@ -192,8 +192,9 @@ class HandlerProcess:
         process = self._process
         if process is None:
             return
-        for pid in (*self.family(), process.pid):
-            _signal(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another's end, and goes on
+            for pid in (process.pid, *self.family()):
+                _signal(pid, number)
         process.wait()
 
     def stop(self) -> bool:
