@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -314,3 +315,67 @@ def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
     patience.until(lambda: len(handler.family()) > 200)
     handler.kill()
     assert not (tmp_path / "went_on").exists()
+
+
+AS_NOBODY = (
+    *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--"),
+)
+REFUSING = (
+    'read mapped; exec sh -ec \'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"\' sh "$@"'
+)
+"""Once it is root of its own user namespace, nobody in there can make another one."""
+
+
+def refused(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python as an ordinary user of a system that refuses namespaces to all of them."""
+    command = (
+        "unshare",
+        "--user",
+        "sh",
+        "-ec",
+        REFUSING,
+        "sh",
+        *AS_NOBODY,
+        sys.executable,
+        *arguments,
+    )
+    own = Path("/proc/self/ns/user").readlink()
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **variables},
+        text=True,
+    ) as inside:
+        patience.until(lambda: Path(f"/proc/{inside.pid}/ns/user").readlink() != own)
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{inside.pid}/{name}").write_text("0 0 65536\n")
+        output, errors = inside.communicate("go\n", patience.PATIENCE_SECONDS)
+    return subprocess.CompletedProcess(command, inside.returncode, output, errors)
+
+
+needs_other_users = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="only root may become another user"
+)
+
+
+@needs_other_users
+def test_who_may_make_no_namespace_is_told_what_to_do() -> None:
+    ended = refused("-m", "forewarn", "certify", "--namespace", "--", "true", PATH="/usr/bin:/bin")
+    assert ended.returncode == ExitStatus.REFUSED, ended.stderr
+    assert "apparmor_restrict_unprivileged_userns" in ended.stderr
+
+
+@needs_other_users
+def test_sudo_makes_the_namespace_where_it_asks_for_no_password() -> None:
+    asked = "from forewarn.testing import handler_process; print(*handler_process.isolation())"
+    with tempfile.TemporaryDirectory() as folder:
+        sudo = Path(folder, "sudo")
+        sudo.write_text('#!/bin/sh\ntest "$1" = -n\n')
+        for place in (sudo, sudo.parent):
+            place.chmod(0o755)
+        ended = refused("-c", asked, PATH=f"{folder}:/usr/bin:/bin")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("sudo -n ")
