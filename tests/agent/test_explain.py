@@ -136,6 +136,21 @@ def test_check_notes_programs_that_are_not_there(
     ]
 
 
+@pytest.mark.parametrize(("way", "needed"), [("urls_file", True), ("slack", False)])
+def test_check_asks_for_apprise_only_where_messages_go_through_it(
+    way: str,
+    needed: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)  # an import system's word for: not there
+    rule = f"[[rule]]\nname = 'r'\nprepare = [ {{ notify = {{ {way} = '/etc/place' }} }} ]\n"
+    (tmp_path / "agent.toml").write_text(rule, encoding="utf-8")
+    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
+    assert ("forewarn[notify]" in capsys.readouterr().err) is needed
+
+
 def answers() -> Scripted:
     """An agent's status, with what stands."""
     names = ["command /bin/drain 'a b'", "http POST http://x/y", "service stop web"]

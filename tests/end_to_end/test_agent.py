@@ -7,9 +7,11 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from client.scripted import Asked, message, serving
 from end_to_end.agents import PYTHON, Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.agent.poller import Poller
@@ -236,6 +238,25 @@ def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Age
     )
     assert second.returncode == 6
     assert "another agent has" in second.stderr
+
+
+def test_a_webhook_is_told_in_one_line_without_a_package_for_it(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def take(asked: Asked, _: int) -> bytes:
+        told.append(json.loads(asked.body))
+        return message(200, b"")
+
+    with serving(take) as hook:
+        agent = agents(
+            f"[[rule]]\nname = 'tell'\nprepare = [ {{ notify = {{ webhook = '{hook.url}' }} }} ]\n"
+        ).start()
+        cloud.show(event())
+        agent.until(lambda: told)
+    assert told[0]["event_id"] == "E1"
+    assert "web-0: Reboot" in told[0]["text"]
 
 
 def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:

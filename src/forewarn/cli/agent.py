@@ -312,7 +312,7 @@ def _warnings(loaded: "Loaded") -> list[str]:
     settings = loaded.settings
     steps = [step for rule in settings.rule if rule.enabled for step in rule.prepare]
     found = []
-    if any(step.notify for step in steps) and not notify.installed():
+    if any(s.notify and s.notify.urls_file for s in steps) and not notify.installed():
         found.append(notify.MISSING)
     together = [r.name for r in settings.rule if r.approve in {"when-prepared", "when-all-ready"}]
     if together and not settings.peers:
