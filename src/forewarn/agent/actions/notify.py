@@ -14,7 +14,7 @@ from forewarn.agent.actions import http, program
 from forewarn.agent.actions.action import Action, ActionFailed, contents
 
 MODULE: Final = "forewarn.agent.actions.notify"
-MISSING: Final = "notify.urls_file needs apprise: pip install 'forewarn[notify]'; slack, teams and webhook do not"
+MISSING: Final = "notify with urls_file needs apprise: pip install 'forewarn[notify]'"
 
 
 def installed() -> bool:
