@@ -22,7 +22,7 @@ from forewarn.control.executor import (
 )
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet, planner
-from forewarn.maintenance.model import Verdict
+from forewarn.maintenance.model import Changes, Verdict
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
@@ -290,6 +290,29 @@ def test_a_replica_that_was_cut_off_tells_the_outcome_as_soon_as_it_hears_of_the
         assert house.operation("1.1").status is EventStatus.COMPLETED
 
     play_with(house, Outcome(succeeded=True), story)
+
+
+def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(house: House) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    house.clock.advance(2 * MINUTE)
+
+    async def run() -> None:
+        connector = Scripted()
+        connector.earlier = Outcome(succeeded=True)
+        executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 9)
+        done(house.plane.claim("there", MINUTE, 1))
+        task = asyncio.create_task(executor.run())
+        await settle()
+        done(house.plane.report_unknown("1.1", 2, "nobody knows"))
+        house.ask(REBOOT, "bastion", no_notice=True)
+        executor.learn(Changes(operations=(house.operation("2.1"), house.operation("1.1"))))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+        executor.stop()
+        await task
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("found", [Found.UNKNOWN, Found.NOT_DONE])

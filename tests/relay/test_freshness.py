@@ -1,5 +1,7 @@
 """How old a relay's documents are, and whether guests are answered from them."""
 
+import errno
+
 from forewarn.relay import freshness
 from forewarn.relay.freshness import Freshness
 
@@ -24,6 +26,12 @@ def test_a_replica_that_froze_has_told_nothing_since_it_was_asked() -> None:
     assert known.true_until == 230.0
     again = freshness.lost(known, 400.0, 390.0, is_dark=True)
     assert again.true_until == 230.0  # nothing was heard meanwhile
+
+
+def test_a_time_limit_of_the_system_is_a_dead_path_and_one_of_our_own_is_not() -> None:
+    assert freshness.is_dark(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+    assert freshness.is_dark(ConnectionResetError())
+    assert not freshness.is_dark(TimeoutError())
 
 
 def test_only_an_age_above_that_of_a_change_of_replicas_is_shown() -> None:

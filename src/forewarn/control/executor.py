@@ -134,7 +134,6 @@ class Executor:
             started = operation.status is EventStatus.STARTED and not operation.outcome_unknown
             if started and operation.lease_until is None:
                 self._wake.set()
-                return
 
     async def outcome(self, task: Task) -> Outcome | None:
         """Carry out what is left of a task; return how it ended, None to ask an operator.

@@ -583,6 +583,8 @@ def _record_end(
     else:
         working.end(operation, trigger, outcome)
     for name in operation.machines if deleted else ():
+        if key(name) in working.machines:
+            del working.machines[key(name)]  # a rolling update goes on without it
         working.tombstones.append(
             Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
         )

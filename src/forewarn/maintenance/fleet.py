@@ -681,26 +681,35 @@ def _check_live(
     gone: Collection[model.Machine],
     moved: Collection[tuple[model.Machine, model.Machine]],
 ) -> None:
-    """Refuse to remove, rename or move a machine with a live event."""
-    busy = {
-        model.key(name): event.id
-        for operation in operations
-        if not operation.status.over
-        for event in operation.events
-        for name in event.machines
-    }
-    leaving = [machine for machine in gone if machine.key in busy] + [
+    """Refuse to remove, rename or move a machine with a live event.
+
+    A machine that an operation has left down may be removed, but not moved: its new update domain
+    would count as up.
+    """
+    busy: dict[str, str] = {}
+    down: dict[str, str] = {}
+    for operation in operations:
+        for event in operation.events if operation.live else ():
+            of_machine = down if operation.status.over else busy
+            of_machine |= dict.fromkeys(map(model.key, event.machines), event.id)
+    leaving = [*gone] + [
         old
         for old, new in moved
-        if old.key in busy
-        and (old.name, old.scope, old.update_domain) != (new.name, new.scope, new.update_domain)
+        if (old.name, old.scope, old.update_domain) != (new.name, new.scope, new.update_domain)
     ]
     for machine in leaving:
-        event_id = busy[machine.key]
-        message = (
-            f"{machine.name} has the live event {event_id} and cannot be removed, renamed or moved "
-            "until it is over: wait, or cancel the event"
-        )
+        if event_id := busy.get(machine.key):
+            message = (
+                f"{machine.name} has the live event {event_id} and cannot be removed, renamed or "
+                "moved until it is over: wait, or cancel the event"
+            )
+        elif (event_id := down.get(machine.key)) and machine not in gone:
+            message = (
+                f"{machine.name} counts as down since its event {event_id} and cannot be renamed "
+                "or moved until it is up again: wait, or acknowledge the operation"
+            )
+        else:
+            continue
         raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
 
 

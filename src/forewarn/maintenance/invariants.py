@@ -6,7 +6,7 @@ request is answered with an internal error.
 
 from collections.abc import Iterable
 
-from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause
+from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
 from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
 from forewarn.vocabulary import EventStatus
 
@@ -137,6 +137,9 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
             moved |= {event.scope for event in new.events if not event.silent}
         if old is not None:
             _check_forward(old, new)
+        elif changes is not None:
+            removed = set(map(key, new.machines)).intersection(changes.removed_machines)
+            _hold(not removed, new, "it takes machines that the same decision removes")
     looked_at: Iterable[str] = before.scopes
     if changes is not None:
         looked_at = moved.union(scope.key for scope in changes.scopes)

@@ -541,7 +541,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HostState(StrEnum):
-    """How far the drain of a host is; `hosts.TRANSITIONS` says what follows what."""
+    """How far the drain of a host is; `host_drain.TRANSITIONS` says what follows what."""
 
     UP = "up"
     """It is not drained."""

@@ -42,6 +42,11 @@ class TrackedDict(dict[K, V]):
         super().__setitem__(name, value)
         self.written[name] = None
 
+    def __delitem__(self, name: K) -> None:
+        """Take a value out; it does not count as changed."""
+        super().__delitem__(name)
+        self.written.pop(name, None)
+
     def changed(self) -> tuple[V, ...]:
         """Return the values that differ from the original's, in the order they were set."""
         return tuple(self[name] for name in self.written if self._of.get(name) != self[name])

@@ -69,6 +69,14 @@ def lost(known: Freshness, now: float, asked_at: float, *, is_dark: bool) -> Fre
     return replace(known, true_until=max(known.true_until, until), is_true=False)
 
 
+def is_dark(error: Exception) -> bool:
+    """Tell whether the system ended the connection, and not our own limit for the answer.
+
+    Both may be a TimeoutError: the system's has an errno, ETIMEDOUT.
+    """
+    return not isinstance(error, TimeoutError) or error.errno is not None
+
+
 def refused(known: Freshness, now: float) -> Freshness:
     """Return what is known once every replica that answers has refused the token."""
     since = now if known.refused_since is None else known.refused_since

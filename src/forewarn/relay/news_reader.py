@@ -125,7 +125,7 @@ class NewsReader:
     def _fail(self, error: Exception) -> None:
         now = self._monotonic()
         self.failures += 1
-        is_dark = not isinstance(error, TimeoutError)
+        is_dark = freshness.is_dark(error)
         self.freshness = freshness.lost(self.freshness, now, self._asked_at, is_dark=is_dark)
         self._refusals += isinstance(error, TokenRefused)
         if isinstance(error, NewsRefused):
@@ -139,7 +139,13 @@ class NewsReader:
 
     async def _read_on(self) -> None:
         """Read news from the replica that is first until something is wrong with it."""
-        connection = await self._upstream.connect(self._upstream.now_first)
+        began = self._monotonic()
+        try:
+            connection = await self._upstream.connect(self._upstream.now_first)
+        except UpstreamFailed:  # nothing was heard while it tried
+            known = self.freshness
+            self.freshness = freshness.lost(known, self._monotonic(), began, is_dark=False)
+            raise
         self._connection = connection
         try:
             while connection.is_open:

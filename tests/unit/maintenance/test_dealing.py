@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, Bench, applied, mint
-from forewarn.maintenance import fleet
+from forewarn.maintenance import decide, fleet
 from forewarn.maintenance.model import Hold, HoldKind, Profile, Refused, Snapshot
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
@@ -291,6 +291,30 @@ def test_what_a_live_event_names_stays_where_it_is(status: str) -> None:
     assert refusal_of(bench.snapshot, other, prune=True).facts["event_id"] == event_id
     with pytest.raises(Refused):
         fleet.remove(bench.snapshot, ["web-0"])
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_machine_that_is_still_down_is_not_moved_but_may_be_removed(*, failed: bool) -> None:
+    """In its new update domain it would count as up, and another of its scope might start."""
+    bench = Bench()
+    bench.policy = msgspec.structs.replace(bench.policy, settle=MINUTE)
+    bench.ask(EventType.REBOOT, "web-0", no_notice=True)
+    bench.finish("1.1", succeeded=not failed)
+    assert bench.operation("1.1").down
+    kept = [{"name": f"web-{n}", "address": f"10.0.0.{10 + n}"} for n in range(1, 6)]
+    elsewhere = {"name": "web-0", "address": "10.0.0.10", "update_domain": 2}
+    moved = read(availability_set=[
+        {"name": "web", "update_domains": 3, "machines": [elsewhere, *kept]}])  # fmt: skip
+    refused = refusal_of(bench.snapshot, moved)
+    assert refused.code is ErrorCode.CONFLICT
+    assert refused.facts == {"machine": "web-0", "event_id": bench.event("1.1").id}
+    fleet.remove(bench.snapshot, ["web-0"])
+    if failed:
+        bench.decide(decide.acknowledge_failures, ["1.1"], by="ann")
+    else:
+        bench.let_pass(MINUTE)
+    assert not bench.operation("1.1").down
+    apply(bench.snapshot, moved)
 
 
 def test_what_is_over_holds_nobody_and_harmless_changes_pass() -> None:

@@ -203,6 +203,18 @@ def test_of_a_succession_only_what_the_changes_name_is_looked_at() -> None:
     invariants.check_succession(before, unmoved, Changes())
 
 
+def test_an_operation_that_takes_a_machine_which_its_decision_removes_is_noticed() -> None:
+    before = Bench().snapshot
+    bench = Bench()
+    entered = bench.ask(EventType.REBOOT, "web-0", "web-3").changes
+    invariants.check_succession(before, bench.snapshot, entered)
+    other = replace(entered, removed_machines=("web-1",))
+    invariants.check_succession(before, bench.snapshot, other)
+    removing = replace(entered, removed_machines=("web-3",))
+    with pytest.raises(invariants.InvariantBroken, match="that the same decision removes"):
+        invariants.check_succession(before, bench.snapshot, removing)
+
+
 def test_a_fencing_number_that_goes_back_is_noticed() -> None:
     bench = started()
     before = bench.snapshot

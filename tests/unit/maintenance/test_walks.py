@@ -467,6 +467,24 @@ def test_a_maintenance_is_open_while_a_walk_is() -> None:
         assert msgspec.structs.replace(closed, rolling_updates=walks).open is is_open
 
 
+@pytest.mark.parametrize("event_type", [EventType.PREEMPT, EventType.TERMINATE])
+def test_a_rolling_update_goes_on_without_a_machine_that_is_deleted(event_type: EventType) -> None:
+    """The deletion is what it waits for: its end removes the machine, and sets it free."""
+    lasting = {"priority": "low"} if event_type is EventType.PREEMPT else {
+        "terminate_notice_minutes": 5}  # fmt: skip
+    machines = [{"index": index, "update_domain": index} for index in range(3)]
+    batch = {"name": "batch", "update_domains": 3, "machines": machines, **lasting}
+    bench = Bench(msgspec.convert({"scale_set": [batch]}, fleet.Fleet))
+    bench.ask(REBOOT, scope="batch")
+    bench.ask(event_type, "batch_1")
+    carry_out(bench, "1.1")
+    assert shown(bench) == {"1.1": ("batch_0",), "2.1": ("batch_1",)}
+    carry_out(bench, "2.1")
+    assert "batch_1" not in bench.snapshot.machines
+    assert shown(bench)["1.2"] == ("batch_2",)
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
+
+
 def test_a_rolling_update_that_a_failure_sets_free_does_not_take_the_failed_machines() -> None:
     wanted = msgspec.convert(
         {
