@@ -152,6 +152,29 @@ def test_operators_bring_faults_and_end_them() -> None:
         assert get(at["guests"]).status_code == 200
 
 
+def test_operators_wait_until_a_handler_has_asked() -> None:
+    with running() as at:
+        order(at["operators"], "maintenance", event_type="Reboot", machines=["vm-0"])
+        read, over = [], threading.Event()
+
+        def poll() -> None:
+            ask = {"url": f"{at['guests']}/{EVENTS}", "headers": {"Metadata": "true"}}
+            with requests.Session() as session:
+                while not over.is_set():
+                    read.append(session.get(**ask, timeout=PATIENCE).json()["Events"])
+
+        handler = threading.Thread(target=poll)
+        handler.start()
+        asked = order(at["operators"], "until-asked", machine="vm-0", times=2, seconds=PATIENCE)
+        over.set()
+        handler.join()
+        assert asked.status_code == 200
+        assert sum(map(bool, read)) >= 2
+        silent = order(at["operators"], "until-asked", machine="vm-0", seconds=0)
+        assert (silent.status_code, silent.json()["error"]["code"]) == (409, "conflict")
+        assert order(at["operators"], "until-asked", machine="vm-0", times=0).status_code == 400
+
+
 def test_a_fleet_and_a_playbook_come_from_the_command_line(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(FLEET, encoding="utf-8")

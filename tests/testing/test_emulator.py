@@ -229,6 +229,23 @@ def test_a_condition_that_never_holds_ends_the_wait(emulator: Emulator) -> None:
         emulator.until(lambda: False, 0)
 
 
+def test_who_waits_is_refused_when_the_emulator_stops() -> None:
+    with Emulator() as emulator:
+        waits, refused = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            with pytest.raises(Refused):
+                emulator.until(waits.set, PATIENCE)
+            refused.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waits.wait(PATIENCE)
+        emulator.stop()
+        assert refused.wait(PATIENCE / 2)
+        thread.join()
+
+
 def test_a_handler_that_asks_again_has_decided_about_its_event(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:

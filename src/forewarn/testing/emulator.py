@@ -231,6 +231,7 @@ class Emulator:
             if self._is_open:
                 self._is_open = False
                 self._loop.call_soon_threadsafe(self._loop.stop)
+        self._tell()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
@@ -243,7 +244,7 @@ class Emulator:
         from forewarn.testing import operators  # noqa: PLC0415 - it takes half a second to load
 
         async def open_port() -> int:
-            self._operators = operators.Operators(self._service)
+            self._operators = operators.Operators(self._service, self.until_asked)
             return self._operators.open(port)
 
         return f"http://{DEFAULT}:{self._call(open_port())}"
@@ -577,6 +578,8 @@ class Emulator:
         seen, waiting = -1, list[str]()
         while self._has_news(seen, until - clock.monotonic()):
             seen = self._changes  # before the question: what comes meanwhile is news
+            if not self._is_open:
+                raise _not_running()
             if not (waiting := left()):
                 return
         raise NotIdle(f"after {seconds:g} s: {'; '.join(waiting)}")

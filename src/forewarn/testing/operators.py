@@ -1,15 +1,15 @@
 """The operator plane of an emulator, for tests in other languages and for `forewarn`'s commands.
 
 It is the service's own API, with a few requests more that only an emulator has: they move the
-clock, end maintenance, and bring faults. No token is asked for: nothing here is real, and web pages
-cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
+clock, end maintenance, bring faults, and wait for handlers. No token is asked for: nothing here is
+real, and web pages cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
 """
 
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,7 @@ from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.store.port import Replica
 from forewarn.testing import faults
 from forewarn.testing.emulated_service import EmulatedService
+from forewarn.testing.wire import MAX_EXCHANGES
 from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -41,6 +42,13 @@ NAME: Final = "emulator"
 
 MAX_BODY: Final = 64 * 1024
 """The most bytes of a request to the emulator: a few short values."""
+
+
+MAX_WAIT_SECONDS: Final = 3600.0
+"""The longest that a request waits for a handler: as long as a test may run."""
+
+UntilAsked: TypeAlias = Callable[[str, int, float], None]
+"""`Emulator.until_asked`, with all its arguments."""
 
 
 class AdvanceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,10 +65,19 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Why, where it fails."""
 
 
+class AskedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often a handler is to ask for its events, as in `Emulator.until_asked`."""
+
+    machine: str
+    times: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXCHANGES)] = 2
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 10.0
+    """How long to wait, in real time."""
+
+
 class Operators:
     """The API on a port of its own; made, opened and closed on the emulator's thread."""
 
-    def __init__(self, service: EmulatedService) -> None:
+    def __init__(self, service: EmulatedService, until_asked: UntilAsked) -> None:
         self._service = service
         guests, clock = service.guests, service.clock
         seen = SharedSightings(service.sighting)
@@ -114,7 +131,7 @@ class Operators:
             make_token=secret_files.new_token,
             document=guests.document,
         )
-        served = _EmulatorApi(application.application(backend), service)
+        served = _EmulatorApi(application.application(backend), service, until_asked)
         gate = auth.Gate(served, door, (), anyone=OperatorAccount(NAME, AccessRole.ADMIN))
         self._server = connections.Server(gate, reached)
         self._serving: asyncio.Task[None] | None = None
@@ -141,15 +158,19 @@ async def _ready() -> ServiceState:
 class _EmulatorApi:
     """The requests that only an emulator has, before the service's own API."""
 
-    def __init__(self, application: auth.Application, service: EmulatedService) -> None:
+    def __init__(
+        self, application: auth.Application, service: EmulatedService, until_asked: UntilAsked
+    ) -> None:
         self._application = application
         self._service = service
+        self._until_asked = until_asked
         self._routes: dict[tuple[str, str], Callable[[bytes], Awaitable[None]]] = {
             ("POST", "/v1/clock/advance"): self._advance,
             ("POST", "/v1/finish"): self._finish,
             ("POST", "/v1/fail"): self._fail,
             ("POST", "/v1/faults"): self._add_faults,
             ("DELETE", "/v1/faults"): self._clear_faults,
+            ("POST", "/v1/until-asked"): self._wait_until_asked,
         }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's
@@ -166,6 +187,8 @@ class _EmulatorApi:
             answer = msgspec.json.encode({"time": self._service.clock.now()})
         except Refused as refusal:
             status, answer = 409, _error(refusal.code, refusal.message)
+        except TimeoutError as error:
+            status, answer = 409, _error(ErrorCode.CONFLICT, str(error))
         except (msgspec.MsgspecError, ValueError) as error:
             status, answer = 400, _error(ErrorCode.INVALID, str(error))
         headers = [(b"content-type", b"application/json")]
@@ -192,6 +215,10 @@ class _EmulatorApi:
     async def _clear_faults(self, body: bytes) -> None:
         del body
         self._service.wire.faults.clear()
+
+    async def _wait_until_asked(self, body: bytes) -> None:
+        wanted = msgspec.json.decode(body, type=AskedRequest)
+        await asyncio.to_thread(self._until_asked, wanted.machine, wanted.times, wanted.seconds)
 
 
 async def _body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
