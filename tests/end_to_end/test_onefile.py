@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ SECONDS = 1500
 SUITE = sorted(ROOT.glob("tests/end_to_end/test_agent*.py"))
 
 MAX_BYTES = 30_000_000
+MAX_SECONDS = 0.5
 
 pytestmark = [
     pytest.mark.soak,
@@ -57,6 +59,16 @@ def test_it_is_small_and_links_nothing(program: Path) -> None:
         ["readelf", "-l", program], capture_output=True, text=True, check=True
     )
     assert "INTERP" not in sections.stdout
+
+
+def test_it_starts_in_less_than_half_a_second_of_a_processor(program: Path) -> None:
+    def took() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([program, "--version"], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(took() for _ in range(5)) < MAX_SECONDS
 
 
 def test_it_runs_where_there_is_nothing_else(bare: list[str], tmp_path: Path) -> None:
