@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -102,6 +102,20 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: B
     threaded.store.away = False
     assert threaded.writer.submit(save("c")).result(10)[0] == "c"
     assert threaded.store.names() == {"c"}
+
+
+def test_jobs_that_run_alone_are_refused_once_the_store_is_away(threaded: Busy) -> None:
+    def spoil(_: UnitOfWork) -> Work:
+        threaded.store.away = True  # from the next transaction on
+        return Work(None, cast("Changes", "no changes"))
+
+    threaded.hold()
+    futures = [threaded.writer.submit(job) for job in (spoil, save("b"), save("c"))]
+    threaded.release()
+    for future in futures:
+        with pytest.raises(StoreUnavailable):
+            future.result(10)
+    assert threaded.store.refused == 1
 
 
 def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> None:
@@ -202,6 +216,8 @@ def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Bu
     assert all(future.result(0) for future in futures)
     with pytest.raises(StoreUnavailable, match="the service is stopping"):
         threaded.writer.submit(save("late")).result(0)
+    with pytest.raises(StoreUnavailable, match="the service is stopping"):
+        threaded.writer.read(lambda reading: reading.scopes()).result(0)
     assert "late" not in threaded.store.names()
     threaded.writer.close()
 

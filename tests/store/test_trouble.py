@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, exc
 
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import sql, sqlite
-from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from store.values import BATCH, WEB, hold, machine, operation, with_maintenances
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
@@ -283,7 +283,8 @@ def test_a_second_transaction_in_the_thread_of_the_first_is_a_mistake(store: sql
         (sqlite3.SQLITE_FULL, StoreUnavailable),
         (sqlite3.SQLITE_BUSY, StoreUnavailable),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreUnavailable),
-        (sqlite3.SQLITE_IOERR_FSYNC, StoreUnavailable),
+        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailable),
+        (sqlite3.SQLITE_IOERR_FSYNC, OutcomeUnknown),
         (sqlite3.SQLITE_CANTOPEN, StoreUnavailable),
         (sqlite3.SQLITE_READONLY, StoreUnavailable),
         (sqlite3.SQLITE_READONLY_DBMOVED, StoreUnusable),

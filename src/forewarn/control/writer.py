@@ -167,7 +167,12 @@ class ThreadWriter:
             with self._store.read() as reading:
                 return question(reading)
 
-        return self._reader.submit(ask)
+        try:
+            return self._reader.submit(ask)
+        except RuntimeError:  # `close` has ended its threads
+            future = _promise()
+            future.set_exception(StoreUnavailable(self._closed))
+            return future
 
     def close(self) -> None:
         """Finish what is queued and end the threads."""
@@ -263,8 +268,11 @@ class _Committer:
                     future.set_exception(error)
                 return error if isinstance(error, StoreError) else None
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
-            for single in batch:
-                self.commit([single])
+            for number, single in enumerate(batch, 1):
+                if away := self.commit([single]):
+                    for _, _, future in batch[number:]:
+                        future.set_exception(away)
+                    return away
             return None
         self.follower.publish(missed, own, unit.saved, news)
         for (_, _, future), result in zip(batch, results, strict=True):

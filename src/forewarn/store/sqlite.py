@@ -15,7 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from forewarn.store import migrations
-from forewarn.store.port import ChangesBeside, Store, StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store.port import (
+    ChangesBeside,
+    OutcomeUnknown,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+)
 from forewarn.store.sql import WRITING, SqlStore
 
 BUSY_SECONDS = 5
@@ -159,13 +166,22 @@ def _on_begin(connection: Connection) -> None:
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:
-    """Return what an error of SQLite's means, None where it is a mistake of ours."""
+    """Return what an error of SQLite's means, None where it is a mistake of ours.
+
+    What was written and not synced is a commit to whoever opens the file next, though this process
+    goes on without it.
+    """
     original = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(original, "sqlite_errorcode", 0)
     name = getattr(original, "sqlite_errorname", "")
     kind = code & 0xFF  # the upper bits are details
     if useless := _USELESS.get(code) or _USELESS.get(kind):
         return StoreUnusable(f"cannot use {place}: {useless} ({name})")
+    if code == sqlite3.SQLITE_IOERR_FSYNC:
+        return OutcomeUnknown(
+            f"the disk of {place} could not say that it has a change: check the disk, and look "
+            f"whether the change was made before you try again ({name})"
+        )
     if away := _AWAY.get(kind):
         return StoreUnavailable(
             f"cannot use {place} now: {away}, and try again; nothing was changed ({name})"
