@@ -9,16 +9,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import forked
 from client.scripted import Asked, Scripted, Talk
 from patience import PATIENCE_SECONDS, until
 from ports import free_port
 
 PYTHON = os.environ.get("FOREWARN_AGENT_PROGRAM") or sys.executable
 """What runs agents and their commands: this Python, or the one file, which is a Python too."""
+
+COMMAND_LINE = ("-m", "forewarn", "agent", "run")
+"""What people run; it becomes the agent."""
 
 ACTION = """#!{python}
 # Leaves a line in the log for each run; with a file `hold` beside the log it waits for its end.
@@ -34,6 +38,21 @@ while (log.parent / "hold").exists():
     time.sleep(0.02)
 say(sys.argv[1] + " ends")
 """
+
+
+def begin(arguments: Sequence[str], **given: Any) -> forked.Process:
+    """Start what runs agents with these arguments."""
+    if sys.executable == PYTHON:
+        return forked.Forked(arguments, **given)
+    return subprocess.Popen([PYTHON, *arguments], **given)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run what runs agents; return how it ended and what it printed."""
+    if sys.executable == PYTHON:
+        return forked.run(arguments)
+    argv = [PYTHON, *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 class Endpoint(Scripted):
@@ -131,7 +150,7 @@ class Agent:
         self.write(rules)
         self.environment: dict[str, str] = {}
         """Variables beside the test's own."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: forked.Process | None = None
 
     def write(self, rules: str) -> None:
         """Write the settings; `ACTION` in them is the program that leaves lines.
@@ -145,15 +164,18 @@ class Agent:
 
         Args:
             options: Of `forewarn agent run`.
-            by: What Python runs in the place of the command line.
+            by: What Python runs in the place of the agent.
             piped: Whether it writes its log to a pipe, which a thread copies, and not to the file.
         """
-        program = by or ("-m", "forewarn", "agent", "run")
-        argv = [PYTHON, *program, "--config", str(self.settings), *options]
+        program = by or ("-m", "forewarn.agent")
         environment = {**os.environ, **self.environment}
         with self.said.open("ab") as said:
-            to = subprocess.PIPE if piped else said
-            self.process = subprocess.Popen(argv, stdout=said, stderr=to, env=environment)
+            self.process = begin(
+                [*program, *options, "--config", str(self.settings)],
+                stdout=said,
+                stderr=subprocess.PIPE if piped else said,
+                env=environment,
+            )
         if piped:
             threading.Thread(target=self._copy, args=(self.process.stderr,), daemon=True).start()
         return self

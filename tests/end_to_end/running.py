@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from end_to_end import command_line
+import forked
 from forewarn.store import sqlite
 from ports import free_port
 from server.running import Client
@@ -77,12 +77,16 @@ class Running:
             f"[clock]\n{clock}\n"
             f"{more}\n"
         )
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Process | None = None
 
     @property
     def command(self) -> list[str]:
         """The command that serves."""
-        return [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
+        return [sys.executable, *self._arguments]
+
+    @property
+    def _arguments(self) -> list[str]:
+        return ["-m", "forewarn", "serve", "--config", str(self.settings)]
 
     def start(
         self,
@@ -94,15 +98,20 @@ class Running:
         """Start it and wait until it answers.
 
         Args:
-            by: The command that is to start it.
+            by: The command that is to start it; it is forked if left out.
             errors: Where its standard error goes; to its log if left out.
             files: Open files that the command is to have.
             awaits: Whether to wait.
         """
-        command = [*by, *self.command]
         with self.log.open("ab") as log:
             to = log if errors is None else errors
-            self._process = subprocess.Popen(command, stdout=log, stderr=to, pass_fds=files)
+            if by:
+                command = [*by, *self.command]
+                self._process = subprocess.Popen(command, stdout=log, stderr=to, pass_fds=files)
+            else:
+                self._process = forked.Forked(
+                    self._arguments, stdout=log, stderr=to, pass_fds=files
+                )
         deadline = time.monotonic() + START_SECONDS
         while awaits and not self._answers():
             assert self._process.poll() is None, self.log.read_text()
@@ -184,7 +193,7 @@ class Running:
         """Run one command line against this service."""
         given = {**os.environ, "FOREWARN_CONFIG": str(self.settings), **environment}
         given.pop("FOREWARN_OPERATOR", None)
-        return command_line.call(arguments, stdin, given)
+        return forked.run(["-m", "forewarn", *arguments], stdin=stdin, env=given)
 
     def document(self, *arguments: str, stdin: str = "") -> Any:
         """Run one command line with --json and return its document."""

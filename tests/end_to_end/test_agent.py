@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+import forked
 from client.scripted import Asked, message, serving
-from end_to_end.agents import PYTHON, Agent, Endpoint, event, started, until
+from end_to_end.agents import COMMAND_LINE, PYTHON, Agent, Endpoint, event, run, started, until
 from end_to_end.running import Running
 from forewarn.agent.poller import Poller
 
@@ -44,7 +45,7 @@ def agents(tmp_path: Path, cloud: Endpoint) -> Iterator[Callable[..., Agent]]:
 
 
 def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
-    agent = agents().start()
+    agent = agents().start(by=COMMAND_LINE)
     cloud.show(event())
     agent.expect(*DONE)
     agent.until(lambda: agent.phase() == "Approved")
@@ -141,12 +142,7 @@ def test_the_port_shows_health_status_and_metrics(
     done = 'forewarn_agent_actions_total{kind="command",phase="prepare",outcome="done"} 2'
     assert done in metrics
     assert "forewarn_agent_approvals_total 1" in metrics
-    shown = subprocess.run(
-        [PYTHON, "-m", "forewarn", "agent", "status", "--config", str(agent.settings)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = run("-m", "forewarn", "agent", "status", "--config", str(agent.settings))
     assert "web-0: ready\nE1 Reboot Scheduled, " in shown.stdout
     assert "Approved by rule 'two'\n  command: done\n" in shown.stdout
 
@@ -154,7 +150,7 @@ def test_the_port_shows_health_status_and_metrics(
 def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
     agent = agents()
     cloud.show(event())
-    agent.start("--dry-run", "--once")
+    agent.start("--dry-run", "--once", by=COMMAND_LINE)
     assert agent.process is not None
     assert agent.process.wait(30) == 0
     said = [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
@@ -204,8 +200,8 @@ def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
     (shown,) = tries.status()["events"]
     assert not shown["agrees"]
     assert tries.status()["dry_run"]
-    asked = [PYTHON, "-m", "forewarn", "agent", "status", "--config", str(tries.settings)]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    asked = run("-m", "forewarn", "agent", "status", "--config", str(tries.settings))
+    said = asked.stdout.splitlines()
     assert said[0] == "web-1: ready"
     assert "dry run" in said[1]
     assert real.page("/readyz")[0] == 503
@@ -217,7 +213,7 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
 ) -> None:
     agent = agents()
     cloud.show(event())
-    agent.start("--once")
+    agent.start("--once", by=COMMAND_LINE)
     assert agent.process is not None
     assert agent.process.wait(30) == 0
     assert (agent.done, cloud.approved) == (DONE, ["E1"])
@@ -230,12 +226,7 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
 def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Agent]) -> None:
     agent = agents().start()
     agent.until(lambda: agent.page("/healthz")[0])
-    second = subprocess.run(
-        [PYTHON, "-m", "forewarn", "agent", "run", "--config", str(agent.settings)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    second = run(*COMMAND_LINE, "--config", str(agent.settings))
     assert second.returncode == 6
     assert "another agent has" in second.stderr
 
@@ -437,7 +428,7 @@ program.main(sys.argv[1:])
 """
 
 
-def start_to_be_killed(agent: Agent, at: int, how: str) -> subprocess.Popen[bytes]:
+def start_to_be_killed(agent: Agent, at: int, how: str) -> forked.Process:
     """Start an agent that ends before, in or after the writing of its so-manieth record."""
     given = {"KILL_AT": str(at), "KILL_HOW": how}
     os.environ.update(given)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from client.scripted import message, serving
-from end_to_end.agents import PYTHON, Agent, Endpoint, event, started
+from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event, run, started
 
 RULES = """
 [[rule]]
@@ -30,7 +30,7 @@ WHY = "sh ended with 3: no route to the balancer"
 @pytest.fixture
 def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
     made = Agent(tmp_path / "agent", cloud.url, RULES)
-    yield made.start()
+    yield made.start(by=COMMAND_LINE)  # whoever signals it looks at its command first
     made.close()
 
 
@@ -38,8 +38,7 @@ def asked(
     agent: Agent, command: str, config: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     settings = str(config or agent.settings)
-    argv = [PYTHON, "-m", "forewarn", "agent", command, "--config", settings]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    return run("-m", "forewarn", "agent", command, "--config", settings)
 
 
 def said(agent: Agent) -> list[str]:
@@ -109,7 +108,7 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
     mended = tmp_path / "mended"
     agent = Agent(tmp_path / "agent", cloud.url, MENDED.replace("MENDED", str(mended)))
     try:
-        agent.start()
+        agent.start(by=COMMAND_LINE)
         agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
         nothing = asked(agent, "retry")
         assert (nothing.returncode, nothing.stderr) == (0, "No event is held.\n")

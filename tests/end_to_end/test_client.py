@@ -3,7 +3,6 @@
 import asyncio
 import re
 import socket
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -66,9 +65,7 @@ class Service(Running):
 
     def again(self) -> None:
         """Start it anew after a kill; return when guests are served."""
-        assert self._process is not None
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._process.args, stdout=log, stderr=log)
+        self.start("env", awaits=False)  # as slowly as it does start: every watch notices
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from end_to_end import installed
-from end_to_end.test_emulator import FOREWARN, PATIENCE, get, order, running
+from end_to_end.test_emulator import PATIENCE, get, order, running
 from forewarn import clock
 from recipes import pages
 
@@ -85,8 +86,7 @@ def test_serve_with_a_scale_shows_when_an_event_starts_by_the_readers_own_clock(
     ids=["fleet", "port", "install"],
 )
 def test_serve_refuses_options_of_the_desk_for_a_service_that_stays(options: list[str]) -> None:
-    done = subprocess.run([*FOREWARN, "serve", *options], capture_output=True, check=False)
-    assert done.returncode == 2
+    assert forked.run(["-m", "forewarn", "serve", *options]).returncode == 2
 
 
 @needs_a_network

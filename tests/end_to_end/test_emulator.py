@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 import requests
 
+import forked
 from forewarn.testing import Emulator
 from recipes import pages
 
 PATIENCE = 60.0
 """Real seconds that end a test which would hang otherwise."""
 
-FOREWARN = [sys.executable, "-m", "forewarn"]
+FOREWARN = ["-m", "forewarn"]
 COMMAND = [*FOREWARN, "emulator"]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 EVENTS = "metadata/scheduledevents?api-version=2020-07-01"
@@ -51,20 +52,14 @@ while json.loads(ask())["Events"]:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return forked.run([*COMMAND, *map(str, arguments)], timeout=PATIENCE)
 
 
 @contextmanager
 def running(*arguments: str, command: str = "emulator") -> Iterator[dict[str, str]]:
     """Run it until the end of the test; yield where guests and operators ask."""
     argv = [*FOREWARN, command, *arguments]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Forked(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield dict(process.stdout.readline().split() for _ in range(2))
@@ -243,17 +238,14 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
 
 def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
     file = tmp_path / "recorded.txt"
-    record = [sys.executable, "-m", "forewarn", "record", str(file), "--once"]
+    record = [*FOREWARN, "record", str(file), "--once"]
     with running() as at:
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
         order(at["operators"], "maintenance", **machine)
         asked = get(at["guests"])
-        done = subprocess.run(
-            [*record, "--endpoint", at["guests"], "--keep-names"], timeout=PATIENCE, check=False
-        )
-        assert done.returncode == 0
-        again = subprocess.run(record, timeout=PATIENCE, check=False, capture_output=True)
-        assert again.returncode == 2
+        done = forked.run([*record, "--endpoint", at["guests"], "--keep-names"], timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        assert forked.run(record, timeout=PATIENCE).returncode == 2
     with Emulator() as emulator:
         emulator.machine("vm-0")
         read = []

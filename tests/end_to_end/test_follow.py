@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 from end_to_end.running import START_SECONDS, Running
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.stream import EventParser
@@ -16,13 +15,14 @@ from patience import until
 FLEET = "\n".join(f'[[machine]]\nname = "m{n}"\naddress = "10.0.0.{n + 1}"' for n in range(9))
 
 
-def begun(running: Running, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+def begun(running: Running, folder: Path, *arguments: str) -> forked.Forked:
     """Start a command whose output goes to a file of its first word."""
-    command = [sys.executable, "-m", "forewarn", *arguments]
     environment = {**os.environ, "FOREWARN_CONFIG": str(running.settings)}
     environment.pop("FOREWARN_OPERATOR", None)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        return subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+        return forked.Forked(
+            ["-m", "forewarn", *arguments], stdout=out, stderr=err, env=environment
+        )
 
 
 def printed(folder: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from client.scripted import Asked, document, message, serving
 from client.world import listed
 from end_to_end.running import Running, lasting
@@ -78,8 +79,8 @@ class Watching:
     """One `forewarn watch`, read by a program."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "forewarn", "watch", *arguments],
+        self.process = forked.Forked(
+            ["-m", "forewarn", "watch", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

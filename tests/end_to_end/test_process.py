@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from end_to_end.running import Running
 from forewarn.server import run
 from forewarn.server.process import BY_SIGNAL
@@ -50,8 +51,8 @@ class Process:
         self.folder = folder
         path = folder / "forewarn.toml"
         path.write_text(text, encoding="utf-8")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(path)],
+        self.process = forked.Forked(
+            ["-c", SERVE, str(path)],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},

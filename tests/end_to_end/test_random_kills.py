@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from end_to_end.agents import Agent, Endpoint, event, started
 from end_to_end.interrupted import NAMES, judge
 from seeds import SEED
@@ -63,10 +64,10 @@ class Lives:
         self.words = 0
         """How often somebody has said that what was cut may be done again."""
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> forked.Process:
         process = self.agent.process
         if process is None or process.poll() is not None:
-            process = self.agent.start(by=("-m", "forewarn.agent")).process
+            process = self.agent.start().process
         assert process is not None
         return process
 
