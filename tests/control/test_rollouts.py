@@ -508,8 +508,8 @@ def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit(
 def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
     site = RolloutSite()
 
-    def step(replica: str) -> rollouts.SteppedRollout:
-        stepped: rollouts.SteppedRollout = done(
+    def step(replica: str) -> rollouts.Stepped:
+        stepped: rollouts.Stepped = done(
             site.plane.order(rollouts.step, 1, None, replica=replica, margin=timedelta(seconds=30))
         )
         return stepped

@@ -11,8 +11,7 @@
     fleet_file   reads and writes fleet files, and names their entries in errors
     maintenance  `forewarn schedule` and `forewarn maintenance`
     rollout      `forewarn rollout`
-    events       `forewarn events`, `approve`, `cancel` and `postpone`
-    holds        `forewarn hold` and `release`
+    events       `forewarn events`, `approve`, `cancel`, `postpone`, `hold` and `release`
     host         `forewarn host`
     alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
     accounts     `forewarn token`, `audit` and `page`

@@ -14,6 +14,7 @@
     relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away
     service_clock    the service's time, whether anything may start in it, and what guests are owed
     timekeeping      whether the time of day can be trusted, and how long guests could not read
+    rounds           what drives the parts below: rounds after changes, and when time has come
     ticker           has the plane start what is due at its time, and forget old history
     machine_returns  has operations looked at again when machines that they await have asked
     fleet_sync       keeps the fleet in step with its libvirt hosts

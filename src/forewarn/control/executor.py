@@ -19,6 +19,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.plane import Operations, Plane
+from forewarn.control.rounds import AFTER_TROUBLE, Rounds
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import StoreError
@@ -33,9 +34,6 @@ another."""
 
 RENEW_EVERY = timedelta(seconds=20)
 """Three tries before a lease is over."""
-
-AFTER_TROUBLE = timedelta(seconds=1)
-"""How long to wait after the store was away."""
 
 CLAIM_BATCH = 1000
 """The most operations that are claimed in one transaction."""
@@ -56,7 +54,7 @@ UNKNOWN = (
 _log = structlog.get_logger(__name__)
 
 
-class Executor:
+class Executor(Rounds):
     """Carries out what has started, under a replica's name. On the event loop's thread.
 
     Of what there is to claim it takes its share, as one of so many `replicas` that live. By default
@@ -74,14 +72,12 @@ class Executor:
         on_unknown: OnUnknown = "ask",
         replicas: Callable[[], int] = lambda: 1,
     ) -> None:
+        super().__init__("execution", clock)
         self._plane = plane
         self._connector = connector
-        self._clock = clock
         self._name = name
         self._on_unknown = on_unknown
         self._replicas = replicas
-        self._wake = asyncio.Event()
-        self._stopping = False
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
         self._renewed = 0.0
@@ -99,31 +95,17 @@ class Executor:
         """Claim and carry out, until `stop`; tasks under way are then left to who comes next."""
         self._renewed = self._clock.monotonic()
         await self._tidy(self._sweep())
-        while not self._stopping:
-            self._wake.clear()
-            nap = RENEW_EVERY
-            try:
-                await self._renew()
-                if await self._claim():
-                    nap = CLAIM_AGAIN
-                await self._look()
-            except StoreError as error:
-                _log.warning("the store is away; nothing is claimed", reason=error)
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - an executor outlives any error
-                _log.exception("claiming what has started failed")
-                nap = AFTER_TROUBLE
-            if not self._stopping:
-                await self._clock.wait(nap.total_seconds(), self._wake)
+        await super().run()
         running = [*(running for _, running in self._running.values()), *self._looking.values()]
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def stop(self) -> None:
-        """Make `run` return."""
-        self._stopping = True
-        self._wake.set()
+    async def _round(self) -> timedelta:
+        await self._renew()
+        nap = CLAIM_AGAIN if await self._claim() else RENEW_EVERY
+        await self._look()
+        return nap
 
     def learn(self, changes: Changes) -> None:
         """Wake up for what has started."""

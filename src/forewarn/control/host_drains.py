@@ -7,14 +7,17 @@ was committed, by the process that committed it: after a kill in between, nobody
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Outcome
 from forewarn.control.plane import Plane
+from forewarn.control.rounds import Stepped, Steps
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine
 from forewarn.store.port import StoreError
@@ -26,22 +29,10 @@ not answer, and shorter than the age at which a look is too old to reboot a host
 RECENT = timedelta(seconds=2)
 """How old a look may be that is only shown: whoever watches a drain asks every second."""
 
-STOP_SECONDS = 3.0
-"""How long the end of the service waits for a reboot command: most return at once."""
-
-LONGEST_NAP = timedelta(seconds=30)
-"""The longest wait between two rounds, so that a time of day that was set forward is noticed."""
-
-AFTER_TROUBLE = timedelta(seconds=1)
-"""How long to wait after the store was away."""
-
-MAX_STEPS = 10_000
-"""The most steps of a drain without a pause, a few for each machine of a host: more is a defect."""
-
 _log = structlog.get_logger(__name__)
 
 
-class HostDrains:
+class HostDrains(Steps[str]):
     """Drives all drains. Lives on the event loop's thread.
 
     Args:
@@ -53,6 +44,10 @@ class HostDrains:
             patches before.
     """
 
+    stop_seconds = 3.0
+    """For a reboot command, most of which return at once: one that is cut off may have had its
+    effect or not."""
+
     def __init__(
         self,
         plane: Plane,
@@ -61,9 +56,9 @@ class HostDrains:
         machines: Callable[[], Iterable[Machine]],
         host_back: timedelta,
     ) -> None:
+        super().__init__("drains", clock)
         self._plane = plane
         self._connector = connector
-        self._clock = clock
         self._machines = machines
         self._host_back = host_back
         self.drains: dict[str, Drain] = {}
@@ -71,10 +66,7 @@ class HostDrains:
         self._numbers: set[int] = set()
         """The maintenances of the drains that are under way."""
         self._latest: HostSurvey | None = None
-        self._reboots: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[HostSurvey] | None = None
-        self._wake = asyncio.Event()
-        self._stop = asyncio.Event()
 
     def fill(self, drains: Iterable[Drain]) -> None:
         """Take over what the store holds."""
@@ -100,30 +92,9 @@ class HostDrains:
 
     def stop(self) -> None:
         """Make `run` return after the step that is under way; nobody waits for a look any more."""
-        self._stop.set()
-        self._wake.set()
+        super().stop()
         if self._looking is not None:
             self._looking.cancel()
-
-    async def run(self) -> None:
-        """Drive all drains until `stop`."""
-        while not self._stop.is_set():
-            self._wake.clear()
-            try:
-                nap = await self._drive_all()
-            except StoreError as error:
-                _log.warning("drains wait for the store", reason=error)
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - a drain goes on whatever failed
-                _log.exception("a step of a drain failed")
-                nap = LONGEST_NAP
-            if not self._stop.is_set():
-                await self._clock.wait(nap.total_seconds(), self._wake)
-        if self._reboots:  # one that is cut off may have had its effect or not
-            await asyncio.wait(self._reboots, timeout=STOP_SECONDS)
-        for reboot in self._reboots:
-            reboot.cancel()
-        await asyncio.gather(*self._reboots, return_exceptions=True)
 
     async def survey(self) -> HostSurvey:
         """Look at all hosts; what goes wrong is told in it."""
@@ -150,35 +121,16 @@ class HostDrains:
             return latest
         return await self.survey()
 
-    async def _drive_all(self) -> timedelta:
-        nap = LONGEST_NAP
-        for host, drain in [*self.drains.items()]:
-            if _goes_on(drain) and not self._stop.is_set():
-                wake_at = await self._drive(host)
-                if wake_at is not None:
-                    nap = min(nap, wake_at - self._clock.now())
-        return max(timedelta(0), nap)
+    def _going(self) -> list[str]:
+        return [host for host, drain in self.drains.items() if _goes_on(drain)]
 
-    async def _drive(self, host: str) -> datetime | None:
-        """Take the steps of one drain that follow now; return when the next is due."""
-        survey = None
-        for _ in range(MAX_STEPS):
-            stepped = await asyncio.wrap_future(self._plane.step_drain(host, survey))
-            if stepped.reboot:
-                reboot = asyncio.create_task(self._reboot(host))
-                self._reboots.add(reboot)
-                reboot.add_done_callback(self._reboots.discard)
-            if stepped.survey:
-                survey = await self._look()
-            elif not stepped.changed:
-                return stepped.wake_at
-            if self._stop.is_set():
-                return None
-        message = f"the drain of host {host} does not come to rest"
-        raise RuntimeError(message)
+    def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
+        return self._plane.step_drain(each, survey)
+
+    def _ordered(self, each: str, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
+        return self._reboot(each) if stepped.reboot else None
 
     async def _look(self) -> HostSurvey | None:
-        """Look at all hosts for a step; None if the service stops meanwhile."""
         if self._stop.is_set():
             return None
         self._looking = asyncio.create_task(self.survey())

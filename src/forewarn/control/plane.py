@@ -21,6 +21,7 @@ import msgspec
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.accounts import AuditedWriter, OperatorRequest
+from forewarn.control.rounds import Stepped
 from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
@@ -88,19 +89,6 @@ def _job(
         return writer.submit(lambda unit: method(plane, unit, *args, **kwargs))
 
     return submit
-
-
-class SteppedDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do after a step of a drain."""
-
-    changed: bool = False
-    """Whether another step follows at once."""
-    survey: bool = False
-    """Whether to look at the hosts before it."""
-    reboot: bool = False
-    """Whether to run the host's reboot command now, once."""
-    wake_at: datetime | None = None
-    """When the next step is due if nothing changes before."""
 
 
 class Plane:
@@ -482,9 +470,7 @@ class Plane:
         return Work(host_plan.plans(wanted, unit.drains(), survey, machines, unit.holds()))
 
     @_job
-    def step_drain(
-        self, unit: UnitOfWork, host: str, survey: HostSurvey | None
-    ) -> Work[SteppedDrain]:
+    def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Work[Stepped]:
         """Do what follows for the drain of a host, of its requests the first that is possible."""
         view = loading.drain(unit, host, survey)
         step = host_drain.step(view, unit.now, self._policy.host_back)
@@ -501,11 +487,11 @@ class Plane:
                 continue
             drain = host_drain.asked(step.drain, ask, number)
             changes = msgspec.structs.replace(decision.changes, drains=(drain,))
-            return Work(SteppedDrain(changed=True), changes)
+            return Work(Stepped(changed=True), changes)
         if refusals:
             at = msgspec.structs.replace(view, drain=step.drain)
             step = host_drain.refused(at, refusals, unit.now)
-        stepped = SteppedDrain(
+        stepped = Stepped(
             changed=step.drain.state is not view.drain.state,
             survey=step.survey,
             reboot=step.reboot,

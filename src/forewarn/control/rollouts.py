@@ -6,9 +6,10 @@ recorded as a change of its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -16,6 +17,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import loading
 from forewarn.control.plane import Plane
+from forewarn.control.rounds import Stepped, Steps
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import decide, host_drain, host_plan, notice, rollout_check, rollout_plan
 from forewarn.maintenance import rollout as deciding
@@ -51,12 +53,6 @@ from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
-LONGEST_NAP = timedelta(seconds=30)
-"""The longest wait between two rounds, so that a time of day that was set forward is noticed."""
-
-AFTER_TROUBLE = timedelta(seconds=1)
-"""How long to wait after the store was away."""
-
 GAP_SECONDS = 0.1
 """The least time between two rounds: in a storm of changes, one round serves many."""
 
@@ -64,9 +60,6 @@ LONGEST_GAP_SECONDS = 10.0
 
 SHARE = 0.1
 """The part of the time that rounds take at most: the writer has guests to serve, too."""
-
-MAX_STEPS = 20_000
-"""The most steps of a rollout without a pause, a few for each unit: more is a defect."""
 
 RECORD_AGAIN: Final = timedelta(seconds=1)
 """How long to wait before a check's result is recorded again: the store was away."""
@@ -84,19 +77,6 @@ that is away for a moment. Then another replica runs it."""
 replace = msgspec.structs.replace
 
 _log = structlog.get_logger(__name__)
-
-
-class SteppedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do after a step of a rollout."""
-
-    changed: bool = False
-    """Whether another step follows at once."""
-    survey: bool = False
-    """Whether to look at the hosts before it."""
-    check: CheckRun | None = None
-    """The check to run now; whoever took the step has it until its lease is over."""
-    wake_at: datetime | None = None
-    """When the next step is due if nothing changes before."""
 
 
 class RolloutTargets(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +102,7 @@ class Checks(Protocol):
         """Run a check to its end, within the time that it may take; what goes wrong has failed."""
 
 
-class Rollouts:
+class Rollouts(Steps[int]):
     """Drives all rollouts. Lives on the event loop's thread.
 
     Args:
@@ -144,17 +124,14 @@ class Rollouts:
         replica: str = "",
         scale: float = 1.0,
     ) -> None:
+        super().__init__("rollouts", clock)
         self._plane = plane
-        self._clock = clock
         self._survey = survey
         self.checks = checks
         self._replica = replica
         self._margin = CHECK_MARGIN * max(1.0, scale)
-        self._checking: set[asyncio.Task[None]] = set()
         self.rollouts: dict[int, Rollout] = {}
         """Every rollout that the store has, as of the last change."""
-        self._wake = asyncio.Event()
-        self._stop = asyncio.Event()
 
     def fill(self, rollouts: Iterable[Rollout]) -> None:
         """Take over what the store holds."""
@@ -175,66 +152,26 @@ class Rollouts:
         if any(concerned) and any(rollout.goes_on for rollout in self.rollouts.values()):
             self._wake.set()
 
-    def stop(self) -> None:
-        """Make `run` return after the step that is under way."""
-        self._stop.set()
-        self._wake.set()
+    async def _round(self) -> timedelta:
+        began = self._clock.monotonic()
+        nap = await super()._round()
+        gap = (self._clock.monotonic() - began) / SHARE
+        await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
+        return nap
 
-    async def run(self) -> None:
-        """Drive all rollouts until `stop`."""
-        while not self._stop.is_set():
-            self._wake.clear()
-            began = self._clock.monotonic()
-            try:
-                nap = await self._drive_all()
-            except StoreError as error:
-                _log.warning("rollouts wait for the store", reason=error)
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - a rollout goes on whatever failed
-                _log.exception("a step of a rollout failed")
-                nap = LONGEST_NAP
-            gap = (self._clock.monotonic() - began) / SHARE
-            await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
-            if not self._stop.is_set():
-                await self._clock.wait(nap.total_seconds(), self._wake)
-        for checking in self._checking:
-            checking.cancel()
-        await asyncio.gather(*self._checking, return_exceptions=True)
+    def _going(self) -> list[int]:
+        return [number for number, rollout in self.rollouts.items() if rollout.goes_on]
 
-    async def _drive_all(self) -> timedelta:
-        nap = LONGEST_NAP
-        for number, rollout in [*self.rollouts.items()]:
-            if rollout.goes_on and not self._stop.is_set():
-                wake_at = await self._drive(number)
-                if wake_at is not None:
-                    nap = min(nap, wake_at - self._clock.now())
-        return max(timedelta(0), nap)
+    def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
+        replica, margin = self._replica, self._margin
+        return self._plane.order(step, each, survey, replica=replica, margin=margin)
 
-    async def _drive(self, number: int) -> datetime | None:
-        """Take the steps of one rollout that follow now; return when the next is due."""
-        survey = None
-        for _ in range(MAX_STEPS):
-            stepped = await asyncio.wrap_future(
-                self._plane.order(
-                    step,
-                    number,
-                    survey,
-                    replica=self._replica,
-                    margin=self._margin,
-                )
-            )
-            if stepped.check is not None:
-                checking = asyncio.create_task(self._run_check(stepped.check))
-                self._checking.add(checking)
-                checking.add_done_callback(self._checking.discard)
-            if stepped.survey:
-                survey = await self._survey()
-            elif not stepped.changed:
-                return stepped.wake_at
-            if self._stop.is_set():
-                return None
-        message = f"rollout {number} does not come to rest"
-        raise RuntimeError(message)
+    def _ordered(self, each: int, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
+        del each
+        return None if stepped.check is None else self._run_check(stepped.check)
+
+    async def _look(self) -> HostSurvey:
+        return await self._survey()
 
     async def _run_check(self, run: CheckRun) -> None:
         """Run a check and record how it ended, however long the store is away."""
@@ -289,7 +226,7 @@ def step(
     *,
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
-) -> Work[SteppedRollout]:
+) -> Work[Stepped]:
     """Do what follows for a rollout: ask for one unit, halt it, or note what became of it.
 
     A check that is to run now is this replica's to run; its result is waited for so much longer
@@ -297,7 +234,7 @@ def step(
     """
     before = unit.rollout(number)
     if before is None or not before.goes_on:
-        return Work(SteppedRollout())
+        return Work(Stepped())
     news = loading.rollout_news(unit, before)
     following = deciding.follow(before, news, unit.now)
     reader = loading.UnitReader(unit, before)
@@ -313,7 +250,7 @@ def step(
     if isinstance(step, Ask):
         index, asked = step.units[0], following.units[step.units[0]]
         if asked.drain and survey is None:
-            return Work(SteppedRollout(survey=True))
+            return Work(Stepped(survey=True))
         try:
             if asked.drain:
                 assert survey is not None
@@ -331,7 +268,7 @@ def step(
         changes = _recall(unit, decided, following, news)
     if following != before:
         changes = replace(changes, rollouts=(following,))
-    stepped = SteppedRollout(
+    stepped = Stepped(
         changed=bool(changes),
         check=step.run if isinstance(step, Check) else None,
         wake_at=step.until if isinstance(step, Wait) else None,

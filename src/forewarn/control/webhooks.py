@@ -21,6 +21,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
+from forewarn.control.rounds import AFTER_TROUBLE, Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.model import Refused, unknown
@@ -29,8 +30,8 @@ from forewarn.maintenance.webhooks import LEASE, MAX_WEBHOOKS, DeliveryFailure, 
 from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ErrorCode
 
-LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the rows: so soon a replica knows what another was asked for."""
+LOOK_EVERY: Final = timedelta(seconds=5)
+"""Between two looks at the rows: so soon a replica knows what another was asked for."""
 
 RENEW_BEFORE: Final = timedelta(seconds=40)
 """A lease is renewed when so much of it is left: three tries before it is over."""
@@ -40,9 +41,6 @@ SAVE_EVERY: Final = 1.0
 
 SAVE_IDLE_EVERY: Final = 60.0
 """The same where it is told of nothing: to read that again after a start does no harm."""
-
-AFTER_TROUBLE: Final = 1.0
-"""Seconds to wait after the store was away."""
 
 BATCH: Final = 10
 """Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
@@ -125,7 +123,7 @@ def note(unit: UnitOfWork, _: Decide, webhook: Webhook, replica: str) -> Work[We
     return Work(noted)
 
 
-class Deliveries:
+class Deliveries(Rounds):
     """Delivers to every webhook that this replica can have. On the event loop's thread.
 
     Args:
@@ -149,10 +147,10 @@ class Deliveries:
         send: Send,
         chance: Callable[[], float],
     ) -> None:
+        super().__init__("webhooks", real)
         self._plane = plane
         self._read = read
-        self._clock = clock
-        self._real = real
+        self._time = clock
         self._replica = replica
         self._send = send
         self._chance = chance
@@ -162,8 +160,6 @@ class Deliveries:
         """How many items each webhook accepted from this process."""
         self.refused: Counter[str] = Counter()
         self._couriers: dict[str, Courier] = {}
-        self._wake = asyncio.Event()
-        self._stopping = False
 
     def hear(self, reached: Reached) -> None:
         """Wake up for the news of a change; for `Changefeed.tell`."""
@@ -177,31 +173,15 @@ class Deliveries:
 
     def waiting_seconds(self) -> dict[str, float]:
         """Return the age of the item that each webhook of this replica has next, 0 for none."""
-        now = self._clock.now()
+        now = self._time.now()
         return {
             name: max(0.0, (now - courier.next_at).total_seconds()) if courier.next_at else 0.0
             for name, courier in list(self._couriers.items())  # another thread asks
         }
 
-    def stop(self) -> None:
-        """Make `run` return; what is under way may be delivered again."""
-        self._stopping = True
-        self._wake.set()
-
     async def run(self) -> None:
-        """Deliver until `stop`."""
-        while not self._stopping:
-            self._wake.clear()
-            nap = LOOK_EVERY
-            try:
-                await self._look()
-            except StoreError as error:
-                _log.warning("webhooks wait for the store", reason=str(error))
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - deliveries outlive any error
-                _log.exception("a look at the webhooks failed")
-            if not self._stopping:
-                await self._real.wait(nap, self._wake)
+        """Deliver until `stop`; what is under way then may be delivered again."""
+        await super().run()
         couriers = list(self._couriers.values())
         await self._end(list(self._couriers))
         if couriers:
@@ -217,11 +197,11 @@ class Deliveries:
         except Exception as error:  # noqa: BLE001 - the leases end by themselves
             _log.warning("leases of webhooks were not released", reason=str(error))
 
-    async def _look(self) -> None:
+    async def _round(self) -> timedelta:
         """Claim and renew, and have a courier for each webhook that is ours."""
         stored = {name: courier.stored.place for name, courier in self._couriers.items()}
         known: dict[str, Webhook] = await self._read(lambda reading: reading.webhooks())
-        now = self._clock.now()
+        now = self._time.now()
         if any(self._is_due(webhook, now) for webhook in known.values()):
             claimed = await asyncio.wrap_future(self._plane.order(claim, self._replica))
             known = {**known, **claimed}
@@ -247,6 +227,7 @@ class Deliveries:
                 courier.task = asyncio.create_task(self._deliver(courier))
             elif webhook.next_try_at is None:
                 courier.retry.set()  # an operator's test was accepted
+        return LOOK_EVERY
 
     def _is_due(self, webhook: Webhook, now: datetime) -> bool:
         if not webhook.free_for(self._replica, now):
@@ -270,10 +251,10 @@ class Deliveries:
                     return
             except StoreError as error:
                 _log.warning("a webhook waits for the store", webhook=name, why=str(error))
-                await self._real.wait(AFTER_TROUBLE, asyncio.Event())
+                await self._clock.wait(AFTER_TROUBLE.total_seconds(), asyncio.Event())
             except Exception:  # noqa: BLE001 - deliveries outlive any error
                 _log.exception("a delivery failed", webhook=name)
-                await self._real.wait(LOOK_EVERY, asyncio.Event())
+                await self._clock.wait(LOOK_EVERY.total_seconds(), asyncio.Event())
 
     async def _deliver_what_there_is(self, courier: "Courier") -> bool:
         """Deliver what there is, and wait for more; return whether to go on."""
@@ -296,7 +277,7 @@ class Deliveries:
         if courier.unsaved and not await self._save(courier):
             return False
         if not courier.news.is_set():
-            await self._real.wait(SAVE_IDLE_EVERY, courier.news)
+            await self._clock.wait(SAVE_IDLE_EVERY, courier.news)
             if not courier.news.is_set() and courier.webhook != courier.stored:
                 return await self._save(courier)
         return True
@@ -310,7 +291,7 @@ class Deliveries:
         if not await self._deliver_one(courier, place, item):
             return False
         courier.next_at = None
-        late = self._real.monotonic() - courier.saved_at >= SAVE_EVERY
+        late = self._clock.monotonic() - courier.saved_at >= SAVE_EVERY
         return await self._save(courier) if courier.unsaved and late else True
 
     async def _deliver_one(self, courier: "Courier", place: Place, item: NewsItem) -> bool:
@@ -319,7 +300,7 @@ class Deliveries:
             if not await self._takes_turn(courier):
                 return False
             sent = await self._send(courier.webhook, place, item)
-            webhook, now = courier.webhook, self._clock.now()
+            webhook, now = courier.webhook, self._time.now()
             if sent is False:
                 courier.webhook = webhooks.passed(webhook, place)
                 return True
@@ -338,13 +319,13 @@ class Deliveries:
         """Wait until the next try is due; return whether it is still ours to make."""
         courier.retry.clear()
         at = courier.webhook.next_try_at
-        if at is not None and at > (now := self._clock.now()):
-            await self._clock.wait((at - now).total_seconds(), courier.retry)
+        if at is not None and at > (now := self._time.now()):
+            await self._time.wait((at - now).total_seconds(), courier.retry)
         # If this process stood still, another one may deliver by now: its row says so.
         return self._holds(courier.webhook) or await self._save(courier)
 
     def _holds(self, webhook: Webhook) -> bool:
-        now, seen = self._clock.now(), self.webhooks.get(webhook.name, webhook)
+        now, seen = self._time.now(), self.webhooks.get(webhook.name, webhook)
         return any(one.held_by(self._replica, now) for one in (webhook, seen))
 
     async def _save(self, courier: "Courier") -> bool:
@@ -354,7 +335,7 @@ class Deliveries:
             _log.info("a webhook is not ours any more", webhook=courier.webhook.name)
             return False
         courier.webhook = courier.stored = noted
-        courier.saved_at, courier.unsaved = self._real.monotonic(), False
+        courier.saved_at, courier.unsaved = self._clock.monotonic(), False
         return True
 
 
