@@ -31,10 +31,13 @@ OFF: Final = "off"
 """In place of an address or a path: there is none."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+FileName = Annotated[str, msgspec.Meta(extra={"is_file": True})]
+"""A file or a folder; `placed` makes it absolute."""
 Tree: TypeAlias = Mapping[str, Any]
 Source: TypeAlias = tuple[str, Tree]
 """Where settings come from, a file or a variable, and the tree that it gives."""
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 _UNKNOWN_KEY: Final = "Object contains unknown field `"
 _PATH: Final = " - at `"
@@ -148,6 +151,30 @@ def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
                 blamed, mistake = name, alone
                 break
     raise SettingsError(f"{blamed}: {mistake}")
+
+
+def placed(loaded: S, base: Path) -> S:
+    """Return settings with every FileName made absolute: a relative one starts at `base`.
+
+    `""` and OFF stay as they are.
+    """
+    changed = {}
+    for field in msgspec.structs.fields(loaded):
+        before = getattr(loaded, field.name)
+        after = _placed(before, field.type, base)
+        if after != before:
+            changed[field.name] = after
+    return msgspec.structs.replace(loaded, **changed) if changed else loaded
+
+
+def _placed(value: Any, kind: Any, base: Path) -> Any:  # noqa: ANN401 - of any setting
+    if isinstance(value, msgspec.Struct):
+        return placed(value, base)
+    if isinstance(value, tuple):
+        element = next(iter(typing.get_args(kind)), None)
+        return tuple(_placed(each, element, base) for each in value)
+    is_named = kind == FileName and value not in {"", OFF}
+    return str(base / Path(value).expanduser()) if is_named else value
 
 
 def explain(error: msgspec.ValidationError, shape: type) -> Mistake:

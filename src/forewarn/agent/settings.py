@@ -16,7 +16,7 @@ import msgspec
 from forewarn import settings
 from forewarn.agent import action_settings
 from forewarn.agent.rules import Rule
-from forewarn.settings import OFF, FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, FileName, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_AGENT_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_AGENT_CONFIG"
@@ -63,7 +63,7 @@ class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class StateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent remembers over its own end and over a boot."""
 
-    folder: str = ""
+    folder: FileName = ""
     """The journal's folder, on a disk that survives a boot. `""` is `agent` in the state folder. A
     relative path starts at the folder of the settings file."""
 
@@ -141,12 +141,10 @@ def load(
                 place = f"rule {rule.name!r}: prepare[{number}].{action.kind}"
                 blamed = origins.get(rule.name) or "the environment"
                 raise SettingsError(f"{blamed}: {place}: {reason}")
-    folder = settings.state_folder(environment) / STATE_NAME
-    if loaded.state.folder:
-        base = chosen.resolve().parent if chosen else Path.cwd()
-        folder = base / Path(loaded.state.folder).expanduser()
+    loaded = settings.placed(loaded, chosen.resolve().parent if chosen else Path.cwd())
+    folder = loaded.state.folder or str(settings.state_folder(environment) / STATE_NAME)
     return Loaded(
-        settings=msgspec.structs.replace(loaded, state=StateSettings(folder=str(folder))),
+        settings=msgspec.structs.replace(loaded, state=StateSettings(folder=folder)),
         files=files,
         origins={rule.name: origins[rule.name] for rule in loaded.rule if rule.name in origins},
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from forewarn.settings import FieldError
+from forewarn.settings import FieldError, FileName
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Limit = Annotated[float, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
@@ -55,7 +55,7 @@ class CommandConnectorSettings(
     """Asked where nobody knows whether a run did its work, with the same input and variables: exit
     status 0 says done, 1 not done, any other that it cannot tell either. Empty, the default, is
     none: `on_unknown` decides then."""
-    state: str = ""
+    state: FileName = ""
     """The folder for the runs' files, on a local disk. `""` is `commands` beside the database."""
 
 

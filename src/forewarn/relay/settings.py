@@ -14,7 +14,7 @@ from forewarn import settings
 from forewarn.client import discovery
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
-from forewarn.settings import OFF, FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, FileName, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_RELAY_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_RELAY_CONFIG"
@@ -36,18 +36,18 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The relay plane of each replica, such as `https://forewarn-1.example:8173`; all addresses of
     a name are tried. `http://` only to a loopback address: the token and the documents must not
     cross a network in clear."""
-    token_file: str = ""
+    token_file: FileName = ""
     """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
     0640 at most, and read again whenever it changes. Required, unless there is a `certificate`."""
-    certificate: str = ""
+    certificate: FileName = ""
     """The file with this host's own certificate, and those that signed it, PEM, where the service
     has `relay.client_ca`: in place of a token. Read again whenever it changes; the relay connects
     with the new one within a minute, and no guest notices. Needs `https://` in all URLs."""
-    key: str = ""
+    key: FileName = ""
     """The file with the certificate's key, PEM, without a password. `""`: it is in the file of the
     certificate, so that both are replaced at once. Where they are two files, the relay uses the
     ones before until both fit."""
-    ca_file: str = ""
+    ca_file: FileName = ""
     """The file with the certificates that signed those of the replicas, PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
     """How long guests are still answered once no replica can be reached; then their connections are
@@ -105,7 +105,7 @@ class RelayStatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 class RelayStateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the relay keeps on the disk."""
 
-    folder: str = ""
+    folder: FileName = ""
     """The folder of the documents that it read last, from which it answers after a restart while no
     replica can be reached. `""` is `relay` in the state folder. A relative path starts at the
     folder of the settings file."""
@@ -177,34 +177,6 @@ def load(path: Path | None, environment: Mapping[str, str]) -> HostRelaySettings
             "file of --config"
         )
     loaded = settings.convert(tree, HostRelaySettings, sources)
-    base = chosen.resolve().parent if chosen else Path.cwd()
-    return _placed(loaded, base, environment)
-
-
-def _placed(
-    loaded: HostRelaySettings, base: Path, environment: Mapping[str, str]
-) -> HostRelaySettings:
-    """Return the settings with every file and folder made absolute."""
-    replace = msgspec.structs.replace
-
-    def place(text: str) -> str:
-        return str(base / Path(text).expanduser()) if text else ""
-
-    upstream = loaded.upstream
-    folder = place(loaded.state.folder) or str(settings.state_folder(environment) / STATE_NAME)
-    listeners = tuple(
-        replace(each, proxy_secret_files=tuple(map(place, each.proxy_secret_files)))
-        for each in loaded.guest.listener
-    )
-    return replace(
-        loaded,
-        upstream=replace(
-            upstream,
-            token_file=place(upstream.token_file),
-            certificate=place(upstream.certificate),
-            key=place(upstream.key),
-            ca_file=place(upstream.ca_file),
-        ),
-        guest=replace(loaded.guest, listener=listeners),
-        state=RelayStateSettings(folder=folder),
-    )
+    loaded = settings.placed(loaded, chosen.resolve().parent if chosen else Path.cwd())
+    folder = loaded.state.folder or str(settings.state_folder(environment) / STATE_NAME)
+    return msgspec.structs.replace(loaded, state=RelayStateSettings(folder=folder))

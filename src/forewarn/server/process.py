@@ -65,22 +65,31 @@ def raise_open_files(needed: int) -> int:
     return most
 
 
-def within_files(guest: L, may_open: int, spare: int) -> L:
-    """Return the guests' limits with fewer connections where the process may open too few files.
+def connections_within(setting: str, wanted: int, may_open: int, spare: int) -> int:
+    """Return how many connections there may be where the process may open so many files.
 
     A connection that finds no file left is not refused: it waits unseen, and everybody with it, so
-    `spare` files stay free for what is not a guest's.
+    `spare` files stay free for what else the process opens. `setting` names the limit in the log.
     """
     most = max(may_open - spare, may_open // 4, 1)
-    if guest.connections <= most:
-        return guest
+    if wanted <= most:
+        return wanted
     _log.warning(
-        "guests get fewer connections than guest.connections: the process may open too few files; "
-        "raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+        "fewer connections than the setting says: the process may open too few files; raise "
+        "LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+        setting=setting,
         may_open=may_open,
-        needed=guest.connections + spare,
+        needed=wanted + spare,
         connections=most,
     )
+    return most
+
+
+def within_files(guest: L, may_open: int, spare: int) -> L:
+    """Return the guests' limits with fewer connections where the process may open too few files."""
+    most = connections_within("guest.connections", guest.connections, may_open, spare)
+    if most == guest.connections:
+        return guest
     # Those that wait stay below them, so that they never keep out those who ask now.
     waiters = min(guest.waiters, max(1, most * 9 // 10))
     return msgspec.structs.replace(guest, connections=most, waiters=waiters)

@@ -121,15 +121,9 @@ def _within_files(settings: Settings) -> Settings:
     relays = relay.connections if relay.listen else 0
     may_open = process.raise_open_files(settings.guest.connections + relays + SPARE_FILES)
     guest = process.within_files(settings.guest, may_open, SPARE_FILES)
-    most = max(may_open - guest.connections - SPARE_FILES, may_open // 4, 1)
-    if relays > most:
-        _log.warning(
-            "relays get fewer connections than relay.connections: the process may open too few "
-            "files; raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
-            may_open=may_open,
-            needed=guest.connections + relays + SPARE_FILES,
-            connections=most,
-        )
+    spare = guest.connections + SPARE_FILES
+    most = process.connections_within("relay.connections", relays, may_open, spare)
+    if most < relays:
         relay = msgspec.structs.replace(relay, connections=most)
     return msgspec.structs.replace(settings, guest=guest, relay=relay)
 

@@ -20,7 +20,7 @@ from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.server.relay_feed import GuestRules
-from forewarn.settings import OFF, FieldError, Log, SettingsError
+from forewarn.settings import OFF, FieldError, FileName, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
@@ -64,7 +64,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The database."""
 
-    path: str = ""
+    path: FileName = ""
     """The SQLite file. `""` is `forewarn.db` in the state folder (see `settings.state_folder`),
     which is created if needed; any other must exist. Relative to the settings file's folder. With
     `url` no such file is used, and the state folder has what is beside the database."""
@@ -72,7 +72,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A PostgreSQL database that replicas share, as libpq takes it, such as
     `postgresql://forewarn@db1,db2/forewarn`; without a password. `""`, the default, is SQLite,
     which needs no server."""
-    password_file: str = ""
+    password_file: FileName = ""
     """The file with the password for `url`, read for each connection. `""` leaves it to libpq:
     PGPASSFILE, or a service."""
 
@@ -125,7 +125,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where operators and their tools reach the service."""
 
-    socket: str = ""
+    socket: FileName = ""
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
     socket_group: str = ""
     """A group of this machine whose members may use the socket, with the role `operator`; its mode
@@ -133,17 +133,17 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     listen: str = ""
     """A TCP address such as `127.0.0.1:8172`, which needs a token. `""`, the default, is none:
     the socket's file mode is safer."""
-    token_file: str = ""
+    token_file: FileName = ""
     """The file with a token for `listen` whose role is `admin`, mode 0600, created at the first
     start, or a credential of systemd's: with it the first accounts are made. The command line sends
     the token of this file. `""` is `operator.token` beside the database."""
-    tls_certificate: str = ""
+    tls_certificate: FileName = ""
     """The file with the certificate of `listen`, and those that signed it, in PEM. `""`, the
     default, is plain HTTP, which only loopback is for. Read again at SIGHUP."""
-    tls_key: str = ""
+    tls_key: FileName = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
-    tls_ca: str = ""
+    tls_ca: FileName = ""
     """For the command line: the file with the certificates, in PEM, that it verifies the service's
     by. `""` are the system's."""
     hosts: tuple[str, ...] = ()
@@ -172,26 +172,23 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise FieldError("socket_group", 'needs the socket, which is "off"')
 
 
-RELAY_FILES: Final = ("tls_certificate", "tls_key", "client_ca", "client_crl")
-
-
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the relays on hosts reach the service."""
 
     listen: str = ""
     """A TCP address such as `127.0.0.1:8173`, for the relays of the hosts. `""`, the default, is
     none: guests ask the service itself. Any other than a loopback address needs TLS."""
-    tls_certificate: str = ""
+    tls_certificate: FileName = ""
     """The file with the certificate of `listen`, and those that signed it, in PEM. Read again at
     SIGHUP."""
-    tls_key: str = ""
+    tls_key: FileName = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
-    client_ca: str = ""
+    client_ca: FileName = ""
     """The file with the authorities, in PEM, whose certificates relays may show in place of a
     token: a certificate's first DNS name, or its CN if it has none, is the host as the fleet spells
     it. `""`: tokens alone. Read again at SIGHUP."""
-    client_crl: str = ""
+    client_crl: FileName = ""
     """The file with the revocation lists of all these authorities, in PEM: relays that show a
     revoked certificate are refused, and all of them once a list has expired. Read again at SIGHUP,
     when every relay that has shown a certificate shows it again. `""`: none is looked for."""
@@ -385,7 +382,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is sent to webhooks."""
 
-    tls_ca: str = ""
+    tls_ca: FileName = ""
     """The file with the certificates, in PEM, that receivers are verified by. `""`, the default, is
     the system's: those of chat services are in there."""
 
@@ -462,45 +459,22 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     loaded = settings.convert(tree, Settings, sources)
     if loaded.store.url and loaded.store.path:
         raise SettingsError("store.url: cannot be given together with store.path: remove one")
-    return _placed(loaded, chosen.resolve().parent if chosen else Path.cwd(), environment)
-
-
-def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
-    """Return the settings with every file and socket made absolute."""
     replace = msgspec.structs.replace
-    written = loaded.store.path
-    database = base / Path(written).expanduser() if written else None
-    if database is None:
-        database = settings.state_folder(environment) / DATABASE_NAME
-
-    def place(text: str, name: str) -> str:
-        return str(base / Path(text).expanduser() if text else database.parent / name)
-
-    def given(of: msgspec.Struct, *names: str) -> dict[str, str]:
-        return {name: place(path, "") if (path := getattr(of, name)) else "" for name in names}
-
+    loaded = settings.placed(loaded, chosen.resolve().parent if chosen else Path.cwd())
+    database = Path(loaded.store.path or settings.state_folder(environment) / DATABASE_NAME)
     operator, connector = loaded.operator, loaded.connector
-    password_file = loaded.store.password_file
-    command = replace(connector.command, state=place(connector.command.state, STATE_NAME))
-    listeners = tuple(
-        replace(each, proxy_secret_files=tuple(place(text, "") for text in each.proxy_secret_files))
-        for each in loaded.guest.listener
-    )
+
+    def beside(name: str) -> str:
+        return str(database.parent / name)
+
+    command = replace(connector.command, state=connector.command.state or beside(STATE_NAME))
     return replace(
         loaded,
-        store=replace(
-            loaded.store,
-            path=str(database),
-            password_file=place(password_file, "") if password_file else "",
-        ),
-        guest=replace(loaded.guest, listener=listeners),
+        store=replace(loaded.store, path=str(database)),
         connector=replace(connector, command=command),
         operator=replace(
             operator,
-            socket=OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME),
-            token_file=place(operator.token_file, TOKEN_NAME),
-            **given(operator, "tls_certificate", "tls_key", "tls_ca"),
+            socket=operator.socket or beside(SOCKET_NAME),
+            token_file=operator.token_file or beside(TOKEN_NAME),
         ),
-        relay=replace(loaded.relay, **given(loaded.relay, *RELAY_FILES)),
-        webhooks=replace(loaded.webhooks, **given(loaded.webhooks, "tls_ca")),
     )

@@ -16,7 +16,7 @@ from forewarn import clock
 from forewarn.maintenance import fleet, model
 from forewarn.server import sockets
 from forewarn.server.guest import connection_filter, machines
-from forewarn.settings import FieldError, Port
+from forewarn.settings import FieldError, FileName, Port
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,7 +81,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trusted_proxies: tuple[str, ...] = ()
     """Networks, such as `192.0.2.7/32`, from which proxies ask for machines: each of their requests
     must be signed. By default there are none, and whoever sends a proxy's headers is refused."""
-    proxy_secret_files: tuple[str, ...] = ()
+    proxy_secret_files: tuple[FileName, ...] = ()
     """Files that hold one secret each, any of which a trusted proxy may sign with: two while they
     are changed. Mode 0640 at most. Read at the start and again at SIGHUP."""
     proxy_without_header: bool = False
