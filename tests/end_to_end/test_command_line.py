@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,17 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     assert f"{actions[0][2]} (hold, release, postpone)" in told_of
     well = service.call("alerts")
     assert (well.returncode, well.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("given", [("--not-before", "+15m"), ("--notice", "15m")])
+def test_the_least_notice_can_be_asked_for(service: Running, given: tuple[str, str]) -> None:
+    plan = service.document("schedule", "reboot", "bastion", *given, "--without-notice")
+    (operation,) = plan["operations"]
+    notice = datetime.fromisoformat(operation["not_before"]) - datetime.fromisoformat(
+        operation["announced_at"]
+    )
+    assert timedelta(minutes=15) <= notice < timedelta(minutes=15, seconds=1)
+    assert service.call("cancel", operation["id"]).returncode == 0
 
 
 def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:

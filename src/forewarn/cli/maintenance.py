@@ -1,6 +1,6 @@
 """`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and resume it."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ NotBeforeOption = Annotated[
     option(
         "--not-before",
         "TIME",
-        "RFC 3339 with a zone, or from now, such as +20m. "
+        "When it starts even without approval: RFC 3339 with a zone, or +20m. "
         "Default: as soon as the least notice allows.",
     ),
 ]
@@ -43,10 +43,6 @@ IndivisibleOption = Annotated[
 ]
 
 
-TypeArgument = Annotated[
-    Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
-    argument("TYPE", "What happens to the machines.", case_sensitive=False),
-]
 ScopeOption = Annotated[
     list[str] | None, option("--scope", "NAME", "All machines of this scope. Repeatable.")
 ]
@@ -71,13 +67,14 @@ ToHostOption = Annotated[
 
 @asks
 def schedule(
-    kind: TypeArgument,
+    kind: rollout.TypeArgument,
     targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
     *,
     scope: ScopeOption = None,
     host: HostOption = None,
     tag: rollout.TagOption = None,
     not_before: NotBeforeOption = None,
+    notice: rollout.NoticeOption = "0",
     opens: OpensOption = None,
     closes: ClosesOption = None,
     duration: rollout.DurationOption = "-1",
@@ -105,6 +102,9 @@ def schedule(
     """
     if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")
+    if not_before is not None and notice == "0" and not_before.startswith("+"):
+        # From when the service has the request: from now, the least notice would be too short.
+        notice, not_before = not_before.removeprefix("+"), None
     given = {"not_before": not_before, "opens_at": opens, "closes_at": closes}
     moments = {name: times.moment(text) for name, text in given.items() if text is not None}
     for_one: dict[str, object] = {
@@ -112,6 +112,7 @@ def schedule(
         "indivisible": indivisible,
         "live_migration": live_migration,
         "to_host": to_host,
+        "notice_seconds": int(times.span(notice).total_seconds()),
         **{name: service.moment(moment) for name, moment in moments.items()},
     }
     for_all: dict[str, object] = {
@@ -166,6 +167,7 @@ def _schedule(
         else:
             plan.show(_draw_plan)
         return
+    seconds = for_one.pop("notice_seconds")
     for name in (name for name, value in for_one.items() if value):
         what = name.removesuffix("_at").replace("_", "-")
         raise typer.BadParameter(f"--{what} is for one scope, one host or named machines only")
@@ -176,6 +178,7 @@ def _schedule(
         scopes=scopes,
         tags=rollout.tags_of(tags),
         drain=False,
+        policy={"notice_seconds": seconds} if seconds else {},
         wait=wait,
         **for_all,
     )

@@ -52,7 +52,12 @@ NumberArgument = Annotated[int, argument("NUMBER", "The rollout.", min=1)]
 UnitArgument = Annotated[str, argument("UNIT", "A host, scope or machine of it.")]
 TypeArgument = Annotated[
     Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
-    argument("TYPE", "What happens to the machines.", case_sensitive=False),
+    argument(
+        "TYPE",
+        "reboot or freeze (15 minutes of notice at least), redeploy (10), preempt (30 seconds), "
+        "terminate (its scale set's).",
+        case_sensitive=False,
+    ),
 ]
 HostOption = Annotated[list[str] | None, option("--host", "NAME", "A host. Repeatable.")]
 AllHostsOption = Annotated[bool, flag("--all-hosts", "Every host.")]

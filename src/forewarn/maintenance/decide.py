@@ -135,8 +135,9 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
         _make_way(working, step, request, f"{number}.{ordinal}")
     _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
+    asked = planner.asked_start(request, working.now)
     return [
-        working.enter(maintenance.number, step, request.not_before, no_notice=request.no_notice)
+        working.enter(maintenance.number, step, asked, no_notice=request.no_notice)
         for step in steps
     ]
 

@@ -8,7 +8,8 @@ after another, each found in the fleet as it is when it is announced.
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Annotated
 
 import msgspec
 
@@ -21,6 +22,8 @@ from forewarn.vocabulary import (
     ScopeKind,
     TargetKind,
 )
+
+MAX_NOTICE_SECONDS = int(notice.FURTHEST.total_seconds())
 
 MAX_TARGETS = 10_000
 """Machines of one request: its one transaction stays under a second."""
@@ -75,6 +78,8 @@ class MaintenanceFields(msgspec.Struct, frozen=True, kw_only=True):
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
     """Aware; None for as soon as the least notice allows. What needs no notice waits for it too."""
+    notice_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_NOTICE_SECONDS)] = 0
+    """NotBefore as so much after the request; 0 for as `not_before` says."""
     opens_at: datetime | None = None
     """Aware; nothing starts before it, approved or not. None for no such limit."""
     closes_at: datetime | None = None
@@ -278,6 +283,9 @@ def _check(request: Request) -> None:
     if request.to_host and not moves:
         message = "only a Redeploy or a live migration moves machines to another host"
         raise model.Refused(ErrorCode.INVALID, message)
+    if request.not_before is not None and request.notice_seconds:
+        message = "not_before and notice_seconds both say when it may start: leave one out"
+        raise model.Refused(ErrorCode.INVALID, message)
     if request.not_before is not None and request.not_before.tzinfo is None:
         message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
         raise model.Refused(ErrorCode.INVALID, message)
@@ -289,14 +297,21 @@ def _check(request: Request) -> None:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
         message = f"only {kinds} of the platform can happen without notice"
         raise model.Refused(ErrorCode.NOT_ELIGIBLE, message)
-    if request.not_before is not None:
+    if request.not_before is not None or request.notice_seconds:
         message = "a failure without notice has already happened: leave NotBefore out"
         raise model.Refused(ErrorCode.INVALID, message)
 
 
+def asked_start(request: Request, now: datetime) -> datetime | None:
+    """Return the NotBefore that a request made now asks for, None for none."""
+    if request.notice_seconds:
+        return now + timedelta(seconds=request.notice_seconds)
+    return request.not_before
+
+
 def _check_window(request: Request, now: datetime) -> None:
     """Refuse a window that nothing can start in."""
-    opens, closes, asked = request.opens_at, request.closes_at, request.not_before
+    opens, closes, asked = request.opens_at, request.closes_at, asked_start(request, now)
     for moment in (opens, closes):
         if moment is not None and moment.tzinfo is None:
             message = f"window {moment.isoformat()} has no time zone: add one, such as Z"

@@ -132,6 +132,19 @@ def test_notice_is_the_least_of_the_type(
     assert bench.operation("1.1").not_before == NOW + least
 
 
+def test_a_notice_counts_from_the_request_and_the_least_is_enough() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", notice_seconds=15 * 60)
+    assert bench.operation("1.1").not_before == NOW + 15 * MINUTE
+    bench.ask(EventType.REBOOT, "web-3", notice_seconds=20 * 60)
+    assert bench.operation("2.1").not_before == NOW + 20 * MINUTE
+    short = refusal_of(bench, EventType.REDEPLOY, "bastion", notice_seconds=10 * 60 - 1)
+    assert short.code is ErrorCode.NOTICE_TOO_SHORT
+    for more in ({"not_before": NOW + 30 * MINUTE}, {"no_notice": True}):
+        twice = refusal_of(bench, EventType.REBOOT, "bastion", notice_seconds=1800, **more)
+        assert twice.code is ErrorCode.INVALID
+
+
 def test_a_later_not_before_is_kept_and_an_earlier_one_refused() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0", not_before=NOW + timedelta(days=2))
