@@ -1,12 +1,13 @@
 """Maintenance windows as people write them, and when they are open.
 
     Sat,Sun 22:00-04:00        Mon-Fri 01:00-05:00        daily 02:00-03:00
-    2nd Tue +9d 01:00-05:00    last Fri 20:00-23:00
+    2nd Tue +9d 01:00-05:00    last Fri 20:00-23:00       Sat 20:00-Mon 04:00
 
-A window that ends before it begins ends on the next day. `+9d` is so many days after the day that
-is named. Times are local to a time zone. A local time that the clocks leave out in spring counts as
-the same time before the change, so 02:30 is 03:30; of a local time that comes twice in autumn, the
-first one counts.
+A window that ends before it begins ends on the next day; one of a single day may name a later day,
+on which it ends. 24:00 is the end of a day. `+9d` is so many days after the day that is named.
+Times are local to a time zone. A local time that the clocks leave out in spring counts as the same
+time before the change, so 02:30 is 03:30; of a local time that comes twice in autumn, the first one
+counts.
 """
 
 import functools
@@ -36,7 +37,8 @@ ENDLESS: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 _WINDOW = re.compile(
     r"(?:(?P<ordinal>1st|2nd|3rd|4th|last)\s+)?(?P<days>[a-z]{3}(?:[,-][a-z]{3})*|daily)"
-    r"(?:\s+\+(?P<offset>\d{1,2})d)?\s+(?P<from>\d\d:\d\d)-(?P<to>\d\d:\d\d)"
+    r"(?:\s+\+(?P<offset>\d{1,2})d)?\s+(?P<from>\d\d:\d\d)"
+    r"-(?:(?P<last>[a-z]{3})\s+)?(?P<to>\d\d:\d\d)"
 )
 
 
@@ -52,6 +54,8 @@ class _Window(msgspec.Struct, frozen=True):
     ordinal: str
     offset: int
     begins: time
+    length: int
+    """How many days after the day on which it begins it ends."""
     ends: time
 
     def begins_on(self, day: date) -> bool:
@@ -63,7 +67,7 @@ class _Window(msgspec.Struct, frozen=True):
         return not self.ordinal or (named.day - 1) // 7 == ORDINALS.index(self.ordinal)
 
     def on(self, day: date, zone: ZoneInfo) -> Span:
-        ends_on = day if self.ends > self.begins else day + timedelta(days=1)
+        ends_on = day + timedelta(days=self.length)
         begins, ends = (
             datetime.combine(each, at, zone).astimezone(UTC)
             for each, at in ((day, self.begins), (ends_on, self.ends))
@@ -109,7 +113,7 @@ def _from_day(
 
 def _open(windows: tuple[str, ...], zone: ZoneInfo, first: date) -> Iterator[Span]:
     read = [_read(text) for text in windows]
-    for ahead in range(-2, HORIZON.days):  # a window may have begun a day before, in another zone
+    for ahead in range(-8, HORIZON.days):  # one may have begun a week before, in another zone
         day = first + timedelta(days=ahead)
         for window in read:
             if window.begins_on(day):
@@ -159,20 +163,32 @@ def _read(text: str) -> _Window:
     match = _WINDOW.fullmatch(text.strip().lower())
     message = (
         f"invalid window {text[:80]!r}: expected days and times such as 'Sat,Sun 22:00-04:00', "
-        "'Mon-Fri 01:00-05:00', 'daily 02:00-03:00' or '2nd Tue +9d 01:00-05:00'"
+        "'daily 02:00-03:00', 'Sat,Sun 00:00-24:00', '2nd Tue +9d 01:00-05:00', or a day to a "
+        "later one such as 'Sat 20:00-Mon 04:00'"
     )
     if match is None:
         raise ValueError(message)
+    offset = int(match["offset"] or 0)
     try:
         days = _days(match["days"])
-        begins, ends = time.fromisoformat(match["from"]), time.fromisoformat(match["to"])
+        begins = time.fromisoformat(match["from"])
+        whole = match["to"] == "24:00"
+        ends = time(0) if whole else time.fromisoformat(match["to"])
+        length = 1 if whole or ends < begins else 0
+        same_day = False
+        if match["last"]:
+            (first,) = days
+            later = (DAYS.index(match["last"]) - first - offset) % 7
+            same_day = later == 0  # nobody can tell whether that is no day or a week
+            length = later + whole
     except ValueError as error:
         raise ValueError(message) from error
-    offset = int(match["offset"] or 0)
-    if offset > MAX_OFFSET_DAYS or begins == ends:
+    if offset > MAX_OFFSET_DAYS or same_day or (begins == ends and not length):
         raise ValueError(message)
     ordinal = match["ordinal"] or ""
-    return _Window(days=days, ordinal=ordinal, offset=offset, begins=begins, ends=ends)
+    return _Window(
+        days=days, ordinal=ordinal, offset=offset, begins=begins, length=length, ends=ends
+    )
 
 
 def _days(text: str) -> frozenset[int]:

@@ -32,6 +32,13 @@ def opens(
         ("2nd Tue +9d 01:00-05:00", "2026-12-17 01:00", "2026-12-17 05:00"),
         ("1st Mon 01:00-05:00", "2026-12-07 01:00", "2026-12-07 05:00"),
         ("last Mon 01:00-05:00", "2026-11-30 01:00", "2026-11-30 05:00"),
+        ("Sat 20:00-Mon 04:00", "2026-11-21 20:00", "2026-11-23 04:00"),
+        ("Mon 08:00-Sun 24:00", "2026-11-16 08:00", "2026-11-23 00:00"),
+        ("1st Sat 20:00-Mon 24:00", "2026-12-05 20:00", "2026-12-08 00:00"),
+        ("2nd Tue +9d 20:00-Sat 04:00", "2026-12-17 20:00", "2026-12-19 04:00"),
+        ("Sat,Sun 00:00-24:00", "2026-11-21 00:00", "2026-11-23 00:00"),
+        ("Sun 13:00-24:00", "2026-11-22 13:00", "2026-11-23 00:00"),
+        ("Fri 22:00-Sat 04:00", "2026-11-27 22:00", "2026-11-28 04:00"),
     ],
 )
 def test_a_window_opens_on_its_days(text: str, begins: str, ends: str) -> None:
@@ -76,6 +83,22 @@ def test_of_a_local_time_that_comes_twice_the_first_one_counts() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "now", "hours"),
+    [
+        ("Sat 20:00-Mon 04:00", "2026-03-27 12:00", 31),
+        ("Sat 20:00-Mon 04:00", "2026-10-23 12:00", 33),
+        ("Sun 00:00-24:00", "2026-03-28 12:00", 23),
+        ("Sun 00:00-24:00", "2026-10-24 12:00", 25),
+    ],
+)
+def test_a_window_over_days_is_as_long_as_they_are_when_the_clocks_change(
+    text: str, now: str, hours: int
+) -> None:
+    ((begins, ends),) = opens(text, now, BERLIN)
+    assert ends - begins == timedelta(hours=hours)
+
+
 def test_every_day_of_a_year_has_its_window_whatever_the_clocks_do() -> None:
     found = opens("daily 02:30-03:30", "2026-01-01 00:00", BERLIN, 365)
     assert len({begins.date() for begins, _ in found}) == 365
@@ -114,7 +137,8 @@ def test_without_windows_it_is_always_open_but_for_blackouts() -> None:
     [
         "", "Sat", "22:00-04:00", "Sat 22-04", "Sat 25:00-04:00", "Sat 04:00-04:00",
         "Foo 01:00-02:00", "5th Tue 01:00-02:00", "2nd Tue +32d 01:00-05:00", "Sat 1:00-2:00",
-        "Sat 01:00-24:00",
+        "Sat 24:00-04:00", "Sat 01:00-24:01", "Sat 20:00-Sat 22:00", "Sat,Sun 20:00-Mon 04:00",
+        "daily 20:00-Mon 04:00", "Sat 20:00-Foo 04:00", "Sat,Sun 00:00-00:00",
     ],
 )  # fmt: skip
 def test_what_is_not_a_window_is_refused(text: str) -> None:

@@ -316,7 +316,7 @@ ROLLOUT: Final = (
                 "windows",
                 "Windows",
                 control=Control.LINES,
-                hint="One a line, such as Sat,Sun 22:00-04:00 or 2nd Tue +9d 01:00-05:00. "
+                hint="One a line, such as Sat,Sun 22:00-04:00 or Sat 20:00-Mon 04:00. "
                 "Empty: always.",
             ),
             Field("zone", "Time zone of the windows", hint="Such as Europe/Berlin.", default="UTC"),
