@@ -186,6 +186,16 @@ def test_what_is_held_is_done_again_after_a_boot_and_stays_held() -> None:
     assert bench.end("web") == ["undo drain"]
 
 
+def test_a_boot_tells_again_of_an_event_that_no_rule_prepares_for() -> None:
+    bench = Bench(rule({"log": {"after_boot": "again"}}, approve="never"))
+    bench.see(event())
+    bench.end("log")
+    assert bench.start("boot-2") == []
+    assert bench.see(STARTED) == ["do log"]
+    bench.end("log")
+    assert bench.phase == "Seen"
+
+
 def test_what_is_wanted_again_is_not_done_for_an_event_that_is_over() -> None:
     bench = Bench(rule(service("web", after_boot="again")))
     bench.see(event())

@@ -54,6 +54,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase | None, PhaseTrigger], Phase]] = MappingP
         (None, PhaseTrigger.APPEAR): Phase.SEEN,
         (Phase.SEEN, PhaseTrigger.NOTE): Phase.SEEN,
         (Phase.SEEN, PhaseTrigger.TAKE): Phase.PREPARING,
+        (Phase.SEEN, PhaseTrigger.BOOT): Phase.SEEN,
         (Phase.SEEN, PhaseTrigger.VANISH): Phase.OVER,
         (Phase.PREPARING, PhaseTrigger.FINISH): Phase.PREPARED,
         (Phase.PREPARING, PhaseTrigger.HOLD): Phase.HELD,
