@@ -4,7 +4,6 @@ What differs by nature is taken out: the time, and the id that each answer has.
 """
 
 import json
-import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from end_to_end.raw_http import ANSWER_SECONDS, exchanged
 from end_to_end.running import Running
 from ports import free_port
 from relays.process import Relay, until
@@ -23,8 +23,6 @@ VERSIONS: Final = (
     *("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01"),
     *("2019-04-01", "2019-08-01", "2020-07-01", "latest", "2020-07-02", ""),
 )
-OWN: Final = rb"(?m)^(Date|x-ms-request-id): .*\r$"
-ANSWER_SECONDS: Final = 30.0
 
 FLEET: Final = """
 [[availability_set]]
@@ -101,23 +99,6 @@ class Pair:
         """Return when the relay shows what the service shows."""
         for name in ("web-0", "batch_0", "FrontEnd_IN_0", "bastion"):
             until(lambda: len(set(self.both(get(name)))) == 1)  # noqa: B023 - called at once
-
-
-def exchanged(port: int, request: bytes) -> bytes:
-    """Send bytes and the end of them; return all that comes, without what is each answer's own."""
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
-        try:
-            connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
-        except OSError:  # it was refused before it was whole
-            pass
-        got = b""
-        try:
-            while data := connection.recv(65536):
-                got += data
-        except ConnectionResetError:
-            pass
-    return re.sub(OWN, b"", got)
 
 
 def get(name: str, path: str = EVENTS, *headers: str) -> bytes:

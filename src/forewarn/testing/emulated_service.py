@@ -134,6 +134,7 @@ class EmulatedService(Harness):
         await guests.open()
         self.wire = Wire(
             guests.connection,
+            guests.refuses,
             self.clock,
             settings.guest,
             on_request=self.catch_up,

@@ -73,6 +73,7 @@ class Wire:
 
     Args:
         enter: Returns a connection of the guest plane.
+        refuses: Tells whether the guest plane refuses a request by its head.
         clock: The emulator's.
         limits: What a request may have.
         on_request: Called when a request was recorded.
@@ -89,6 +90,7 @@ class Wire:
     def __init__(
         self,
         enter: Entrance,
+        refuses: Callable[[HttpRequest, Source], bool],
         clock: Clock,
         limits: Limits,
         *,
@@ -97,6 +99,7 @@ class Wire:
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self.enter = enter
+        self.refuses = refuses
         self.clock = clock
         self.limits = limits
         self.on_request = on_request
@@ -168,6 +171,7 @@ class WireConnection(asyncio.Protocol):
 
     _outer: asyncio.Transport
     _inner: Connection
+    _source: Source
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -195,7 +199,8 @@ class WireConnection(asyncio.Protocol):
         if self._wire.is_away:
             self._outer.abort()
         host = sockets.host_of(self._outer.get_extra_info("peername"))
-        self._inner = self._wire.enter(self._wire.source(host))
+        self._source = self._wire.source(host)
+        self._inner = self._wire.enter(self._source)
         self._inner.connection_made(_Inward(self._outer, self.take_answer, self._wire.later))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -251,8 +256,11 @@ class WireConnection(asyncio.Protocol):
             elif reader.body is not None:
                 self._hand_over(reader.head.request, reader.body)
             elif reader.head.expects_continue and not self._continued:
-                self._continued = True  # the guest plane has the request only with its body
-                self._outer.write(CONTINUE)
+                if self._wire.refuses(reader.head.request, self._source):
+                    self._hand_over(reader.head.request, b"")
+                else:
+                    self._continued = True  # the guest plane has the request only with its body
+                    self._outer.write(CONTINUE)
         if self._at_end:
             self._end()
 

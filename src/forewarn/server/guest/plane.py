@@ -13,6 +13,7 @@ import structlog
 from forewarn import clock
 from forewarn.maintenance import model
 from forewarn.protocol import exchange
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.protocol.versions import Version
 from forewarn.server import secret_files
 from forewarn.server.guest import endpoint
@@ -272,6 +273,10 @@ class GuestPlane:
     def connection(self, source: Source) -> Connection:
         """Return a new connection of a peer, for who accepts peers elsewhere."""
         return Connection(self._connections, source)
+
+    def refuses(self, head: HttpRequest, source: Source) -> bool:
+        """Tell whether a request from there is refused by its head."""
+        return isinstance(self._endpoint.admit(head, source), Reply)
 
     def note_jump(self) -> None:
         """Note that the clock was moved: what answers tell of the time is read again."""
