@@ -18,6 +18,8 @@ class Scripted:
         self.swept: list[Collection[str]] = []
         self.at_once = 0
         """How many are being performed."""
+        self.may_forget = asyncio.Event()
+        self.may_forget.set()
 
     async def perform(self, act: Task) -> Any:
         self.tasks.append(act)
@@ -35,6 +37,7 @@ class Scripted:
 
     async def forget(self, act: Task) -> None:
         self.asked.append(("forget", act.operation, act.attempt))
+        await self.may_forget.wait()
 
     async def sweep(self, live: Collection[str]) -> None:
         self.swept.append(live)

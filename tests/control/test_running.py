@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
@@ -145,6 +146,23 @@ def test_a_long_act_keeps_its_lease(house: House) -> None:
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
         await settle()
         assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play(house, story)
+
+
+def test_the_claim_of_an_act_that_has_just_ended_is_not_lost(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", no_notice=True)
+        await settle()
+        await passes(house, RENEW_EVERY / 2)
+        connector.may_forget.clear()
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await settle()
+        assert connector.asked[-1] == ("forget", "1.1", 1)
+        with capture_logs() as told:
+            await passes(house, RENEW_EVERY / 2)
+        assert [each for each in told if each["log_level"] != "info"] == []
+        connector.may_forget.set()
 
     play(house, story)
 

@@ -80,6 +80,8 @@ class Executor(Rounds):
         self._replicas = replicas
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         """By operation."""
+        self._ending: set[str] = set()
+        """Operations whose outcome is being recorded: that ends the claim, so it is not renewed."""
         self._renewed = 0.0
         self._has_to_look = True
         """Whether there may be outcomes that this replica alone knows."""
@@ -158,6 +160,7 @@ class Executor(Rounds):
         renewals = {
             operation: self._plane.renew(operation, task.attempt, LEASE)
             for operation, (task, _) in self._running.items()
+            if operation not in self._ending
         }
         for operation, renewal in renewals.items():
             try:
@@ -165,8 +168,7 @@ class Executor(Rounds):
             except Refused as refusal:
                 if refusal.code is not ErrorCode.STALE:
                     raise
-                if operation in self._running:  # otherwise it has just ended
-                    _log.warning("a claim was lost", operation=operation, reason=refusal.message)
+                _log.warning("a claim was lost", operation=operation, reason=refusal.message)
         self._renewed = passed
 
     async def _claim(self) -> bool:
@@ -196,12 +198,14 @@ class Executor(Rounds):
                 older.cancel()
                 await asyncio.gather(older, return_exceptions=True)
             outcome = await self.outcome(task)
+            self._ending.add(task.operation)
             if outcome is None:
                 named = task.operation, task.attempt
                 await self._record(task, lambda: self._plane.report_unknown(*named, UNKNOWN))
             else:
                 await self._finish(task, outcome)
         finally:
+            self._ending.discard(task.operation)
             if self._running.get(task.operation, (None,))[0] is task:
                 del self._running[task.operation]
             self._wake.set()
