@@ -410,6 +410,7 @@ def test_a_plan_of_what_is_under_way_begins_now() -> None:
     rollout = site.begin(RolloutTargets(machines=("db", "cache")))
     with site.store.read() as reading:
         plan = rollouts.forecast(reading, rollout, NOW)
+    assert plan is not None
     assert plan.units == 2
     assert plan.latest_end is not None
     assert plan.latest_end > NOW + 30 * MINUTE

@@ -154,6 +154,18 @@ def test_a_cancelled_unit_halts_the_rollout_until_an_operator_decides(
     assert not [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]
 
 
+def test_a_rollout_that_waits_for_an_operator_has_no_known_end(
+    client: Client, clock: ManualClock
+) -> None:
+    policy = {"waves": ["1", "rest"], "pause_seconds": -1}
+    start(client, machines=["web-0", "web-1"], policy=policy)
+    assert client.get("/v1/rollouts/1")["forecast"]["latest_end"] is not None
+    assert order(client, "pause")["forecast"] is None
+    assert order(client, "resume")["forecast"]["latest_end"] is not None
+    assert until(client, clock, lambda d: d["rollout"]["unconfirmed"])["forecast"] is None
+    assert order(client, "resume")["forecast"]["latest_end"] is not None
+
+
 def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
     client: Client, clock: ManualClock
 ) -> None:

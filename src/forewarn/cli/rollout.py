@@ -460,6 +460,8 @@ def _draw(detail: "rollout_schemas.RolloutDetail") -> None:
                     ("latest end", times.shown(detail.forecast.latest_end)),
                 ]
                 if detail.forecast is not None
+                else [("end", "not known until it is resumed")]
+                if not rollout.state.over
                 else []
             ),
         ]

@@ -394,8 +394,10 @@ def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: da
         raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
 
 
-def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast:
-    """Return how a rollout will go from now on."""
+def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast | None:
+    """Return how a rollout will go from now on; None if it is over, or waits for an operator."""
+    if rollout.state.over or rollout.awaits_operator:
+        return None
     takes: dict[str, Footprint] = {}
     for unit in rollout.units:
         machines = [] if unit.state.over else loading.machines_of_unit(reading, unit)

@@ -120,10 +120,7 @@ async def _detail(backend: Backend, number: int) -> rollout_schemas.RolloutDetai
         rollout = reading.rollouts([number]).get(number)
         if rollout is None:
             return None
-        forecast = None
-        if not rollout.state.over:
-            forecast = rollouts.forecast(reading, rollout, now)
-        return detail(rollout, forecast)
+        return detail(rollout, rollouts.forecast(reading, rollout, now))
 
     found = await backend.read(question)
     if found is None:

@@ -119,7 +119,7 @@ class RolloutDetail(Value, frozen=True, kw_only=True):
     policy: RolloutPolicy
     units: tuple[RolloutUnitView, ...]
     forecast: RolloutForecast | None
-    """Null for one that is over."""
+    """Null for one that is over, or that waits for an operator: its end is not known."""
 
 
 class RolloutPlan(Value, frozen=True, kw_only=True):

@@ -98,15 +98,14 @@ async def show_rollout(
     rollout = backend.rollouts.rollouts.get(number)
     if rollout is None:
         raise rollout_routes.unknown(number)
-    forecast = None
-    if not rollout.state.over:
-        now = backend.now()
-        # What it costs grows with the fleet, and it changes little: not made for each change.
-        forecast = await page.shared.get(
-            ("forecast", number),
-            (rollout.state, rollout.wave, now.timestamp() // FORECAST_LASTS.total_seconds()),
-            lambda: backend.read(lambda reading: preparing.forecast(reading, rollout, now)),
-        )
+    now = backend.now()
+    aged = now.timestamp() // FORECAST_LASTS.total_seconds()
+    # What it costs grows with the fleet, and it changes little: not made for each change.
+    forecast = await page.shared.get(
+        ("forecast", number),
+        (rollout.state, rollout.wave, rollout.awaits_operator, aged),
+        lambda: backend.read(lambda reading: preparing.forecast(reading, rollout, now)),
+    )
 
     def make() -> Mapping[str, Any]:
         detail = rollout_routes.detail(rollout, forecast)
