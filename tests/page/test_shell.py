@@ -12,6 +12,14 @@ from page.site import NARROW, Site
 from ports import free_port
 from server.running import Client, Running, request_reboot, settings_in
 
+CONNECTIONS = 6
+"""How many a browser has to one origin by HTTP/1.1."""
+
+HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => !window.isShown})"
+"""A browser that nobody sees calls each of its windows visible: so a script hides them."""
+
+SHOW = "window.isShown = true; document.dispatchEvent(new Event('visibilitychange'))"
+
 
 def has_focus(window: Page) -> str:
     return str(window.evaluate("document.activeElement.id || document.activeElement.textContent"))
@@ -184,6 +192,22 @@ def test_two_windows_show_what_one_of_them_does(site: Site) -> None:
     one.goto(f"{site.url}/operations/1.1")
     for window in (one, other):
         expect(window.locator(".state b")).to_have_text("Canceled")
+
+
+def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Site) -> None:
+    window = site.window()
+    hidden = [window.context.new_page() for _ in range(CONNECTIONS + 1)]
+    for each in hidden:
+        each.add_init_script(HIDDEN)
+        each.goto(site.url)
+        expect(each.locator("#live")).to_have_attribute("data-state", "connecting")
+    request_reboot(site.root)
+    expect(window.locator("main")).to_contain_text("1.1")
+    hidden[0].evaluate("window.before = true")
+    hidden[0].evaluate(SHOW)
+    expect(hidden[0].locator("main")).to_contain_text("1.1")
+    expect(hidden[0].locator("#live")).to_have_attribute("data-state", "live")
+    assert hidden[0].evaluate("window.before")
 
 
 def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, browser: Browser) -> None:

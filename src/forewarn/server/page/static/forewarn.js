@@ -72,7 +72,13 @@
     document.getElementById("login")?.requestSubmit();
   });
 
-  document.addEventListener("htmx:sse:after:connection", () => live("live"));
+  document.addEventListener("htmx:sse:after:connection", () => {
+    live("live");
+    // A hidden window lets go of its stream: a browser has six connections for all windows. htmx
+    // sees to that when the visibility changes, so not by itself in one that was hidden before.
+    if (document.hidden) queueMicrotask(() => document.dispatchEvent(new Event("visibilitychange")));
+  });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) live("connecting"); });
   document.addEventListener("htmx:sse:close", () => live("cut off"));
   document.addEventListener("htmx:sse:error", (event) => {
     live("cut off");
