@@ -1,4 +1,4 @@
-"""Sessions are tokens of the database, and links are keys of one process: none lasts for ever."""
+"""Sessions and links are tokens of the database, and none lasts for ever."""
 
 import re
 import ssl
@@ -17,7 +17,6 @@ from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.model import Refused
 from forewarn.server.page import logins
-from forewarn.server.page.logins import Links
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store
 from forewarn.vocabulary import AccessRole, ErrorCode
@@ -136,32 +135,62 @@ def test_a_script_of_the_page_is_told_to_lead_the_whole_page_to_the_log_in(door:
     assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login")
 
 
-def test_a_link_is_good_for_its_time_and_once() -> None:
-    keys = iter(("first", "second"))
-    links = Links(lambda: next(keys))
-    key = links.make("ann", AccessRole.VIEWER, 0.0)
-    link = links.use(key, logins.LINK_SECONDS - 0.1)
-    assert (link.account, link.role) == ("ann", AccessRole.VIEWER)
-    late = links.make("ann", AccessRole.VIEWER, 0.0)
-    for spent, at in ((key, 0.0), (late, logins.LINK_SECONDS), ("never made", 0.0)):
+def test_a_link_is_good_for_its_time_and_once(door: Door) -> None:
+    used, late, kept = door.key(), door.key(), door.key()
+    assert door.post("/login", key=used).status == 303
+    assert door.post("/login", key=used).status == 401
+    door.clock.advance(logins.LINK_LASTS - timedelta(seconds=1))
+    assert door.post("/login", key=kept).status == 303
+    door.clock.advance(timedelta(seconds=1))
+    assert door.post("/login", key=late).status == 401
+
+
+def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(tmp_path: Path) -> None:
+    link = logins.new_link("ann", AccessRole.VIEWER, "key", NOON, 1.0)
+    one, other = (logins.session_of(link, key, NOON, 1.0) for key in ("one", "other"))
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+        plane = running.plane
+        plane.order(accounts.make_link, link).result(30)
+        assert plane.order(accounts.open_session, one, link.name).result(30) == one
         with pytest.raises(Refused) as refused:
-            links.use(spent, at)
-        assert refused.value.code is ErrorCode.UNAUTHORIZED
+            plane.order(accounts.open_session, other, link.name).result(30)
+    assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
-def test_links_that_nobody_uses_give_way_the_oldest_first() -> None:
-    keys = iter(range(logins.MAX_LINKS + 1))
-    links = Links(lambda: str(next(keys)))
-    for _ in range(logins.MAX_LINKS + 1):
-        links.make("ann", AccessRole.VIEWER, 0.0)
-    assert links.use("1", 0.0).account == "ann"
-    with pytest.raises(Refused):
-        links.use("0", 0.0)
+def test_a_link_is_no_session_and_lets_nobody_in_by_itself(door: Door) -> None:
+    key = door.key()
+    assert door.root.get("/v1/tokens")["tokens"] == []
+    port = urlsplit(door.url).port
+    assert not door.lets_in(f"forewarn-{port}={key}")
+    assert Client(door.url, key).ask("GET", "/v1/events").status == 401
+    assert door.post("/login", key=key).status == 303
+
+
+def test_a_link_ends_with_the_token_that_it_was_asked_for_with(door: Door) -> None:
+    made = door.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"})
+    ann = Client(door.url, made.json["token"])
+    key = ann.ask("POST", "/v1/logins", {}).json["url"].partition("key=")[2]
+    revoked = door.root.ask("DELETE", "/v1/tokens?name=ann")
+    assert [token["name"] for token in revoked.json["tokens"]] == ["ann"]
+    assert door.post("/login", key=key).status == 401
+
+
+def test_links_that_nobody_uses_give_way_the_oldest_first(door: Door) -> None:
+    first = door.key()
+    door.clock.advance(timedelta(seconds=1))
+    second = door.key()
+    door.clock.advance(timedelta(seconds=1))
+    for _ in range(accounts.MAX_LINKS - 1):
+        door.key()
+    assert door.post("/login", key=first).status == 401
+    assert door.post("/login", key=second).status == 303
 
 
 def test_where_the_services_clock_runs_faster_a_session_lasts_as_long_for_its_browser() -> None:
-    link = logins.Link("ann", AccessRole.VIEWER, 0.0)
-    session = logins.session_of(link, "key", NOON, scale=60.0)
+    link = logins.new_link("ann", AccessRole.VIEWER, "key", NOON, scale=60.0)
+    assert link.expires_at == NOON + 60 * logins.LINK_LASTS
+    session = logins.session_of(link, "another", NOON, scale=60.0)
     assert session.expires_at == NOON + 60 * logins.SESSION_LASTS
 
 

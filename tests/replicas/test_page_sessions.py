@@ -1,4 +1,4 @@
-"""A browser's session is every replica's: it begins at one, and its end is everywhere."""
+"""A browser's session and its link are every replica's, and their end is everywhere."""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -114,7 +114,10 @@ def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
     with found.cluster:
         stage.prepare(found.cluster)
         first, second = found.replicas
-        cookie = found.log_in("r1")
+        key = found.key(first)
+        status, cookie = found.ask("r2", "POST", "/login", key=key)
+        assert status == IN
+        assert found.ask("r1", "POST", "/login", key=key)[0] == OUT  # a link is good once
         for name in TWO:
             found.until_status(IN, name, cookie)
         assert found.ask("r2", "POST", "/logout", cookie)[0] == IN

@@ -31,6 +31,9 @@ MAX_TOKENS: Final = 1000
 MAX_SESSIONS: Final = 20
 """The most browsers that an account is logged in with; the oldest session ends for one more."""
 
+MAX_LINKS: Final = 100
+"""The most links to the page that nobody has used; the oldest goes for one more."""
+
 
 @dataclass(eq=False, kw_only=True)
 class OperatorRequest:
@@ -119,15 +122,37 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     return Work(made, Changes(tokens=(made,)))
 
 
-def open_session(unit: UnitOfWork, _: Decide, session: Token) -> Work[Token]:
-    """Log an account in to the page; sessions that are over go, and its oldest."""
-    sessions = [token for token in unit.tokens().values() if token.session]
-    over = {token.name for token in sessions if token.expired(unit.now)}
-    own = [t for t in sessions if t.account == session.account and t.name not in over]
-    own.sort(key=attrgetter("created_at"))
-    over.update(token.name for token in own[: max(0, len(own) - MAX_SESSIONS + 1)])
-    _judge_room(len(unit.tokens()) - len(over))
-    return Work(session, Changes(tokens=(session,), revoked_tokens=tuple(sorted(over))))
+def make_link(unit: UnitOfWork, _: Decide, link: Token) -> Work[Token]:
+    """Keep a link to the page; sessions and links that are over go, and the oldest link."""
+    links = [token for token in unit.tokens().values() if token.link]
+    return _begun(unit, link, links, MAX_LINKS)
+
+
+def open_session(unit: UnitOfWork, _: Decide, session: Token, link: str) -> Work[Token]:
+    """Log an account in to the page by a link; sessions that are over go, and its oldest."""
+    tokens = unit.tokens()
+    if link not in tokens:
+        raise spent_link()
+    own = [t for t in tokens.values() if t.session and not t.link and t.account == session.account]
+    return _begun(unit, session, own, MAX_SESSIONS, link)
+
+
+def spent_link() -> Refused:
+    """Return the refusal of a link that begins no session any more."""
+    message = "the link was used already, or is too old: run 'forewarn page' for another"
+    return Refused(ErrorCode.UNAUTHORIZED, message)
+
+
+def _begun(
+    unit: UnitOfWork, new: Token, like: Collection[Token], most: int, *spent: str
+) -> Work[Token]:
+    tokens = unit.tokens().values()
+    over = {*spent, *(token.name for token in tokens if token.session and token.expired(unit.now))}
+    left = [token for token in like if token.name not in over]
+    left.sort(key=attrgetter("created_at"))
+    over.update(token.name for token in left[: max(0, len(left) - most + 1)])
+    _judge_room(len(tokens) - len(over))
+    return Work(new, Changes(tokens=(new,), revoked_tokens=tuple(sorted(over))))
 
 
 def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:

@@ -25,6 +25,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """From then on it is refused; None: never."""
     session: bool = False
     """Whether a browser has it, in a cookie: whoever made it is logged in to the page."""
+    link: bool = False
+    """Whether it is the key of a link, for a session that no browser has begun yet: it begins that
+    one, once, and lets nobody in by itself."""
 
     @property
     def account(self) -> str:

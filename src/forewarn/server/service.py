@@ -54,12 +54,9 @@ from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
-from forewarn.server.operator.schemas import NewLogin
 from forewarn.server.operator.webhooks import Webhooks
-from forewarn.server.page import logins
 from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
-from forewarn.server.page.logins import Links
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
@@ -71,7 +68,7 @@ from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import OFF, split_address
 from forewarn.store.port import Reading, Replica, Store, StoreError, StoreUnusable
 from forewarn.version import __version__
-from forewarn.vocabulary import AccessRole, EventType
+from forewarn.vocabulary import EventType
 
 DRAIN_SECONDS: Final = 1.5
 """How long clients may take to leave the connections that they keep, before the service stops: who
@@ -253,15 +250,8 @@ class Service:
             facts=facts,
             now=SharedNow(self._backend, facts, renderer),
             live=Live(self._watch, self._real, process),
-            links=Links(secret_files.new_token),
             door=self._door,
         )
-
-    def _log_in(self, account: str, role: AccessRole) -> NewLogin:
-        assert self._page is not None
-        key = self._page.links.make(account, role, self._real.monotonic())
-        url = f"{self._page_url}/login?key={key}"
-        return NewLogin(url=url, account=account, role=role, valid_seconds=logins.LINK_SECONDS)
 
     def _epoch(self) -> str:
         lost = self._follower.lost
@@ -300,7 +290,7 @@ class Service:
             accounts=self._door.accounts,
             make_token=secret_files.new_token,
             document=self._guests.document,
-            log_in=self._log_in if self._door.has_page else None,
+            page_url=(lambda: self._page_url) if self._door.has_page else None,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,
             webhooks=self._webhooks,

@@ -11,6 +11,7 @@ from forewarn.server import secret_files
 from forewarn.server.operator import requests, routing, schemas, views
 from forewarn.server.operator.accounts import TOKEN_FILE
 from forewarn.server.operator.requests import TheBackend, TheCaller
+from forewarn.server.page import logins
 from forewarn.store.port import AuditQuery
 from forewarn.vocabulary import ErrorCode
 
@@ -64,11 +65,19 @@ async def create_login(
 ) -> schemas.NewLogin:
     """Make a link that logs a browser in to the page, once, with the role of whoever asks."""
     del data  # it is empty
-    if backend.log_in is None:
+    if backend.page_url is None:
         message = "there is no page: set operator.listen, and leave operator.page on"
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert caller.role is not None
-    return backend.log_in(caller.by, caller.role)
+    key = backend.make_token()
+    link = logins.new_link(caller.by, caller.role, key, backend.now(), backend.scale)
+    await backend.done(backend.changing(caller).order(accounts.make_link, link))
+    return schemas.NewLogin(
+        url=f"{backend.page_url()}/login?key={key}",
+        account=link.account,
+        role=link.role,
+        valid_seconds=round(logins.LINK_LASTS.total_seconds()),
+    )
 
 
 @routing.get("/v1/audit", routing.ACCOUNTS)

@@ -129,7 +129,7 @@ class Accounts:
             return OperatorAccount(TOKEN_FILE, AccessRole.ADMIN)
         # Looking up takes a time that tells of the digest alone, which tells nothing of the token.
         token = self._by_digest.get(of_shown)
-        if token is None or not hmac.compare_digest(of_shown, token.digest):
+        if token is None or token.link or not hmac.compare_digest(of_shown, token.digest):
             return FailedLogin.UNKNOWN
         if token.expired(now):
             return FailedLogin.EXPIRED

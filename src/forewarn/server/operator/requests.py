@@ -35,10 +35,9 @@ from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
 from forewarn.server.operator.accounts import Accounts
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.schemas import NewLogin
 from forewarn.server.operator.webhooks import Webhooks
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, micros
-from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
+from forewarn.vocabulary import ErrorCode, EventStatus
 
 T = TypeVar("T")
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -118,8 +117,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns a token that nobody has."""
     document: Callable[[str, Version], bytes]
     """Returns what the machines of a scope, by its key, read in a version; on the loop's thread."""
-    log_in: Callable[[str, AccessRole], NewLogin] | None = None
-    """Makes a link to the page for an account; None where there is no page."""
+    page_url: Callable[[], str] | None = None
+    """Returns where browsers reach the page; None where there is none."""
     webhooks: Webhooks | None = None
     """Sends news to webhooks; None where nobody does."""
     relays: RelayWatch | None = None

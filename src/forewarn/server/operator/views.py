@@ -64,9 +64,11 @@ def rollout_in_one_line(started: Rollout) -> str:
 
 
 def tokens(found: Iterable[accounts.Token], now: datetime) -> tuple[schemas.TokenView, ...]:
-    """Return tokens as the API shows them."""
+    """Return tokens as the API shows them; links to the page are none."""
     return tuple(
-        model.mapped(schemas.TokenView, token, expired=token.expired(now)) for token in found
+        model.mapped(schemas.TokenView, token, expired=token.expired(now))
+        for token in found
+        if not token.link
     )
 
 

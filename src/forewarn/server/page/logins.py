@@ -1,91 +1,71 @@
 """How a browser gets in: a one-time link, and the session that it begins.
 
 `forewarn page` asks for a link with the rights that it has already: those of the unix socket's
-user, or of a token. The link is good once and for two minutes, at the replica that made it, and
-nothing keeps its key. The session is a `Token` in the database, so it ends with the token of
-whoever opened it, at every replica. The browser has it in a cookie that scripts cannot read and
-that other sites' requests do not carry.
+user, or of a token. The link is good once and for two minutes. It and the session are each a
+`Token` in the database, so they are good at every replica, and end with the token of whoever asked.
+The browser has the session in a cookie that scripts cannot read and that other sites' requests do
+not carry.
 """
 
-from collections.abc import Callable, Mapping
+import hmac
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
-
 from forewarn.maintenance.accounts import Token
-from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.vocabulary import AccessRole
 
-LINK_SECONDS: Final = 120
+LINK_LASTS: Final = timedelta(minutes=2)
 """How long a link is good: to copy it from a terminal into a browser."""
 
 SESSION_LASTS: Final = timedelta(hours=12)
 """How long a session is good, by the browser's clock: a day's work."""
 
-MAX_LINKS: Final = 100
-"""The most links that nobody has used; the oldest goes for one more."""
-
 COOKIE: Final = "forewarn"
 """What the cookie's name begins with. The port follows, as browsers keep cookies by host alone."""
 
 
-class Link(msgspec.Struct, frozen=True):
-    """A link that nobody has used."""
-
-    account: str
-    role: AccessRole
-    until: float
-    """In seconds of the machine's own clock: the service's may run faster."""
-
-
-class Links:
-    """The links that this process has made; used on the event loop's thread."""
-
-    def __init__(self, make_key: Callable[[], str]) -> None:
-        self._make_key = make_key
-        self._links: dict[str, Link] = {}
-        """By the digests of their keys, the oldest first."""
-
-    def make(self, account: str, role: AccessRole, now: float) -> str:
-        """Return the key of a new link for an account; `now` is monotonic."""
-        key = self._make_key()
-        self._links[secret_files.digest(key.encode())] = Link(account, role, now + LINK_SECONDS)
-        while len(self._links) > MAX_LINKS:
-            del self._links[next(iter(self._links))]
-        return key
-
-    def use(self, key: str, now: float) -> Link:
-        """Return the link of a key, which is good for nothing from now on.
-
-        Refused (UNAUTHORIZED) if there is none.
-        """
-        link = self._links.pop(secret_files.digest(key.encode()), None)
-        if link is None or link.until <= now:
-            message = "the link was used already, or is too old: run 'forewarn page' for another"
-            raise Refused(ErrorCode.UNAUTHORIZED, message)
-        return link
-
-
-def session_of(link: Link, key: str, now: datetime, scale: float) -> Token:
-    """Return the session that a link begins.
+def new_link(account: str, role: AccessRole, key: str, now: datetime, scale: float) -> Token:
+    """Return a link for an account.
 
     Args:
-        link: The link.
-        key: What the browser is given.
+        account: Whose session it begins.
+        role: What that may do.
+        key: What the link has.
         now: The service's time.
         scale: How many times as fast that goes as the browser's.
     """
+    return _made(account, role, key, now, LINK_LASTS * scale, link=True)
+
+
+def link_of(key: str, tokens: Iterable[Token], now: datetime) -> Token | None:
+    """Return the link that has a key; None if there is none, or its time is over."""
+    digest = secret_files.digest(key.encode())
+    for token in tokens:
+        if token.link and hmac.compare_digest(token.digest, digest):
+            return None if token.expired(now) else token
+    return None
+
+
+def session_of(link: Token, key: str, now: datetime, scale: float) -> Token:
+    """Return the session that a link begins; the browser is given its key."""
+    return _made(link.account, link.role, key, now, SESSION_LASTS * scale)
+
+
+def _made(
+    account: str, role: AccessRole, key: str, now: datetime, lasts: timedelta, *, link: bool = False
+) -> Token:
     digest = secret_files.digest(key.encode())
     return Token(
-        name=f"{link.account}/{digest[:8]}",
-        role=link.role,
+        name=f"{account}/{digest[:8]}",
+        role=role,
         digest=digest,
-        created_by=link.account,
+        created_by=account,
         created_at=now,
-        expires_at=now + SESSION_LASTS * scale,
+        expires_at=now + lasts,
         session=True,
+        link=link,
     )
 
 

@@ -20,13 +20,12 @@ from litestar.response import Redirect, Stream
 
 from forewarn.control import accounts
 from forewarn.maintenance import model
-from forewarn.server.operator import auth, routing, schemas
+from forewarn.server.operator import auth, routing, schemas, stream
 from forewarn.server.operator.accounts import FailedLogin
 from forewarn.server.operator.requests import Backend, TheCaller
 from forewarn.server.page import logins, rendering
 from forewarn.server.page.facts import Facts
 from forewarn.server.page.live import Live
-from forewarn.server.page.logins import Links
 from forewarn.server.page.machine_search import MachineSearch
 from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
@@ -61,7 +60,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     renderer: Renderer
     live: Live
-    links: Links
     door: auth.Door
     facts: Facts
     now: SharedNow
@@ -199,16 +197,17 @@ async def log_in(
     """Begin a session by the key of a link, and lead to the page."""
     backend = page.backend
     key = str((await request.form()).get("key", ""))
-    try:
-        link = page.links.use(key[:MAX_KEY], page.door.real.monotonic())
-    except model.Refused:
+    # From the store: the link may be another replica's, of a moment ago.
+    tokens = await backend.read(lambda reading: reading.tokens())
+    link = logins.link_of(key[:MAX_KEY], tokens.values(), backend.now())
+    if link is None:
         await page.door.delay(FailedLogin.UNKNOWN, caller.address)
-        raise
+        raise accounts.spent_link()
     caller.by, caller.role = link.account, link.role
     made = backend.make_token()
     session = logins.session_of(link, made, backend.now(), backend.scale)
     plane = backend.changing(caller, session.name)
-    await backend.done(plane.order(accounts.open_session, session))
+    await backend.done(plane.order(accounts.open_session, session, link.name))
     return _led_to("/", _cookie(request, made, round(logins.SESSION_LASTS.total_seconds())))
 
 
