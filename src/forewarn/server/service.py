@@ -614,7 +614,7 @@ class Service:
             scheme = "http" if self._tls is None else "https"
             shown = sockets.shown(host, tcp.getsockname()[1])
             serve(f"{scheme}://{shown}", tcp, (host, *operator.hosts))
-            self._page_url = f"{scheme}://{sockets.name_for_browsers(host, tcp, operator.hosts)}"
+            self._page_url = sockets.url_for_browsers(scheme, host, tcp, operator.hosts)
         return tuple(addresses)
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -5,6 +5,7 @@ docs/reference/settings.md. This module loads quickly: the command line finds th
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +34,9 @@ SOCKET_NAME: Final = "operator.sock"
 TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
 SIMULATED_HOSTS_NAME: Final = "simulated-hosts.json"
+
+ORIGIN: Final = re.compile(r"https?://[^/?#@\s]+", re.IGNORECASE)
+"""An address of a site, as browsers name it in `Origin`."""
 
 MAX_HOSTS: Final = 100
 """The most libvirt hosts that one service watches: each is a process of 8 MB."""
@@ -148,7 +152,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     by. `""` are the system's."""
     hosts: tuple[str, ...] = ()
     """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
-    are refused, so that web pages cannot reach the service by DNS rebinding."""
+    are refused, so that web pages cannot reach the service by DNS rebinding. An address such as
+    `https://ops.example` is that of a proxy that ends TLS: `forewarn page` prints links to it."""
 
     page: bool = True
     """Whether `listen` also serves the page, for browsers that `forewarn page` logs in."""
@@ -164,6 +169,10 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             settings.check_address("listen", self.listen)
         elif self.socket == OFF:
             raise FieldError("listen", 'required, as socket is "off"')
+        for host in self.hosts:
+            if "://" in host and not ORIGIN.fullmatch(host):
+                message = f"invalid address {host!r}: expected one such as 'https://ops.example'"
+                raise FieldError("hosts", message)
         if self.tls_certificate and not self.listen:
             raise FieldError("tls_certificate", "needs listen: the socket has no use for TLS")
         if self.tls_key and not self.tls_certificate:

@@ -326,10 +326,13 @@ def _remove_stale(path: Path) -> None:
     raise SocketUnusable(message)
 
 
-def name_for_browsers(host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
-    """Return the name and the port that browsers reach the page by."""
+def url_for_browsers(scheme: str, host: str, opened: socket.socket, names: tuple[str, ...]) -> str:
+    """Return where browsers reach the page: at the address of a proxy, if one is named."""
+    for name in names:
+        if "://" in name:
+            return name
     port = opened.getsockname()[1]
     if names:
-        return f"{names[0]}:{port}"
+        return f"{scheme}://{names[0]}:{port}"
     everywhere = ipaddress.ip_address(host).is_unspecified
-    return shown("localhost" if everywhere else host, port)
+    return f"{scheme}://{shown('localhost' if everywhere else host, port)}"

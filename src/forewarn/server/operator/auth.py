@@ -15,6 +15,7 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from prometheus_client.registry import Collector
@@ -125,9 +126,9 @@ class Door(msgspec.Struct, frozen=True):
 class Gate:
     """Refuses requests that are not allowed, before the application sees them.
 
-    It accepts `hosts` beside the loopback names. With `anyone` nobody needs a token: that is whose
-    each request is. The unix socket, which no browser reaches, has
-    None for any host, and its users need no token.
+    It accepts `hosts` beside the loopback names, and forms from those that are addresses of proxies
+    (`https://ops.example`). With `anyone` nobody needs a token: that is whose each request is. The
+    unix socket, which no browser reaches, has None for any host, and its users need no token.
     """
 
     def __init__(
@@ -141,7 +142,11 @@ class Gate:
         self._application = application
         self._anyone = anyone
         self._door = door
-        self._hosts = None if hosts is None else {h.lower() for h in (*LOOPBACK_NAMES, *hosts)}
+        self._hosts = None
+        if hosts is not None:
+            self._hosts = {urlsplit(h).hostname or h.lower() for h in (*LOOPBACK_NAMES, *hosts)}
+        self._origins = {urlsplit(h).netloc.lower(): h.lower() for h in hosts or () if "://" in h}
+        """The addresses of proxies, by their names and ports."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Judge a request by its head, and pass it on or refuse it."""
@@ -229,8 +234,7 @@ class Gate:
             )
             return 421, ErrorCode.UNAUTHORIZED, message
         origin = headers.get(b"origin")
-        own = f"{scope['scheme']}://{host}"
-        if origin is not None and origin.decode("latin-1").lower() != own:
+        if origin is not None and not self._is_own(origin, f"{scope['scheme']}://{host}", host):
             message = "requests from pages of other origins are not allowed"
             return 403, ErrorCode.UNAUTHORIZED, message
         is_form = scope["method"] in WITH_BODY and self._is_of_page(scope)
@@ -270,6 +274,14 @@ class Gate:
             message = f"expected 'Content-Type: {expected.decode()}'"
             return 415, ErrorCode.INVALID, message
         return None
+
+    def _is_own(self, origin: bytes, own: str, host: str) -> bool:
+        """Return whether an Origin is ours: a proxy's, or what the request itself was sent to.
+
+        A proxy may replace the Host by ours. Its own name by plain HTTP is not its origin.
+        """
+        told = origin.decode("latin-1").lower()
+        return told in self._origins.values() or told == self._origins.get(host, own)
 
     def _is_of_page(self, scope: Message) -> bool:
         return self._door.has_page and is_of_page(scope["path"])

@@ -34,6 +34,13 @@ RETRY_MILLISECONDS: Final = 1000
 MAX_CHUNK: Final = 64 * 1024
 """About how many bytes are sent at once."""
 
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Accel-Buffering": "no",  # nginx would keep some KiB back
+}
+"""The headers of a stream."""
+
 _ID: Final = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,8}))?")
 _NO_NEWS: Final = -1
 """The index before the first item of a transaction."""
@@ -88,8 +95,7 @@ async def follow(
     )
     if place := last_id or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return Stream(stream.chunks(), media_type="text/event-stream", headers=headers)
+    return Stream(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
 
 
 def chosen(types: Collection[str]) -> frozenset[str]:

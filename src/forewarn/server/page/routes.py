@@ -151,8 +151,7 @@ async def search(page: ThePage, q: Search = "") -> Redirect:
 @get("/page/stream", media_type="text/event-stream")
 async def follow(page: ThePage, since: State = "") -> Stream:
     """Tell of changes until the page is closed."""
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return Stream(page.live.stream(since), media_type="text/event-stream", headers=headers)
+    return Stream(page.live.stream(since), media_type="text/event-stream", headers=stream.HEADERS)
 
 
 @get("/page/static/{name:str}")
@@ -232,7 +231,8 @@ def _cookie(request: "Request[Any, Any, Any]", content: str, lasts: int) -> Cook
         value=content,
         max_age=lasts,
         path="/",
-        secure=request.url.scheme == "https",
+        # By the browser's own word, which `auth.Gate` has judged: a proxy may end TLS before us.
+        secure=request.headers.get("origin", "").startswith("https:"),
         httponly=True,
         samesite="strict",
     )
