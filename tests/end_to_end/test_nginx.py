@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from end_to_end.metadata_agent import Agent
+from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
 from end_to_end.running import START_SECONDS, Running
 from forewarn.protocol import identity
 from ports import free_port
 
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8"),
@@ -67,24 +66,8 @@ def nginx(folder: Path, block: str, **places: str) -> Iterator[int]:
         address = PLACES[written]
         assert address in block, address
         block = block.replace(address, ours.format(port=port))
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    configuration = folder / "nginx.conf"
-    configuration.write_text(
-        f"daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\n"
-        f"error_log {folder}/nginx.log;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{temporary}{block}}}\n"
-    )
-    assert NGINX is not None
-    running = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(configuration)])
-    try:
-        until_open(port, running, folder / "nginx.log")
+    with serving(folder, block, PROXY, port):
         yield port
-    finally:
-        running.terminate()
-        running.wait(START_SECONDS)
 
 
 PLACES = {
@@ -95,16 +78,6 @@ PLACES = {
     "bind": "192.0.2.7",
     "guest": "10.0.0.10",
 }
-
-
-def until_open(port: int, running: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection((PROXY, port), timeout=5):
-            return
-        assert running.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
 
 
 def ask(

@@ -13,7 +13,9 @@ from server.running import Client, Running, settings_in, stranger
 @pytest.fixture(scope="module")
 def on_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     wanted = settings_in(
-        tmp_path_factory.mktemp("service"), listen="127.0.0.1:0", hosts=["ops.example"]
+        tmp_path_factory.mktemp("service"),
+        listen="127.0.0.1:0",
+        hosts=["ops.example", "https://proxy.example"],
     )
     with Running(wanted, memory.MemoryStore()) as running:
         yield running
@@ -88,6 +90,25 @@ def test_another_origin_is_refused_on_both_sockets(
 def test_the_services_own_origin_is_served(url: str, token: str) -> None:
     answer = Client(url, token).ask("GET", "/v1/clock", None, {"Origin": url})
     assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("proxy.example", "https://PROXY.example", 200),
+        ("127.0.0.1:99", "https://proxy.example", 200),  # a proxy that sends our name
+        ("proxy.example", "http://proxy.example", 403),
+        ("proxy.example", "https://proxy.example:444", 403),
+        ("proxy.example", "https://ops.example", 403),
+        ("proxy.example", None, 200),
+        ("ops.example", "http://ops.example", 200),
+    ],
+)
+def test_behind_a_proxy_that_ends_tls_its_origin_is_ours(
+    url: str, token: str, host: str, origin: str | None, status: int
+) -> None:
+    headers = {"Host": host} | ({"Origin": origin} if origin else {})
+    assert Client(url, token).ask("GET", "/v1/clock", None, headers).status == status
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

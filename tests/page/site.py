@@ -82,7 +82,12 @@ class Site:
         return url
 
     def context(
-        self, size: tuple[int, int] = WIDE, theme: Any = "light", *, scripts: bool = True
+        self,
+        size: tuple[int, int] = WIDE,
+        theme: Any = "light",
+        *,
+        scripts: bool = True,
+        ignore_https_errors: bool = False,
     ) -> BrowserContext:
         """Return a browser without a session."""
         width, height = size
@@ -91,6 +96,7 @@ class Site:
             color_scheme=theme,
             reduced_motion="reduce",
             java_script_enabled=scripts,
+            ignore_https_errors=ignore_https_errors,
         )
         made.set_default_timeout(SECONDS)
         self._contexts.append(made)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from forewarn.server.operator import roles
 from forewarn.store import memory, sqlite
@@ -192,6 +192,19 @@ def test_two_windows_show_what_one_of_them_does(site: Site) -> None:
     one.goto(f"{site.url}/operations/1.1")
     for window in (one, other):
         expect(window.locator(".state b")).to_have_text("Canceled")
+
+
+def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
+    window = site.window()
+
+    def come_late(route: Route) -> None:
+        window.wait_for_function("window.htmx")
+        window.evaluate("new Promise((done) => setTimeout(done, 100))")
+        route.continue_()
+
+    window.route("**/hx-sse*", come_late)
+    window.goto(site.url)
+    expect(window.locator("#live")).to_have_attribute("data-state", "live")
 
 
 def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Site) -> None:

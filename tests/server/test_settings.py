@@ -293,6 +293,14 @@ def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
     assert files.state_folder(given) == Path("/var/lib/a")
 
 
+@pytest.mark.parametrize("host", ["https://ops.example/page", "ftp://ops.example", "https://"])
+def test_what_is_no_address_of_a_proxy_is_refused(
+    tmp_path: Path, home: dict[str, str], host: str
+) -> None:
+    told = refusal(tmp_path, f"[operator]\nhosts = ['{host}']\n", home)
+    assert "operator.hosts" in told
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],

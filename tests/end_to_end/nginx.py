@@ -1,0 +1,46 @@
+"""A real nginx with a block of a guide."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+
+SECONDS = 30
+
+
+@contextlib.contextmanager
+def serving(folder: Path, block: str, address: str, port: int) -> Iterator[None]:
+    """Run nginx with a block, which has it listen at this address; yield once it does."""
+    assert NGINX is not None
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration, log = folder / "nginx.conf", folder / "nginx.log"
+    configuration.write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\n"
+        f"error_log {log};\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}{block}}}\n"
+    )
+    running = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(configuration)])
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not _answers(address, port):
+            assert running.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        yield
+    finally:
+        running.terminate()
+        running.wait(SECONDS)
+
+
+def _answers(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5):
+        return True
+    return False
