@@ -10,18 +10,11 @@ from forewarn.cli.installation import (
     AGENT,
     RELAY,
     SERVICE,
-    AddUser,
     Component,
     Environment,
-    Keep,
-    MakeFolder,
-    RemoveEmpty,
-    RemovePath,
-    RemoveUser,
-    Step,
+    InstallStep,
+    StepKind,
     Surroundings,
-    Systemctl,
-    WriteFile,
 )
 
 COMPONENTS = [SERVICE, AGENT, RELAY]
@@ -38,26 +31,32 @@ def shipped(component: Component) -> dict[str, str]:
 
 def install(
     component: Component, around: Surroundings, environment: Environment = OPT
-) -> list[Step]:
+) -> list[InstallStep]:
     return installation.install(component, shipped(component), environment, around)
 
 
-def uninstall(component: Component, around: Surroundings, *, purge: bool = False) -> list[Step]:
+def uninstall(
+    component: Component, around: Surroundings, *, purge: bool = False
+) -> list[InstallStep]:
     return installation.uninstall(component, shipped(component), around, purge=purge)
 
 
-def written(steps: list[Step]) -> dict[str, str]:
-    return {str(step.path): step.text for step in steps if isinstance(step, WriteFile)}
+def written(steps: list[InstallStep]) -> dict[str, str]:
+    return {step.target: step.text for step in steps if step.kind is StepKind.WRITE_FILE}
 
 
-def after(component: Component, steps: list[Step]) -> Surroundings:
+def after(component: Component, steps: list[InstallStep]) -> Surroundings:
     """Return what there is once the steps of an installation were carried out on nothing."""
     files = written(steps)
-    folders = {step.path for step in steps if isinstance(step, MakeFolder)}
+    folders = {PurePosixPath(step.target) for step in steps if step.kind is StepKind.MAKE_FOLDER}
     return Surroundings(
         units={name: files[str(UNITS / name)] for name in component.units},
         paths=frozenset({*map(PurePosixPath, files), *folders}),
-        users={step.name: installation.USER_COMMENT for step in steps if isinstance(step, AddUser)},
+        users={
+            step.target: installation.USER_COMMENT
+            for step in steps
+            if step.kind is StepKind.ADD_USER
+        },
     )
 
 
@@ -102,10 +101,10 @@ def test_a_path_with_what_systemd_would_read_is_written_so_that_it_reads_the_pat
 
 
 def test_the_user_is_the_units_and_the_agent_which_runs_as_root_has_none() -> None:
-    assert AddUser("forewarn") in install(SERVICE, Surroundings())
-    assert not [s for s in install(AGENT, Surroundings()) if isinstance(s, AddUser)]
+    assert InstallStep(StepKind.ADD_USER, "forewarn") in install(SERVICE, Surroundings())
+    assert not [s for s in install(AGENT, Surroundings()) if s.kind is StepKind.ADD_USER]
     there = Surroundings(users={"forewarn": "an operator made it"})
-    assert not [s for s in install(SERVICE, there) if isinstance(s, AddUser)]
+    assert not [s for s in install(SERVICE, there) if s.kind is StepKind.ADD_USER]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -113,13 +112,13 @@ def test_settings_that_are_there_are_never_written(component: Component) -> None
     around = Surroundings(paths=frozenset({ETC / component.settings}))
     steps = install(component, around)
     assert str(ETC / component.settings) not in written(steps)
-    assert Keep(ETC / component.settings) in steps
+    assert InstallStep(StepKind.KEEP, str(ETC / component.settings)) in steps
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_the_same_installation_a_second_time_changes_nothing(component: Component) -> None:
     around = after(component, install(component, Surroundings()))._replace(booted=True)
-    assert {type(step) for step in install(component, around)} == {Keep}
+    assert {step.kind for step in install(component, around)} == {StepKind.KEEP}
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -129,12 +128,14 @@ def test_an_installation_from_another_environment_writes_only_the_service(
     around = after(component, install(component, Surroundings()))._replace(booted=True)
     steps = install(component, around, OPT._replace(program="/opt/newer/bin/forewarn"))
     assert set(written(steps)) == {str(UNITS / component.units[0])}
-    assert steps[-1] == Systemctl(("daemon-reload",))
+    assert steps[-1] == InstallStep(StepKind.SYSTEMCTL, "daemon-reload")
 
 
 def test_systemd_is_told_last_and_only_where_it_runs() -> None:
-    assert install(SERVICE, Surroundings(booted=True))[-1] == Systemctl(("daemon-reload",))
-    assert not [s for s in install(SERVICE, Surroundings()) if isinstance(s, Systemctl)]
+    assert install(SERVICE, Surroundings(booted=True))[-1] == InstallStep(
+        StepKind.SYSTEMCTL, "daemon-reload"
+    )
+    assert not [s for s in install(SERVICE, Surroundings()) if s.kind is StepKind.SYSTEMCTL]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -186,10 +187,10 @@ def test_an_uninstallation_removes_the_units_and_keeps_what_people_and_the_servi
 ) -> None:
     around = after(component, install(component, Surroundings()))
     steps = uninstall(component, around)
-    removed = {step.path for step in steps if isinstance(step, RemovePath)}
+    removed = {PurePosixPath(step.target) for step in steps if step.kind is StepKind.REMOVE_PATH}
     assert removed == {UNITS / name for name in component.units}
-    assert Keep(ETC / component.settings) in steps
-    assert not [s for s in steps if isinstance(s, RemoveUser | RemoveEmpty)]
+    assert InstallStep(StepKind.KEEP, str(ETC / component.settings)) in steps
+    assert not [s for s in steps if s.kind in {StepKind.REMOVE_USER, StepKind.REMOVE_EMPTY}]
 
 
 def test_an_uninstallation_stops_the_socket_before_the_service_and_tells_systemd_at_the_end() -> (
@@ -197,10 +198,10 @@ def test_an_uninstallation_stops_the_socket_before_the_service_and_tells_systemd
 ):
     around = after(SERVICE, install(SERVICE, Surroundings()))
     steps = uninstall(SERVICE, around._replace(booted=True))
-    stop = ("disable", "--now", "forewarn.socket", "forewarn.service")
-    assert (steps[0], steps[-1]) == (Systemctl(stop), Systemctl(("daemon-reload",)))
-    (only,) = [s for s in uninstall(SERVICE, around) if isinstance(s, Systemctl)]
-    assert only == Systemctl(("disable", "forewarn.socket", "forewarn.service"))
+    stop = InstallStep(StepKind.SYSTEMCTL, "disable --now forewarn.socket forewarn.service")
+    assert (steps[0], steps[-1]) == (stop, InstallStep(StepKind.SYSTEMCTL, "daemon-reload"))
+    (only,) = [s for s in uninstall(SERVICE, around) if s.kind is StepKind.SYSTEMCTL]
+    assert only == InstallStep(StepKind.SYSTEMCTL, "disable forewarn.socket forewarn.service")
 
 
 def test_a_purge_removes_settings_drop_ins_state_and_the_user_that_was_added() -> None:
@@ -215,18 +216,24 @@ def test_a_purge_removes_settings_drop_ins_state_and_the_user_that_was_added() -
         paths=frozenset(own | others), users={"forewarn": installation.USER_COMMENT}
     )
     steps = uninstall(SERVICE, around, purge=True)
-    assert {step.path for step in steps if isinstance(step, RemovePath)} == own
-    assert RemoveEmpty(ETC) in steps
-    assert steps[-1] == RemoveUser("forewarn")
+    assert {
+        PurePosixPath(step.target) for step in steps if step.kind is StepKind.REMOVE_PATH
+    } == own
+    assert InstallStep(StepKind.REMOVE_EMPTY, str(ETC)) in steps
+    assert steps[-1] == InstallStep(StepKind.REMOVE_USER, "forewarn")
     made_by_hand = around._replace(users={"forewarn": "an operator made it"})
-    assert RemoveUser("forewarn") not in uninstall(SERVICE, made_by_hand, purge=True)
+    assert InstallStep(StepKind.REMOVE_USER, "forewarn") not in uninstall(
+        SERVICE, made_by_hand, purge=True
+    )
 
 
 def test_the_paths_to_look_at_are_those_that_a_purge_may_remove() -> None:
     for component in COMPONENTS:
         looked_at = frozenset(installation.paths_of(component, shipped(component)))
         steps = uninstall(component, Surroundings(paths=looked_at), purge=True)
-        removed = {step.path for step in steps if isinstance(step, RemovePath)}
+        removed = {
+            PurePosixPath(step.target) for step in steps if step.kind is StepKind.REMOVE_PATH
+        }
         assert removed == looked_at - {ETC, UNITS}
 
 
@@ -235,11 +242,6 @@ def test_where_nothing_is_installed_there_is_nothing_to_remove() -> None:
         assert uninstall(component, Surroundings(booted=True), purge=True) == []
 
 
-def test_each_step_is_shown_by_what_it_touches() -> None:
-    path = PurePosixPath("/etc/x")
-    for step in (MakeFolder(path), WriteFile(path, ""), Keep(path), RemovePath(path)):
-        assert "/etc/x" in installation.shown(step)
-    assert "/etc/x" in installation.shown(RemoveEmpty(path))
-    assert "ann" in installation.shown(AddUser("ann"))
-    assert "ann" in installation.shown(RemoveUser("ann"))
-    assert installation.shown(Systemctl(("a", "b"))).endswith("systemctl a b")
+@pytest.mark.parametrize("kind", StepKind)
+def test_each_step_is_shown_by_what_it_touches(kind: StepKind) -> None:
+    assert str(InstallStep(kind, "/etc/x")).endswith(" /etc/x")

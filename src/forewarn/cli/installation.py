@@ -7,8 +7,9 @@ added and which state is purged, and its restrictions say from where the program
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 UNITS: Final = PurePosixPath("/etc/systemd/system")
 SETTINGS: Final = PurePosixPath("/etc/forewarn")
@@ -75,79 +76,37 @@ class Refused(Exception):  # noqa: N818 - an answer to the person who asked
     """The installation is not possible as asked for. The message says why, and what to do."""
 
 
-class MakeFolder(NamedTuple):
-    """Make a folder that everybody may read."""
+class StepKind(StrEnum):
+    """What a step does, in the words that a person reads before its target."""
 
-    path: PurePosixPath
-
-
-class WriteFile(NamedTuple):
-    """Write a file that everybody may read; one that exists is replaced."""
-
-    path: PurePosixPath
-    text: str
-
-
-class Keep(NamedTuple):
+    MAKE_FOLDER = "make the folder"
+    """One that everybody may read."""
+    WRITE_FILE = "write"
+    """A file that everybody may read; one that exists is replaced."""
+    KEEP = "keep"
     """Leave as it is what somebody may have changed."""
-
-    path: PurePosixPath
-
-
-class AddUser(NamedTuple):
-    """Add a system user and a group of the same name."""
-
-    name: str
-
-
-class RemoveUser(NamedTuple):
-    """Remove a system user and its group."""
-
-    name: str
+    ADD_USER = "add the system user"
+    """And a group of the same name."""
+    REMOVE_USER = "remove the system user"
+    REMOVE_PATH = "remove"
+    """A file, a link, or a folder with all that is in it."""
+    REMOVE_EMPTY = "if it is empty, remove"
+    """A folder."""
+    SYSTEMCTL = "run systemctl"
 
 
-class RemovePath(NamedTuple):
-    """Remove a file, a link, or a folder with all that is in it."""
+class InstallStep(NamedTuple):
+    """One step of an installation."""
 
-    path: PurePosixPath
+    kind: StepKind
+    target: str
+    """The path, the user, or the arguments of systemctl."""
+    text: str = ""
+    """The text of the file."""
 
-
-class RemoveEmpty(NamedTuple):
-    """Remove a folder if nothing is in it."""
-
-    path: PurePosixPath
-
-
-class Systemctl(NamedTuple):
-    """Run systemctl."""
-
-    arguments: tuple[str, ...]
-
-
-Step: TypeAlias = (
-    MakeFolder | WriteFile | Keep | AddUser | RemoveUser | RemovePath | RemoveEmpty | Systemctl
-)
-
-
-def shown(step: Step) -> str:
-    """Return a step as a person reads it."""
-    match step:
-        case MakeFolder(path):
-            return f"make the folder {path}"
-        case WriteFile(path, _):
-            return f"write {path}"
-        case Keep(path):
-            return f"keep {path}"
-        case AddUser(name):
-            return f"add the system user {name}"
-        case RemoveUser(name):
-            return f"remove the system user {name}"
-        case RemovePath(path):
-            return f"remove {path}"
-        case RemoveEmpty(path):
-            return f"remove {path} if it is empty"
-        case Systemctl(arguments):
-            return f"run systemctl {' '.join(arguments)}"
+    def __str__(self) -> str:
+        """Return it as a person reads it."""
+        return f"{self.kind} {self.target}"
 
 
 def install(
@@ -155,7 +114,7 @@ def install(
     shipped: Mapping[str, str],
     environment: Environment,
     surroundings: Surroundings,
-) -> list[Step]:
+) -> list[InstallStep]:
     """Return the steps that install a component.
 
     Args:
@@ -170,26 +129,30 @@ def install(
     service = shipped[component.units[0]]
     _judge(service, environment)
     _judge_units(component, surroundings)
-    steps: list[Step] = []
+    steps: list[InstallStep] = []
     user = _value(service, "User")
     if user and user not in surroundings.users:
-        steps.append(AddUser(user))
-    steps += [MakeFolder(path) for path in (SETTINGS, UNITS) if path not in surroundings.paths]
+        steps.append(InstallStep(StepKind.ADD_USER, user))
+    steps += [
+        InstallStep(StepKind.MAKE_FOLDER, str(path))
+        for path in (SETTINGS, UNITS)
+        if path not in surroundings.paths
+    ]
     settings = SETTINGS / component.settings
     if settings in surroundings.paths:
-        steps.append(Keep(settings))
+        steps.append(InstallStep(StepKind.KEEP, str(settings)))
     else:
-        steps.append(WriteFile(settings, shipped[component.settings]))
+        steps.append(InstallStep(StepKind.WRITE_FILE, str(settings), shipped[component.settings]))
     written = []
     for name in component.units:
         text = _unit(component, name, shipped[name], environment.program)
         if surroundings.units.get(name) != text:
-            written.append(WriteFile(UNITS / name, text))
+            written.append(InstallStep(StepKind.WRITE_FILE, str(UNITS / name), text))
         else:
-            steps.append(Keep(UNITS / name))
+            steps.append(InstallStep(StepKind.KEEP, str(UNITS / name)))
     steps += written
     if written and surroundings.booted:
-        steps.append(Systemctl(("daemon-reload",)))
+        steps.append(InstallStep(StepKind.SYSTEMCTL, "daemon-reload"))
     return steps
 
 
@@ -199,7 +162,7 @@ def uninstall(
     surroundings: Surroundings,
     *,
     purge: bool,
-) -> list[Step]:
+) -> list[InstallStep]:
     """Return the steps that stop a component and remove it.
 
     Settings, drop-ins, state and user stay unless they are purged, too.
@@ -208,22 +171,23 @@ def uninstall(
         Refused: A unit is somebody's own.
     """
     _judge_units(component, surroundings)
-    steps: list[Step] = []
+    steps: list[InstallStep] = []
     there = [name for name in component.units if name in surroundings.units]
     if there:
-        now = ("--now",) * surroundings.booted
+        now = ["--now"] * surroundings.booted
         # Sockets first: a connection would start the service again.
-        steps.append(Systemctl(("disable", *now, *reversed(there))))
-        steps += [RemovePath(UNITS / name) for name in there]
-    what = RemovePath if purge else Keep
-    steps += [what(path) for path in _own_paths(component, shipped) if path in surroundings.paths]
+        steps.append(InstallStep(StepKind.SYSTEMCTL, " ".join(["disable", *now, *reversed(there)])))
+        steps += [InstallStep(StepKind.REMOVE_PATH, str(UNITS / name)) for name in there]
+    what = StepKind.REMOVE_PATH if purge else StepKind.KEEP
+    own = _own_paths(component, shipped)
+    steps += [InstallStep(what, str(path)) for path in own if path in surroundings.paths]
     user = _value(shipped[component.units[0]], "User")
     if purge and SETTINGS in surroundings.paths:
-        steps.append(RemoveEmpty(SETTINGS))
+        steps.append(InstallStep(StepKind.REMOVE_EMPTY, str(SETTINGS)))
     if there and surroundings.booted:
-        steps.append(Systemctl(("daemon-reload",)))
+        steps.append(InstallStep(StepKind.SYSTEMCTL, "daemon-reload"))
     if purge and user and surroundings.users.get(user) == USER_COMMENT:
-        steps.append(RemoveUser(user))
+        steps.append(InstallStep(StepKind.REMOVE_USER, user))
     return steps
 
 

@@ -20,7 +20,7 @@ from typing import Final
 import forewarn
 from forewarn.cli import installation, output
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.installation import Component, Environment, Step, Surroundings
+from forewarn.cli.installation import Component, Environment, InstallStep, StepKind, Surroundings
 
 NO_LOGIN: Final = "/usr/sbin/nologin"
 """The shell of a user who never logs in."""
@@ -55,7 +55,7 @@ def run(
         else:
             steps = installation.install(component, shipped, _environment(below), around)
         for step in steps:
-            output.say(installation.shown(step))
+            output.say(str(step))
             if not dry_run:
                 _carry_out(step, below)
     except installation.Refused as refused:
@@ -128,40 +128,37 @@ def _below(root: Path, path: PurePosixPath) -> Path:
     return root / path.relative_to("/")
 
 
-def _carry_out(step: Step, root: Path) -> None:
-    match step:
-        case installation.MakeFolder(path):
-            _below(root, path).mkdir(parents=True, exist_ok=True)
-            _below(root, path).chmod(0o755)
-        case installation.WriteFile(path, text):
-            file = _below(root, path)
-            new = file.with_name(f".{file.name}.new")
-            new.write_text(text, encoding="utf-8")
+def _carry_out(step: InstallStep, root: Path) -> None:
+    target, place = step.target, root / step.target.lstrip("/")
+    match step.kind:
+        case StepKind.MAKE_FOLDER:
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o755)
+        case StepKind.WRITE_FILE:
+            new = place.with_name(f".{place.name}.new")
+            new.write_text(step.text, encoding="utf-8")
             new.chmod(0o644)
-            new.replace(file)
-        case installation.RemovePath(path):
-            there = _below(root, path)
-            if there.is_dir() and not there.is_symlink():
-                shutil.rmtree(there)
+            new.replace(place)
+        case StepKind.REMOVE_PATH:
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
             else:
-                there.unlink(missing_ok=True)
-        case installation.RemoveEmpty(path):
-            if not any(_below(root, path).iterdir()):
-                _below(root, path).rmdir()
-        case installation.AddUser(name):
+                place.unlink(missing_ok=True)
+        case StepKind.REMOVE_EMPTY:
+            if not any(place.iterdir()):
+                place.rmdir()
+        case StepKind.ADD_USER:
             user = ("--system", "--user-group", "--no-create-home", "--home-dir", "/")
             about = ("--shell", NO_LOGIN, "--comment", installation.USER_COMMENT)
-            _program("useradd", *_prefix("--prefix", root), *user, *about, name)
-        case installation.RemoveUser(name):
-            _program("userdel", *_prefix("--prefix", root), name)
-            groups = _below(root, PurePosixPath("/etc/group")).read_text()
-            if re.search(
-                rf"(?m)^{name}:", groups
-            ):  # where /etc/login.defs tells userdel to keep it
-                _program("groupdel", *_prefix("--prefix", root), name)
-        case installation.Systemctl(arguments):
-            _program("systemctl", *_prefix("--root", root), *arguments)
-        case installation.Keep():
+            _program("useradd", *_prefix("--prefix", root), *user, *about, target)
+        case StepKind.REMOVE_USER:
+            _program("userdel", *_prefix("--prefix", root), target)
+            groups = (root / "etc" / "group").read_text()
+            if re.search(rf"(?m)^{target}:", groups):  # /etc/login.defs may tell userdel to keep it
+                _program("groupdel", *_prefix("--prefix", root), target)
+        case StepKind.SYSTEMCTL:
+            _program("systemctl", *_prefix("--root", root), *target.split())
+        case StepKind.KEEP:
             pass
 
 
