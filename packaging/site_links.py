@@ -19,7 +19,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:  #
                 parts.pop()
             else:
                 parts.append(part)
-        if parts[0] == "docs" and parts[1] != "examples":
+        if parts[0] == "docs" and len(parts) > 1 and PurePosixPath(parts[-1]).suffix:
             return found[0]
         return f"{found[1]}{config.repo_url}/blob/main/{'/'.join(parts)}{mark}{anchor}{found[3]}"
 

@@ -121,6 +121,19 @@ def test_panels_and_alerts_have_names_of_their_own() -> None:
         assert rule["annotations"].keys() == {"summary", "action"}
 
 
+def test_the_page_has_a_line_for_each_alert() -> None:
+    page = (ROOT / "docs" / "guides" / "production.md").read_text(encoding="utf-8")
+    shown = re.findall(r"(?m)^\| `(Forewarn\w+)` \| (\w+) \|", page)
+    assert shown == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]
+
+
+def test_the_guide_says_of_each_alert_of_the_service_what_to_do() -> None:
+    guide = (ROOT / "docs" / "guides" / "operating.md").read_text(encoding="utf-8")
+    table = guide.partition("\n## What needs you\n")[2].partition("\n## ")[0]
+    firsts = re.findall(r"(?m)^\| (`[^|]+) \|", table)
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(firsts))) == sorted(AlertKind)
+
+
 @NEEDS_PROMTOOL
 def test_prometheus_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
     rules = [
