@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from typer.core import TyperGroup
 
+from builders import NOW
 from forewarn.cli import main
 from forewarn.cli.exits import OF_CODE, ExitStatus
+from forewarn.maintenance import alerts
+from forewarn.maintenance.alerts import AlertKind
 from forewarn.vocabulary import ErrorCode
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
@@ -123,3 +126,19 @@ def test_each_exit_status_has_its_line_and_each_line_its_status() -> None:
 def test_each_reason_of_a_refusal_has_an_exit_status_that_is_not_success() -> None:
     assert set(OF_CODE) == set(ErrorCode)
     assert ExitStatus.OK not in OF_CODE.values()
+
+
+def test_what_ends_an_alert_is_a_command() -> None:
+    for remedy in alerts.REMEDIES.values():
+        words = remedy.partition(" {")[0].split()
+        assert f"forewarn {' '.join(words)}" in commands(), remedy
+
+
+def test_an_alert_names_the_command_that_ends_it() -> None:
+    for kind, about, command in (
+        (AlertKind.FAILED, "12.1", "acknowledge 12.1"),
+        (AlertKind.HELD, "scope web", "release scope web"),
+        (AlertKind.HOST_STUCK, "host h1", "host show h1"),
+        (AlertKind.FLEET, "domain web-0", ""),
+    ):
+        assert alerts.remedy(alerts.Alert(kind, about, "", NOW)) == command

@@ -296,6 +296,7 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     alerts = service.call("alerts")
     assert alerts.returncode == ExitStatus.ALERTS
     assert "release day" in alerts.stdout
+    assert "forewarn release scope web" in alerts.stderr
     told = service.call("alerts", "--json")
     assert told.returncode == ExitStatus.ALERTS
     assert "held" in {item["kind"] for item in json.loads(told.stdout)["items"]}

@@ -315,6 +315,7 @@ def test_what_only_reads_or_tries_is_not_recorded(site: Site) -> None:
     operator.ask("GET", "/v1/history")
     operator.ask("GET", "/v1/fleet/machines/nope")
     operator.ask("PUT", "/v1/fleet?dry_run=true", fleet())
+    assert operator.ask("POST", "/v1/rollouts?dry_run=true", {"kind": "rack"}).status == 400
     operator.ask("GET", "/nothing/here")
     assert site.settled() == before
 

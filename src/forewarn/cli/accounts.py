@@ -95,6 +95,8 @@ def _draw_new(made: "schemas.NewToken") -> None:
     ends = times.shown(made.account.expires_at) if made.account.expires_at else "never"
     output.note(f"This is the token of {made.account.name}; nobody can show it again.")
     output.note(f"Its role is {made.account.role}; it expires: {ends}.")
+    output.note("It is for the TCP address of operator.listen. In a file of mode 0600, FILE:")
+    output.note("FOREWARN_SET_OPERATOR__TOKEN_FILE=FILE forewarn events --operator HOST:PORT")
 
 
 def _draw_revoked(found: "schemas.TokenList") -> None:

@@ -129,5 +129,11 @@ def _draw(found: "schemas.AlertList") -> None:
         },
         empty="There are no alerts.",
     )
+    from forewarn.maintenance.alerts import remedy
+
     if found.count > len(found.items):
         output.note(f"These are the oldest {len(found.items)} of {found.count}.")
+    if remedies := dict.fromkeys(filter(None, map(remedy, found.items))):
+        output.note("Once you know the cause:")
+        for command in remedies:
+            output.note(f"  forewarn {command}")

@@ -7,6 +7,8 @@ an unapproved event when it starts, a doubted clock when it is trusted again.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -91,6 +93,32 @@ class Alert(msgspec.Struct, frozen=True):
     since: datetime
 
 
+REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
+    {
+        AlertKind.FAILED: "acknowledge {0}",
+        AlertKind.PAUSED: "maintenance resume {0}",
+        AlertKind.UNKNOWN: "resolve {0} succeeded|failed|repeat",
+        AlertKind.HELD: "release {0}",
+        AlertKind.UNAPPROVED: "postpone {0} +30m",
+        AlertKind.UNSEEN: "postpone {0} +30m",
+        AlertKind.AGENT_HELD: "postpone {0} +30m",
+        AlertKind.NOT_BACK: "acknowledge {0}",
+        AlertKind.HOST_STUCK: "host show {1}",
+        AlertKind.ROLLOUT_HALTED: "rollout show {1}",
+        AlertKind.ROLLOUT_WAITS: "rollout resume {1}",
+        AlertKind.WEBHOOK_DISABLED: "webhook test {1}",
+        AlertKind.DOUBTED: "clock trust",
+    }
+)
+"""What an operator tells `forewarn` once the cause is understood: of what the alert is about, or of
+the last word of that. Other causes are mended elsewhere, and their alerts end with them."""
+
+
+def remedy(alert: Alert) -> str:
+    """Return the command of `forewarn` that ends an alert, or shows what can; `""` for none."""
+    return REMEDIES.get(alert.kind, "").format(alert.about, alert.about.rpartition(" ")[2])
+
+
 class ClockDoubt(msgspec.Struct, frozen=True):
     """Why and since when the time of day is not trusted."""
 
@@ -161,8 +189,7 @@ def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
     """Yield an alert for each host whose drain is stuck."""
     for drain in drains:
         if drain.state is model.HostState.STUCK:
-            message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}; "
-            message += f"see 'forewarn host show {drain.host}'"
+            message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}"
             about = f"host {drain.host}"
             yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
 
@@ -172,7 +199,7 @@ def of_rollouts(rollouts: Iterable[Rollout]) -> Iterator[Alert]:
     for rollout in rollouts:
         about = f"rollout {rollout.number}"
         if rollout.state is RolloutState.HALTED:
-            message = f"halted: {rollout.reason}; see 'forewarn rollout show {rollout.number}'"
+            message = f"halted: {rollout.reason}"
             yield Alert(AlertKind.ROLLOUT_HALTED, about, message, rollout.changed_at)
         elif rollout.unconfirmed:
             assert rollout.wave_at is not None

@@ -66,7 +66,10 @@ async def create_login(
     """Make a link that logs a browser in to the page, once, with the role of whoever asks."""
     del data  # it is empty
     if backend.page_url is None:
-        message = "there is no page: set operator.listen, and leave operator.page on"
+        message = (
+            'there is no page: set operator.listen, such as to "127.0.0.1:8172", and leave '
+            "operator.page on"
+        )
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert caller.role is not None
     key = backend.make_token()

@@ -77,7 +77,6 @@ async def apply_fleet(
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
     preempted or terminated are left out unless `again` adds them.
     """
-    caller.recorded = dry_run
     wanted = await asyncio.to_thread(requests.decoded_fleet, data)
     plane = backend.plane if dry_run else backend.changing(caller, told=views.fleet_in_one_line)
     applied = await backend.done(
@@ -210,7 +209,6 @@ async def request_maintenance(
         closes_at=data.closes_at and requests.in_utc(data.closes_at, "closes_at"),
         requested_by=caller.by,
     )
-    caller.recorded = dry_run
     plane = backend.plane if dry_run else backend.changing(caller, told=views.plan_in_one_line)
     plan = await backend.done(plane.request(request, dry_run=dry_run))
     ((view, further),) = views.maintenances([plan.maintenance], backend.inventory)
@@ -498,7 +496,6 @@ async def drain_hosts(
         for before, host in zip(("", *data.hosts), data.hosts, strict=False)
     ]
     plans = await backend.done(backend.plane.plan_drains(wanted, survey))
-    caller.recorded = dry_run
     if not dry_run:
         plane = backend.changing(caller, model.listed(data.hosts, routing.MAX_LISTED))
         await backend.done(plane.drain_hosts(wanted, survey))

@@ -13,6 +13,7 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 import asyncio
 import contextlib
 import ssl
+import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -219,7 +220,7 @@ class Gate:
 
     def _record(self, scope: Message, request: OperatorRequest, status: int) -> None:
         """Write down a refusal, or a change that no transaction of its own has recorded."""
-        is_change = scope["method"] in CHANGING
+        is_change = scope["method"] in CHANGING and not _is_dry_run(scope)
         if not request.recorded and (is_change or status in {401, 403, 421}):
             self._door.audit.record(request, request.outcome)
 
@@ -326,6 +327,11 @@ def _address_of(scope: Message) -> str:
     if peer is not None:
         return peer.address
     return str(scope["client"][0]) if scope.get("client") else ""
+
+
+def _is_dry_run(scope: Message) -> bool:
+    values = urllib.parse.parse_qs(scope["query_string"].decode("latin-1")).get("dry_run", [])
+    return any(value.lower() in {"true", "1"} for value in values)
 
 
 def _name_of(host: str) -> str:

@@ -64,7 +64,6 @@ async def start_rollout(
             reading, targets, task, policy, drained=drained, by=caller.by, now=now
         )
     )
-    caller.recorded = dry_run
     if not dry_run:
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
