@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from agent.bench import command, event, rule
+from client.scripted import document, message, serving
+from client.world import EVENT_ID, listed
 from end_to_end.agents import until
 from forewarn import clock
 from forewarn.agent.action_settings import ReadySettings, RuleAction
@@ -98,6 +100,25 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     begun = [record.index for record in again.records if isinstance(record, ActionBegun)]
     again.close()
     assert begun == [0]
+
+
+def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> None:
+    """It may come from a proxy that is just starting: the event may hold on."""
+    journal = Journal(tmp_path)
+    journal.append(RuleMatched(event=event(EVENT_ID), rule=RULE))
+    journal.close()
+    again = Journal(tmp_path)
+    contents = [document(), document(listed())]
+    with serving(lambda _, number: message(200, contents[min(number, 2) - 1])) as server:
+        client = ClientSettings(endpoint=server.url, machine="web-0")
+        settings = AgentSettings(client=client, status=StatusSettings(listen=OFF))
+        daemon = Daemon(settings, again, tuple)
+        daemon._poller.start()
+        told = daemon._inputs.get(timeout=30)
+        daemon._poller.close()
+    again.close()
+    assert isinstance(told, DocumentSeen)
+    assert [each.event_id for each in told.events] == [EVENT_ID]
 
 
 class Full(Journal):

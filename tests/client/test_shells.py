@@ -151,6 +151,22 @@ def test_documents_are_given_whole_each_time_that_their_events_change(connect: C
     assert shown == [[], [EVENT_ID], ["B"]]
 
 
+def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
+    connect: Connect,
+) -> None:
+    contents = [document(listed()), document(), document(listed()), document()]
+    with serving(
+        lambda _, number: message(200, contents[min(number, len(contents)) - 1])
+    ) as server:
+        client = connect(server.url, name="web-0")
+        known = client.document().events
+        documents = client.documents(known=known)
+        shown = [next(documents).events for _ in range(2)]
+        documents.close()
+    assert [[event.event_id for event in events] for events in shown] == [[EVENT_ID], []]
+    assert shown[0][0].starts_by is not None
+
+
 def test_a_watch_goes_on_in_another_client(connect: Connect, cloud: Emulator) -> None:
     cloud.schedule("Reboot", "web-0")
     watch = connect(cloud.endpoint).watch()

@@ -95,7 +95,10 @@ class Daemon:
         self._runner = ActionRunner(self._inputs.put, dry=self._dry)
         self._peers = Peers(own.peers, self._inputs.put)
         self._poller = Poller(
-            own.client.endpoint or None, own.client.machine or None, self._inputs.put
+            own.client.endpoint or None,
+            own.client.machine or None,
+            self._inputs.put,
+            [case.event for case in self._decider.state.cases.values()],
         )
         self._endings = 0
         self._trouble = ""

@@ -7,12 +7,12 @@ supersedes an event must be seen before that event's end is acted on.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from forewarn.agent import messages
 from forewarn.client.errors import ClientError, Misuse, Refused
-from forewarn.client.event import Trouble
+from forewarn.client.event import Event, Trouble
 from forewarn.client.sync import Client
 from forewarn.client.watch import NO_NAME
 
@@ -30,16 +30,22 @@ class Poller:
 
     The watching thread writes the attributes, others read them: each is one value. Without an
     endpoint it looks for one, without a machine it asks for the name. An invalid one is a Misuse.
+    `known` are the events that an earlier process saw: their ends are confirmed too.
     """
 
     def __init__(
-        self, endpoint: str | None, machine: str | None, tell: Callable[[messages.Input], None]
+        self,
+        endpoint: str | None,
+        machine: str | None,
+        tell: Callable[[messages.Input], None],
+        known: Iterable[Event] = (),
     ) -> None:
         self.trouble = ""
         """Why no good answer comes; `""` while they do."""
         self._client = Client(endpoint, name=machine)
         self._tell = tell
-        self._documents = self._client.documents(on_trouble=self._note)
+        self._known = tuple(known)
+        self._documents = self._client.documents(known=self._known, on_trouble=self._note)
         self._word: tuple[str, str] = ("", "")
         self._said = self._word
         self._saying = threading.Lock()
@@ -98,7 +104,7 @@ class Poller:
         while not self._closed.is_set():
             try:
                 for document in self._documents:
-                    self.trouble = ""
+                    self.trouble, self._known = "", document.events
                     self._tell(messages.DocumentSeen(document.events, self._client.name))
             except Exception as error:
                 LOGGER.exception(
@@ -108,7 +114,9 @@ class Poller:
                 self._documents.close()
                 self._closed.wait(FAULT_SECONDS)
                 with contextlib.suppress(Misuse):  # it was closed
-                    self._documents = self._client.documents(on_trouble=self._note)
+                    self._documents = self._client.documents(
+                        known=self._known, on_trouble=self._note
+                    )
 
     def _note(self, trouble: Trouble) -> None:
         if trouble.reason != NO_NAME:  # its end is not told

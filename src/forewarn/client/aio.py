@@ -58,9 +58,11 @@ class AsyncClient(transport.AnyClient["StreamConnection"]):
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
         return AsyncWatch(self._connection(), watcher, watcher.take, on_trouble)
 
-    def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
+    def documents(
+        self, *, known: Iterable[event.Event] = (), on_trouble: OnTrouble | None = None
+    ) -> "AsyncDocuments":
         """Return each new document, whole, as `Client.documents`."""
-        watcher = Watcher(self._session, None, None, transport.clock_reading())
+        watcher = Watcher(self._session, None, None, transport.clock_reading(), known)
         return AsyncDocuments(self._connection(), watcher, watcher.take_document, on_trouble)
 
     async def close(self) -> None:

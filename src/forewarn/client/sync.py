@@ -126,19 +126,23 @@ class Client(transport.AnyClient["SocketConnection"]):
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
         return Watch(self._connection(), watcher, watcher.take, on_trouble)
 
-    def documents(self, *, on_trouble: OnTrouble | None = None) -> "Documents":
+    def documents(
+        self, *, known: Iterable[event.Event] = (), on_trouble: OnTrouble | None = None
+    ) -> "Documents":
         """Return each new document, whole, until the iterator or the client closes.
 
         The first comes at once, the next ones when an event is new, has changed or is over. An
         event stays in the document until a second answer confirms its end.
 
         Args:
+            known: Events that the caller saw before, as in an earlier process: the first document
+                comes when a second answer has confirmed the end of those that it does not list.
             on_trouble: As for `watch`.
 
         Raises:
             Misuse: The client is closed.
         """
-        watcher = Watcher(self._session, None, None, transport.clock_reading())
+        watcher = Watcher(self._session, None, None, transport.clock_reading(), known)
         return Documents(self._connection(), watcher, watcher.take_document, on_trouble)
 
     def close(self) -> None:

@@ -119,11 +119,17 @@ class Watcher:
     """Decides what a watch asks, when, and what it tells; resumes from a state `since`.
 
     Without a filter it tells whole documents. These are not held back until an end is confirmed:
-    only among changes the order counts, and what is gone comes first.
+    only among changes the order counts, and what is gone comes first. But the first one is, if it
+    does not list all of `events`, which an earlier process saw: how they are now is not known.
     """
 
     def __init__(
-        self, known: Session, wanted: EventFilter | None, since: str | None, at: ClockReading
+        self,
+        known: Session,
+        wanted: EventFilter | None,
+        since: str | None,
+        at: ClockReading,
+        events: Iterable[event.Event] = (),
     ) -> None:
         self.looks = 0
         """How many good answers came."""
@@ -133,6 +139,10 @@ class Watcher:
         self._filter = wanted or EventFilter()
         self._whole = not wanted
         self._state = WatchState() if since is None else read_state(since, at)
+        for each in events:
+            seen = msgspec.structs.replace(each, starts_by=None)
+            known_event = KnownEvent(seen, told=True, started=seen.started)
+            self._state.known[text.upper(each.event_id)] = known_event
         self.troubles: deque[event.Trouble] = deque()
         """Reports of trouble, to be taken from the left."""
         self._reason = event.OVER
@@ -195,7 +205,10 @@ class Watcher:
         """Take every change; return the document if its events are new since the last call."""
         while self._state.pending:
             self._apply()
-        listed = tuple(known.event for known in self._state.known.values())
+        events = self._state.known.values()
+        if self._shown is None and any(known.missing for known in events):
+            return None
+        listed = tuple(known.event for known in events)
         if not self._has_document or listed == self._shown:
             return None
         self._shown = listed
@@ -432,7 +445,7 @@ def _soonest(before: float | None, now: float | None, *, by_server: bool) -> flo
     # The monotonic clock of a machine that sleeps or is paused stands still, so its notice is
     # shorter than was reckoned. It is never longer, and a clock of ours that was set says nothing.
     if before is None or now is None:
-        return before  # this answer does not say
+        return before if now is None else now  # only one of them says
     slept = by_server and now < before - responses.CLOCKS_AGREE_SECONDS
     return now if slept else before
 
