@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forewarn.maintenance.accounts import AuditRecord
     from forewarn.server.operator import schemas
 
-token = typer.Typer(help="Operators' tokens.", no_args_is_help=True)
+token = typer.Typer(help="Make, list and revoke operators' tokens.", no_args_is_help=True)
 
 
 @token.command()
@@ -42,7 +42,7 @@ def create(
 @token.command("list")
 @asks
 def list_(*, service: OperatorClient) -> None:
-    """List the tokens, without what is secret."""
+    """List the tokens, without their secrets."""
     service.get("/v1/tokens").show(_draw_tokens)
 
 
@@ -62,8 +62,7 @@ def revoke(
 def page(*, service: OperatorClient) -> None:
     """Print a link that logs a browser in to the page.
 
-    It is good once and for two minutes, and gives the browser your name and role. Show it to
-    nobody.
+    It works once, within two minutes, and gives the browser your name and role. Show it to nobody.
     """
     service.post("/v1/logins").show(_draw_link)
 

@@ -58,7 +58,7 @@ def _agent() -> None:
 
 @app.command()
 def check(*, config: ConfigOption = None) -> None:
-    """Check the settings; show which rule takes what.
+    """Check the settings; show which rule takes which events.
 
     For each type of event it lists the rules that may take it, in order.
     """
@@ -211,7 +211,7 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the events in hand and what was done.
+    """Show the current events, and what was done for them.
 
     It asks the agent that runs on this machine.
     """
@@ -249,8 +249,8 @@ def status(
 def retry(*, config: ConfigOption = None) -> None:
     """Have the agent retry failed preparations.
 
-    The agent on this machine prepares again for each event whose preparation failed and that it
-    therefore did not approve.
+    For each event that it did not approve because a preparation failed, the agent prepares this
+    machine again.
     """
     tree = _ask(_listen(config))
     margin = _load(config).settings.margin_seconds

@@ -37,9 +37,8 @@ def acknowledge(
 ) -> None:
     """Acknowledge failures, and end the wait for machines.
 
-    The update domains then count as up, and what waited for them goes on. It takes what has failed
-    or awaits machines after its end; if one does neither, none is acknowledged. The history records
-    who did it.
+    The update domains then count as up, and what waited for them goes on. Each must have failed, or
+    wait for machines after its end; otherwise none is acknowledged. The history records who did it.
     """
     answer = service.post("/v1/acknowledgements", references=references)
     answer.show(operations.states)
@@ -57,8 +56,8 @@ def resolve(
 ) -> None:
     """Record the result of operations whose outcome is unknown.
 
-    'repeat' reruns the machines whose result is unknown. If the outcome of one is known, nothing is
-    recorded of any.
+    'repeat' reruns the machines whose result is unknown. If the outcome of one is known, none is
+    recorded.
     """
     answer = service.post("/v1/resolutions", references=references, verdict=verdict)
     answer.show(operations.states)

@@ -48,14 +48,14 @@ def emulator(
         option(
             "--scale",
             "N",
-            "Let the clock run N times as fast as real time. Default: it stands until it is "
-            "told; for a scenario 60.",
+            "Let the clock run N times as fast as real time. Default: it stands still until a "
+            "test moves it; with --scenario, 60.",
         ),
     ] = None,
 ) -> None:
     """Emulate Scheduled Events for tests.
 
-    It prints where guests and operators ask, and serves until Ctrl-C, or until CMD ends.
+    It prints the addresses for guests and operators, and serves until Ctrl-C, or until CMD ends.
     """
     with server_is_installed("forewarn emulator"):
         import structlog

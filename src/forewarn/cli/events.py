@@ -28,11 +28,11 @@ def events(
     endpoint: EndpointOption = None,
     service: OperatorClient,
 ) -> None:
-    """List the events of what is not over.
+    """List live events.
 
-    They are in the order in which they may start; guests do not see a Queued one yet. SHOWN TO
-    counts the machines whose last request used a protocol version that shows the event. With
-    --endpoint the list is what this machine sees, from any server of the protocol.
+    The first to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the
+    machines whose last request used a protocol version that shows the event. With --endpoint it
+    lists what this machine reads, from any server of the protocol.
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)
@@ -68,8 +68,8 @@ def cancel(
 ) -> None:
     """Cancel what has not started.
 
-    An event is cancelled with its whole operation, a maintenance with all that has not started. If
-    one has nothing left to cancel, none is cancelled.
+    To cancel an event cancels its whole operation; to cancel a maintenance, all of it that has not
+    started. If one has nothing left to cancel, none is cancelled.
     """
     answer = service.post("/v1/cancellations", references=references, reason=reason)
     answer.show(operations.states)
@@ -84,8 +84,8 @@ def postpone(
 ) -> None:
     """Move NotBefore later.
 
-    It applies to what is Scheduled. It never moves an event to an earlier time than the guests were
-    told. If one cannot be moved, none is.
+    Only what is Scheduled can be moved, and never to an earlier time than guests were told. If one
+    cannot be moved, none is.
     """
     at = service.moment(times.moment(time))
     answer = service.post("/v1/postponements", references=references, not_before=at)

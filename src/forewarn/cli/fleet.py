@@ -125,7 +125,7 @@ def show(
 def export(*, service: OperatorClient) -> None:
     """Print the fleet as a fleet file, in TOML.
 
-    To apply it changes nothing; with --json it is JSON.
+    Applying it changes nothing. With --json it is JSON.
     """
     from forewarn.maintenance.fleet import Fleet
 
@@ -283,8 +283,8 @@ LibvirtOption = Annotated[
     option(
         "--libvirt",
         "URI",
-        "A host's libvirt URI, as NAME=URI where the fleet has another name for the host than "
-        "itself; several may be given. Default: the hosts of the service's settings.",
+        "A host's libvirt URI, or NAME=URI if the fleet calls the host NAME. Repeatable. "
+        "Default: the hosts of the service's settings.",
     ),
 ]
 PythonOption = Annotated[
@@ -292,7 +292,8 @@ PythonOption = Annotated[
     option(
         "--python",
         "FILE",
-        "The Python with the module libvirt, such as /usr/bin/python3. Default: the settings'.",
+        "The Python with the module libvirt, such as /usr/bin/python3. Default: that of the "
+        "settings.",
     ),
 ]
 LimitSeconds = Annotated[
@@ -314,7 +315,7 @@ def import_(
 ) -> None:
     """Make a fleet file of libvirt's domains, or apply it.
 
-    Applied, it keeps what the fleet has where domains say nothing else. It never removes machines.
+    Applied, it changes only what the domains say, and never removes machines.
     """
     import msgspec
 

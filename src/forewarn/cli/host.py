@@ -34,10 +34,10 @@ ORDERS: Final = {
         "What has not started is cancelled, and hosts that wait for this one are not drained."
     ),
     "return": DrainOrder("Open the host and bring its machines home."),
-    "retry": DrainOrder("Try again what the drain is stuck at."),
+    "retry": DrainOrder("Retry the step at which the drain is stuck."),
     "skip": DrainOrder(
         "Go on without a machine that did not move.\n\n"
-        "The host is not empty, and not rebooted, while the machine runs there.",
+        "While that machine runs there, the host is not empty, and is not rebooted.",
         of_machine=True,
     ),
     "stop": DrainOrder("Shut a machine down while the host reboots.", of_machine=True),

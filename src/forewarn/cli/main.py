@@ -210,7 +210,7 @@ app = typer.Typer(
 
 def completion(
     shell: Annotated[
-        Literal["bash", "zsh", "fish"], argument("SHELL", "Whose language: bash, zsh or fish.")
+        Literal["bash", "zsh", "fish"], argument("SHELL", "The shell: bash, zsh or fish.")
     ],
 ) -> None:
     """Print a script that completes commands and options."""

@@ -27,11 +27,17 @@ NotBeforeOption = Annotated[
 ]
 OpensOption = Annotated[
     str | None,
-    option("--opens", "TIME", "Start nothing before this time, approved or not. As --not-before."),
+    option(
+        "--opens",
+        "TIME",
+        "Start nothing before this time, approved or not. Written as --not-before.",
+    ),
 ]
 ClosesOption = Annotated[
     str | None,
-    option("--closes", "TIME", "Cancel what has not started by this time. As --not-before."),
+    option(
+        "--closes", "TIME", "Cancel what has not started by this time. Written as --not-before."
+    ),
 ]
 IndivisibleOption = Annotated[
     bool,
@@ -97,8 +103,8 @@ def schedule(
     they are in several update domains of one scope, one domain goes after another, unless
     --indivisible is given.
 
-    Several scopes or hosts, or a tag, are a rollout: one has its turn after another, and it halts
-    when one fails. 'forewarn rollout' shows it, and has more to choose from.
+    Several scopes or hosts, or a tag, make a rollout: they are taken one after another, until one
+    fails. 'forewarn rollout' shows it, and has more options.
     """
     if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")

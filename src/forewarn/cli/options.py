@@ -55,5 +55,5 @@ InstallDryRunOption = Annotated[
 ]
 RootOption = Annotated[
     Path | None,
-    option("--root", "DIR", "Install below this folder: a machine that does not run."),
+    option("--root", "DIR", "Install into this folder, the root of a machine that is not running."),
 ]

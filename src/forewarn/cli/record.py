@@ -31,7 +31,7 @@ class Answered(Exception):  # noqa: N818 - an answer, though not the one that wa
 
 
 def record(
-    file: Annotated[Path, argument("FILE", "The file to write; it must not be there yet.")],
+    file: Annotated[Path, argument("FILE", "The file to write; it must not exist yet.")],
     *,
     endpoint: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def record(
 ) -> None:
     """Record what this machine's endpoint says, until Ctrl-C.
 
-    The file is a scenario that gives it back to handlers. Nothing is approved.
+    The file is a scenario that replays it to handlers. Nothing is approved.
     """
     from forewarn import clock
     from forewarn.client import discovery

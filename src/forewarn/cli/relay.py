@@ -44,12 +44,12 @@ def relay(
     ] = None,
     check: Annotated[
         bool,
-        flag("--check", "Ask each replica for this host's documents, show what comes, and end."),
+        flag("--check", "Ask each replica for this host's documents, show the answers, and exit."),
     ] = False,
 ) -> None:
     """Run this host's relay until SIGTERM or Ctrl-C.
 
-    It answers the guests of one hypervisor in the service's place.
+    It answers the guests of one host in place of the service.
     """
     if context.invoked_subcommand is not None:
         return
@@ -80,10 +80,10 @@ def token(
     ] = None,
     service: OperatorClient,
 ) -> None:
-    """Make a token for the relay of a host, and show it this once.
+    """Make a token for the relay of a host, and show it once.
 
-    The token that the relay uses stays valid until it uses the new one. Who has a host's token
-    reads and approves for the machines of that host.
+    The token that the relay uses stays valid until it uses the new one. Whoever has a host's token
+    can read and approve for the machines of that host.
     """
     if file is not None and file.exists():
         raise Failed(ExitStatus.USAGE, f"{file} is there already: name a new file")

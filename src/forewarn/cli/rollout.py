@@ -33,17 +33,17 @@ class RolloutVerb(NamedTuple):
 
 
 ORDERS: Final = {
-    "pause": RolloutVerb("Ask for nothing further; what is announced goes on."),
+    "pause": RolloutVerb("Begin no further unit; what is announced goes on."),
     "resume": RolloutVerb(
-        "Go on after a pause or a halt, or begin the wave that waits for it.\n\n"
-        "Units that have failed stay so, and halt the rollout no more."
+        "Go on after a pause or a halt, or begin the next wave.\n\n"
+        "Units that failed stay failed, and no longer halt the rollout."
     ),
     "stop": RolloutVerb(
         "End a rollout and cancel what has not started.\n\n"
         "Drains of hosts that have begun go on: 'forewarn host undrain' ends them."
     ),
     "skip": RolloutVerb("Leave a unit out.", of_unit=True),
-    "retry": RolloutVerb("Give a unit that failed or was skipped another turn.", of_unit=True),
+    "retry": RolloutVerb("Try a failed or skipped unit again.", of_unit=True),
 }
 
 app = typer.Typer(help="Plan, start and watch rollouts.", no_args_is_help=True)
@@ -93,13 +93,13 @@ BlackoutOption = Annotated[
     option("--blackout", "FROM/TO", "Two RFC 3339 times between which nothing starts."),
 ]
 CutoffOption = Annotated[
-    str, option("--cutoff", "SPAN", "Ask for no unit later than this before a window closes.")
+    str, option("--cutoff", "SPAN", "Begin no unit in the last part of a window, such as 30m.")
 ]
 NoticeOption = Annotated[
     str, option("--notice", "SPAN", "How long guests may take to approve, if longer than usual.")
 ]
 StopAfterOption = Annotated[
-    int, option("--stop-after", "N", "Halt after so many failed units.", min=1, max=5000)
+    int, option("--stop-after", "N", "Halt when this many units have failed.", min=1, max=5000)
 ]
 OrderOption = Annotated[
     Literal["tightest", "listed"],
@@ -107,11 +107,11 @@ OrderOption = Annotated[
 ]
 ApprovalUntilOption = Annotated[
     str,
-    option("--approval-until", "TIME", "Until then, nothing starts without its guests' approval."),
+    option("--approval-until", "TIME", "Until then, start nothing without its guests' approval."),
 ]
 CheckOption = Annotated[
     str,
-    option("--check", "NAME", "The check of the settings that has to pass after each unit."),
+    option("--check", "NAME", "A check from the settings that must pass after each unit."),
 ]
 CheckTriesOption = Annotated[
     int, option("--check-tries", "N", "How often it may fail in a row.", min=1, max=100)
@@ -231,7 +231,8 @@ def _described(command: Callable[..., None], text: str, *, dry_run: bool) -> Cal
 
 app.command("plan")(
     _asking(
-        "Show how a rollout would go: waves, machines, the earliest and the latest end.",
+        "Show how a rollout would go.\n\n"
+        "It lists the waves, their machines, and the earliest and the latest end.",
         dry_run=True,
     )
 )

@@ -44,7 +44,7 @@ def serve(
         option(
             "--scale",
             "N",
-            "At the desk: keep nothing, and let the clock run N times as fast; "
+            "To try things out: keep nothing, and let the clock run N times as fast; "
             "see 'forewarn emulator'.",
         ),
     ] = None,

@@ -46,7 +46,7 @@ def add(
     ] = False,
     service: OperatorClient,
 ) -> None:
-    """Tell a URL of what happens from now on.
+    """Send news to a URL from now on.
 
     It prints the secret that verifies the signatures. Nobody can print it again.
     """
@@ -59,14 +59,14 @@ def add(
 @app.command("list")
 @asks
 def list_(*, service: OperatorClient) -> None:
-    """List the webhooks, and how each accepts what it is told."""
+    """List the webhooks, and how their deliveries go."""
     service.get("/v1/webhooks").show(_draw)
 
 
 @app.command()
 @asks
 def test(name: NameArgument, *, service: OperatorClient) -> None:
-    """Send a webhook a test.
+    """Send a test to a webhook.
 
     If it is accepted, a webhook that failed or was disabled goes on at once. Exit status: 0 if it
     is accepted, 3 if not.
