@@ -306,6 +306,8 @@ FAULTS = {
     ),
     "HTTP/0.9": (b"GET /\r\n\r\n", 505),
     "HTTP/2": (b"GET / HTTP/2.0\r\n\r\n", 505),
+    "HTTP/3": (b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+    "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: x\r\n\r\n", 505),
     "a bad chunk": (post(b"x\r\n", CODED), 400),
 }
 

@@ -28,6 +28,9 @@ from forewarn.server.guest.limits import Limits
 
 EMPTY_LINE: Final = b"\r\n\r\n"
 _OVERLAP: Final = len(EMPTY_LINE) - 1
+_SERVED_VERSIONS: Final = frozenset({"1.1", "1.0"})
+_NO_VERSION: Final = "0.0"
+"""What the parser tells before a version has come."""
 CHUNKED: Final = -1
 """The length of a body that only its chunks tell."""
 _TELLING_LENGTHS: Final = frozenset(
@@ -87,9 +90,15 @@ class Head:
             if self.fault is None:
                 raise
         except httptools.HttpParserError as error:
-            self.fault = self.fault or exchange.refuse(refusals.MALFORMED, what=str(error))
+            self.fault = self.fault or self._malformed(str(error))
         if self.is_complete:
             self._parser = None
+
+    def _malformed(self, what: str) -> Reply:
+        version = self._parser.get_http_version()
+        if version in _SERVED_VERSIONS or version == _NO_VERSION:
+            return exchange.refuse(refusals.MALFORMED, what=what)
+        return exchange.refuse(refusals.HTTP_VERSION, version=version)
 
     def shed(self) -> None:
         """Let go of all but the form of its answer: of 9,000 that wait, the rest is 9 MB."""
@@ -133,7 +142,7 @@ class Head:
                     codings.append(value.strip().lower())
                 case b"expect":
                     expectations.append(value.strip().lower())
-        if version not in {"1.1", "1.0"}:
+        if version not in _SERVED_VERSIONS:
             self.fault = exchange.refuse(refusals.HTTP_VERSION, version=version)
         elif hosts > 1 or (hosts == 0 and version == "1.1"):
             self.fault = exchange.refuse(
