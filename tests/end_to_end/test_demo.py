@@ -127,13 +127,19 @@ def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
         assert demo.leftovers() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
-def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, ExitStatus.INTERRUPTED), (signal.SIGTERM, ExitStatus.TERMINATED)],
+    ids=["ctrl-c", "term"],
+)
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(
+    number: int, status: int, folder: Path
+) -> None:
     with playing(folder) as demo:
         demo.read_until(lambda text: "Scheduled" in text)
         assert demo.leftovers() != []
         demo.interrupt(number)
-        assert demo.status == ExitStatus.INTERRUPTED, demo.text
+        assert demo.status == status, demo.text
         assert demo.leftovers() == []
 
 

@@ -48,7 +48,8 @@ def look() -> dict[str, Any] | None:
 
 
 def prepare(event_id: str) -> None:
-    drained = subprocess.run([os.environ["FOREWARN_DRAIN"], event_id], check=False)
+    program = "true" if FAULT == "leaves-no-marks" else os.environ["FOREWARN_DRAIN"]
+    drained = subprocess.run([program, event_id], check=False)
     if drained.returncode and FAULT != "approves-undrained":
         return
     body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import patience
+from forewarn.cli import certify as certify_command
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certificate, certify, handler_process, namespace
@@ -27,8 +28,8 @@ NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
 LONG = certify.PATIENCE_SECONDS
-PATIENCE = {"stays-away": 12.0}
-"""The handler that does nothing is waited for in vain; it polls three times a second."""
+PATIENCE = {"stays-away": 12.0, "leaves-no-marks": 12.0}
+"""A handler that does nothing is waited for in vain; it polls three times a second."""
 
 
 def judged(fault: str, *names: str, patience: float = LONG) -> list[Result]:
@@ -140,7 +141,8 @@ FAULTS = [
     ("minds-case", "fault-lower-case", "while its event was still listed"),
     ("polls-too-often", "idle", "polls too often"),
     ("leaves-zombies", "approve", "zombies"),
-    ("stays-away", "approve", "undrain"),
+    ("stays-away", "approve", "$FOREWARN_UNDRAIN"),
+    ("leaves-no-marks", "approve", "{drain} or $FOREWARN_DRAIN, or append"),
 ]
 
 
@@ -281,7 +283,25 @@ def test_a_handler_that_asks_somebody_else_is_told_of_namespaces() -> None:
     handler = Handler(("sleep", "60"), patience_seconds=1.0)
     [result] = certify.run(handler, [SCENARIOS["approve"]])
     assert result.verdict is HandlerVerdict.FAILED
-    assert "--namespace" in result.message
+    assert all(word in result.message for word in ("FOREWARN_ENDPOINT", "--namespace"))
+
+
+def test_what_several_scenarios_show_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = certify_command.Verdicts()
+    for name in ("approve", "again", "stops"):
+        shown = "it ends" if name == "stops" else "no drain was seen"
+        verdicts.say(Result(name, "", HandlerVerdict.FAILED, shown, "GET /x", f"said in {name}"))
+    told = capsys.readouterr().out
+    assert told.count("no drain was seen") == 1
+    assert told.count("| GET /x") == 2
+    assert all(word in told for word in ("as in approve", "it ends", "said in again"))
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.execute(["certify", "--", "/no/such/handler"]) == ExitStatus.USAGE
+    assert "/no/such/handler" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argument", ["{drian}", "{port}", "--drain={Drain}"])

@@ -2,24 +2,38 @@
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed, server_is_installed
+from forewarn.cli.exits import (
+    ENDING,
+    ExitStatus,
+    Failed,
+    ended_by,
+    handled,
+    need_program,
+    server_is_installed,
+)
 from forewarn.cli.options import JsonOption, argument, flag, option
 
 if TYPE_CHECKING:
-    from forewarn.testing.certify import HandlerScenario, Result
+    from forewarn.testing.certify import Handler, HandlerScenario, Result
 
 
 def certify(
     command: Annotated[
         list[str] | None,
-        argument("-- COMMAND...", "The handler; {drain} and {undrain} stand for programs."),
+        argument(
+            "-- COMMAND...",
+            "The handler. Its drain must run {drain}, its way back {undrain}: in the command "
+            "they stand for programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
+        ),
     ] = None,
     *,
     only: Annotated[
@@ -54,7 +68,8 @@ def certify(
     """Run a handler through scenarios and say what it does wrong.
 
     Each scenario starts the handler beside an emulator of its own, all at the same time. The
-    handler finds it by FOREWARN_ENDPOINT.
+    handler finds it by FOREWARN_ENDPOINT. A handler that drains in its own code appends lines
+    'drain', 'drained' and 'undrain' to the file FOREWARN_DRAIN_LOG instead.
     """
     with server_is_installed("forewarn certify", "testing"):
         import structlog
@@ -72,6 +87,8 @@ def certify(
     if not command:
         raise typer.BadParameter("expected a command after --, such as: -- ./handle.sh {drain}")
     _refuse_unknown_placeholder(command)
+    if "{" not in command[0]:
+        need_program(command[0])
     chosen = _chosen(known, only or ())
     handler = certifying.Handler(
         command=tuple(command),
@@ -80,11 +97,34 @@ def certify(
         patience_seconds=patience,
         undrains=not without_undrain,
     )
-    results = certifying.run(handler, chosen, (lambda _: None) if as_json else _say)
+    results = _judged(handler, chosen, (lambda _: None) if as_json else Verdicts().say)
     for file, text in ((junit, certificate.junit), (page, certificate.page)):
         if file is not None:
             _write(file, text(command, results))
     _conclude(command, results, as_json=as_json)
+
+
+def _judged(
+    handler: "Handler", chosen: "Sequence[HandlerScenario]", on_result: "Callable[[Result], None]"
+) -> "list[Result]":
+    """Run the scenarios to their end, or until a signal ends them and the command."""
+    from forewarn.testing import certificate, certify
+
+    stop = threading.Event()
+    asked: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not asked:  # set() is not for a signal that interrupts it
+            asked.append(number)
+            stop.set()
+
+    with handled(end, *ENDING):
+        results = certify.run(handler, chosen, on_result, stop)
+    if asked:
+        done = certificate.summary(results) or "none ended"
+        output.note(f"forewarn: stopped: {done}, {len(chosen) - len(results)} not finished")
+        raise SystemExit(ended_by(asked[0]))
+    return results
 
 
 def _conclude(command: list[str], results: "Sequence[Result]", *, as_json: bool) -> None:
@@ -129,15 +169,30 @@ def _chosen(
     return [each for each in known.values() if not names or each.name in names]
 
 
-def _say(result: "Result") -> None:
-    lines = [f"{result.verdict:<8} {result.name:<22} {result.seconds:5.1f} s"]
-    if result.message:
-        lines.append(f"         {result.message}")
-    if result.exchange:
-        lines += (f"         | {line}" for line in result.exchange.splitlines())
-    if result.verdict == "failed" and result.output:
-        lines += (f"         > {line}" for line in result.output.splitlines())
-    output.say("\n".join(map(output.printable, lines)))
+class Verdicts:
+    """Prints verdicts as they come: what several scenarios show, with its exchange once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: dict[str, str] = {}
+        """The scenario that failed first with a message, by the message."""
+
+    def say(self, result: "Result") -> None:
+        """Print one; may be called in any thread."""
+        with self._lock:
+            first = result.name
+            if result.verdict == "failed":
+                first = self._first.setdefault(result.message, result.name)
+            lines = [f"{result.verdict:<8} {result.name:<22} {result.seconds:5.1f} s"]
+            if first != result.name:
+                lines.append(f"         the same as in {first}")
+            elif result.message:
+                lines.append(f"         {result.message}")
+            if result.exchange and first == result.name:
+                lines += (f"         | {line}" for line in result.exchange.splitlines())
+            if result.verdict == "failed" and result.output:
+                lines += (f"         > {line}" for line in result.output.splitlines())
+            output.say("\n".join(map(output.printable, lines)))
 
 
 def _write(file: Path, text: str) -> None:

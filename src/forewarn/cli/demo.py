@@ -27,7 +27,7 @@ import typer
 
 from forewarn import times
 from forewarn.cli import events, operations, output
-from forewarn.cli.exits import ExitStatus, Failed, handled
+from forewarn.cli.exits import ENDING, ExitStatus, Failed, ended_by, handled
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.options import JsonOption, flag
 from forewarn.clock import SystemClock
@@ -49,9 +49,6 @@ LOOK_EVERY: Final = 0.2
 
 DEMO_LIMIT: Final = 85.0
 """Seconds until the story must be over; it takes about half of it."""
-
-ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Ctrl-C, SIGTERM and a closed terminal end it alike, so that nothing is left behind."""
 
 STOP_SECONDS: Final = 10.0
 """For a process to end before it is killed; the service promises the same."""
@@ -435,5 +432,7 @@ def failed(what: str) -> Failed:
     return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {what}")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(ended_by(number))

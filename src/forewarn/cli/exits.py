@@ -1,6 +1,7 @@
 """How commands end: the exit statuses, the exception that carries one, files, signals."""
 
 import contextlib
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,15 @@ class ExitStatus(IntEnum):
     """Ctrl-C: like the next two, by the convention of shells."""
     BROKEN_PIPE = 141
     TERMINATED = 143
+
+
+ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Ctrl-C, SIGTERM and a closed terminal: by each of them a command ends what it began."""
+
+
+def ended_by(number: int) -> ExitStatus:
+    """Return the status of a command that a signal of ENDING ended."""
+    return ExitStatus.INTERRUPTED if number == signal.SIGINT else ExitStatus.TERMINATED
 
 
 OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
@@ -92,6 +102,12 @@ def server_is_installed(command: str, extra: str = "server") -> Iterator[None]:
         extra = "postgresql" if error.name == "psycopg" else extra
         message = f"{command!r} needs the package {error.name}: pip install 'forewarn[{extra}]'"
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
+
+
+def need_program(name: str) -> None:
+    """End the command if there is no such program, before it is needed."""
+    if shutil.which(name) is None:
+        raise Failed(ExitStatus.USAGE, f"no executable program {name!r}")
 
 
 def read_text(file: str, most: int) -> str:

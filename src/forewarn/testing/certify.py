@@ -50,6 +50,17 @@ ADDRESS: Final = f"http://{namespace.ADDRESS}"
 """Where a handler in a network namespace finds its events."""
 
 
+NO_DRAIN: Final = (
+    "no drain was seen: its drain must run {drain} or $FOREWARN_DRAIN, or append a line 'drain' "
+    "to the file $FOREWARN_DRAIN_LOG"
+)
+NO_UNDRAIN: Final = (
+    "it was not seen to go back to work after the event was gone: it must then run {undrain} or "
+    "$FOREWARN_UNDRAIN, or append a line 'undrain' to the file $FOREWARN_DRAIN_LOG"
+)
+NO_WORK: Final = "it did not go back to work again: no further 'undrain' after the event was gone"
+
+
 class HandlerVerdict(StrEnum):
     """What a scenario came to."""
 
@@ -87,6 +98,10 @@ class NotConcerned(Exception):  # noqa: N818 - what a scenario is
     """The scenario does not concern this handler."""
 
 
+class Interrupted(Exception):  # noqa: N818 - what happened
+    """Whoever runs the scenarios ends them."""
+
+
 @dataclass(frozen=True)
 class HandlerScenario:
     """What happens to a handler, and what it must do."""
@@ -111,6 +126,8 @@ class Trial:
     """Whether it has something to undo when an event is over."""
     is_ticking: bool = False
     """Whether the clock moves on while something is waited for, as delays need it."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Once it is set, each wait raises `Interrupted`."""
     marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """The marks that there were when an approval came, by its place among the exchanges."""
 
@@ -124,8 +141,10 @@ class Trial:
             self.emulator.listen(opened, forward_to=port)
         instead = "it never asked for its events"
         if not inside and not before:
-            hint = f"does it have {namespace.ADDRESS} in it? see --namespace"
-            instead = f"it never asked the emulator: {hint}"
+            instead = (
+                "no request for events came to its FOREWARN_ENDPOINT; "
+                f"if it has {namespace.ADDRESS} in it, use --namespace"
+            )
         self.wait(lambda: len(self.polls()) > before, instead)
 
     def announce(
@@ -163,7 +182,12 @@ class Trial:
                 raise Complaint(f"{instead} (within {seconds})", self.last_exchange())
             if self.is_ticking:
                 self.emulator.advance(TICK)
-            threading.Event().wait(LOOK_SECONDS)
+            self.pause(LOOK_SECONDS)
+
+    def pause(self, seconds: float) -> None:
+        """Let real time pass; raise `Interrupted` if the scenario has to end."""
+        if self.stop.wait(seconds):
+            raise Interrupted
 
     def more_polls(self, more: int = MORE_POLLS) -> None:
         """Wait until the handler has asked some more times, and has had its answers."""
@@ -179,10 +203,10 @@ class Trial:
 
     def expect_drain(self, times: int = 1) -> None:
         """The handler has to drain."""
-        self.wait(
-            lambda: self.handler.marks().count("drain") >= times,
-            "it did not drain: no 'drain' in its log" + (f" for the {times}. time" * (times > 1)),
-        )
+        instead = NO_DRAIN
+        if self.handler.marks():
+            instead = f"it did not drain again: fewer than {times} lines 'drain' in its log"
+        self.wait(lambda: self.handler.marks().count("drain") >= times, instead)
 
     def expect_approval(self, event: EmulatedEvent) -> None:
         """The handler has to approve, after its drain has ended."""
@@ -192,7 +216,7 @@ class Trial:
         """The handler has to put its machine back to work, if that takes anything."""
         self.wait(
             lambda: not self.undrains or self.handler.marks().count("undrain") >= times,
-            "it did not go back to work: no 'undrain' in its log after the event was gone",
+            NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK,
         )
 
     def round(
@@ -268,7 +292,7 @@ class Trial:
         for _ in range(MORE_POLLS):
             if not seen:
                 return 0
-            threading.Event().wait(1.0)
+            self.pause(1.0)
             seen &= set(self.handler.family("Z"))
         return len(seen)
 
@@ -453,7 +477,7 @@ def _faulty_meanwhile(name: str, **values: int) -> Callable[[Trial], None]:
 
 def _idle(trial: Trial) -> None:
     before = len(trial.polls())
-    threading.Event().wait(IDLE_SECONDS)
+    trial.pause(IDLE_SECONDS)
     polls = len(trial.polls()) - before
     if polls > MOST_A_SECOND * IDLE_SECONDS:
         message = f"it polls too often: {polls} times in {IDLE_SECONDS:g} s; once a second is usual"
@@ -462,14 +486,18 @@ def _idle(trial: Trial) -> None:
 
 def _stops(trial: Trial) -> None:
     trial.more_polls(1)
-    if not trial.handler.stop():
-        seconds = handler_process.STOP_SECONDS
-        raise Complaint(f"it did not end within {seconds:g} s after SIGTERM")
-    until = clock.monotonic() + handler_process.STOP_SECONDS
+    seconds = handler_process.STOP_SECONDS
+    until = clock.monotonic() + seconds
+    trial.handler.terminate()
+    while trial.handler.status is None:
+        if clock.monotonic() > until:
+            raise Complaint(f"it did not end within {seconds:g} s after SIGTERM")
+        trial.pause(LOOK_SECONDS)
+    until = clock.monotonic() + seconds
     while left := len(trial.handler.family()):
         if clock.monotonic() > until:
             raise Complaint(f"it ended and left {left} processes behind")
-        threading.Event().wait(LOOK_SECONDS)
+        trial.pause(LOOK_SECONDS)
 
 
 _PAIR: Final = (
@@ -572,6 +600,7 @@ def run(
     handler: Handler,
     scenarios: Sequence[HandlerScenario] = SCENARIOS,
     on_result: Callable[[Result], None] = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> list[Result]:
     """Run a handler through scenarios, all at the same time, and return their results in order.
 
@@ -579,18 +608,23 @@ def run(
         handler: Which.
         scenarios: Which.
         on_result: Called as each scenario ends, in a thread of its own.
+        stop: Once it is set, the scenarios under way end at once, without results.
     """
+    stop = stop or threading.Event()
 
-    def one(scenario: HandlerScenario) -> Result:
-        result = _played(scenario, handler)
+    def one(scenario: HandlerScenario) -> Result | None:
+        try:
+            result = _played(scenario, handler, stop)
+        except Interrupted:
+            return None
         on_result(result)
         return result
 
     with ThreadPoolExecutor(max_workers=len(scenarios) or 1) as pool:
-        return list(pool.map(one, scenarios))
+        return [result for result in pool.map(one, scenarios) if result is not None]
 
 
-def _played(scenario: HandlerScenario, handler: Handler) -> Result:
+def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) -> Result:
     began = clock.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix=f"certify-{scenario.name}-") as folder,
@@ -606,11 +640,17 @@ def _played(scenario: HandlerScenario, handler: Handler) -> Result:
             ports=handler.ports,
         )
         trial = Trial(
-            emulator, process, machine.name, handler.patience_seconds, undrains=handler.undrains
+            emulator,
+            process,
+            machine.name,
+            handler.patience_seconds,
+            undrains=handler.undrains,
+            stop=stop,
         )
         emulator.on_request(trial.note_marks)
         verdict, message, shown = HandlerVerdict.PASSED, "", ""
         try:
+            trial.pause(0)
             trial.start()
             scenario.play(trial)
             trial.judge()

@@ -197,17 +197,10 @@ class HandlerProcess:
                 _signal(pid, number)
         process.wait()
 
-    def stop(self) -> bool:
-        """Ask it to end by SIGTERM; return whether it did in time."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return True
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def terminate(self) -> None:
+        """Ask it to end by SIGTERM."""
+        if self._process is not None:
+            self._process.terminate()
 
     def family(self, state: str = "") -> list[int]:
         """Return the other processes of its session; with a state, such as `Z`, those in it."""
