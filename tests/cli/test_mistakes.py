@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperGroup, TyperOption
 
-from forewarn.cli import main
+from forewarn.cli import main, watch
 from forewarn.cli.exits import ExitStatus
 
 NOWHERE = "/nonexistent/operator.sock"
@@ -80,6 +80,9 @@ def said_once(capsys: Capture) -> str:
         (["events", "--frob"], "--frob"),
         (["watch", "--since", "/nonexistent/state"], "/nonexistent"),
         (["watch", "--since", "/"], "--since"),
+        (["watch", "--exec", "./nosuch"], "./nosuch"),
+        (["watch", "--exec", "/no/such/drain --now | cat"], "/no/such/drain"),
+        (["certify", "--", "./nosuch"], "./nosuch"),
         (["token", "create", "ann", "--role", "root"], "'root'"),
         (["audit", "--since", "soon"], "'soon'"),
         (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
@@ -256,3 +259,8 @@ def test_a_reader_that_stops_reading_is_no_fault() -> None:
         status = piped.wait()
     assert errors == b""
     assert status == ExitStatus.BROKEN_PIPE
+
+
+@pytest.mark.parametrize("word", ["cd", '"$HOME/x"', "X=a/b", "drain", "(./x;"])
+def test_watch_leaves_other_commands_to_the_shell(word: str) -> None:
+    assert watch.NAMED.fullmatch(word) is None

@@ -193,6 +193,16 @@ def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
     assert service.document("events")["events"] == []
 
 
+def test_what_is_cancelled_is_not_approved(service: Running) -> None:
+    plan = service.document("schedule", "reboot", "web-0")
+    number = str(plan["maintenance"]["number"])
+    assert service.call("cancel", number).returncode == ExitStatus.OK
+    for reference in (number, f"{number}.1", plan["operations"][0]["events"][0]["id"]):
+        refused = service.call("approve", reference)
+        assert refused.returncode == ExitStatus.REFUSED
+        assert f"{number}.1" in refused.stderr
+
+
 def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
     plan = service.document(
         *("schedule", "reboot", "web-0", "--not-before", "+20m", "--duration", "5m"),

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 import forked
+from forewarn.cli.exits import ExitStatus
 from forewarn.testing import Emulator
 from recipes import pages
 
@@ -198,10 +199,28 @@ def test_a_scenario_that_does_not_hold_is_the_status(tmp_path: Path) -> None:
     assert run("--scenario", story).returncode == 2
 
 
-def test_a_port_that_is_taken_is_a_mistake() -> None:
+def test_a_port_that_is_taken_is_told_as_serve_tells_it() -> None:
     with running() as at:
         port = at["guests"].rpartition(":")[2]
-        assert run("--port", port).returncode == 2
+        refused = run("--port", port)
+    assert refused.returncode == ExitStatus.SOCKET_UNUSABLE
+    assert f"127.0.0.1:{port}" in refused.stderr
+    assert "Errno" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--fleet", "none.toml"), "none.toml"),
+        (("--scenario", "none.txt"), "none.txt"),
+        (("--faults", "azure-bad-da"), "'azure-bad-day'"),
+    ],
+)
+def test_a_mistake_is_named_in_a_line(arguments: tuple[str, str], named: str) -> None:
+    refused = run(*arguments)
+    assert refused.returncode == ExitStatus.USAGE
+    assert named in refused.stderr.splitlines()[-1]
+    assert "Errno" not in refused.stderr
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")

@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     from forewarn.testing.certify import Handler, HandlerScenario, Result
 
 
+CommandArgument = Annotated[
+    list[str] | None,
+    argument(
+        "-- COMMAND...",
+        "The handler. Its drain must run {drain}, its way back {undrain}: in the command they "
+        "stand for programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
+    ),
+]
+
+
 def certify(
-    command: Annotated[
-        list[str] | None,
-        argument(
-            "-- COMMAND...",
-            "The handler. Its drain must run {drain}, its way back {undrain}: in the command "
-            "they stand for programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
-        ),
-    ] = None,
+    command: CommandArgument = None,
     *,
     only: Annotated[
         list[str] | None, option("--only", "NAME", "Only this scenario; can be repeated.")

@@ -197,7 +197,7 @@ class Demo:
             output.document(self._operator.get("/v1/history").tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            operations.happened(reversed(self._operations.values()), empty="nothing")
+            operations.happened(self._history().operations, empty="nothing")
             output.say("")
         if complaints := judge(self._operations.values()):
             raise failed(complaints[0])
@@ -281,7 +281,7 @@ class Demo:
 
         self._nap.wait(LOOK_EVERY)
         try:
-            page = self._operator.get("/v1/history").read(schemas.HistoryPage)
+            page = self._history()
             listed = self._operator.get("/v1/events").read(schemas.EventList)
             self._now = self._time()
         except Failed:
@@ -297,6 +297,11 @@ class Demo:
             self._look_at(program)
         if self._live is not None:
             self._live.update(self._picture(listed.events, self._live.console.width), refresh=True)
+
+    def _history(self) -> "schemas.HistoryPage":
+        from forewarn.server.operator import schemas
+
+        return self._operator.get("/v1/history").read(schemas.HistoryPage)
 
     def _look_at(self, program: Program) -> None:
         said = list(program.log)
@@ -357,7 +362,8 @@ class Demo:
         log = (self._folder / "service.log").read_text(errors="replace").splitlines()[-8:]
         last = next((line for line in reversed(log) if "error" in line), (log or ["no output"])[-1])
         if status in {ExitStatus.MISSING_EXTRA, ExitStatus.USAGE}:
-            raise Failed(ExitStatus(status), last.removeprefix("forewarn: "))
+            said = last.removeprefix("forewarn: ").replace("forewarn serve", "forewarn demo")
+            raise Failed(ExitStatus(status), said)
         output.note("\n".join(log))
         raise failed(f"the service ended with status {status}: {last}")
 

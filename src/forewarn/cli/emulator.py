@@ -1,14 +1,16 @@
 """`forewarn emulator`: Scheduled Events for the tests of handlers in any language."""
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
-from forewarn.cli import output
+from forewarn.cli import fleet_file, output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, handled, server_is_installed
 from forewarn.cli.options import argument, option
 
@@ -61,7 +63,7 @@ def emulator(
         import structlog
 
         from forewarn.server import logs
-        from forewarn.testing import Emulator, Refused, ScenarioBroken, ScriptError
+        from forewarn.testing import Emulator
         from forewarn.testing import operators as _  # noqa: F401 - an extra that is missing shows
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for name, level in logs.LIBRARIES.items():
@@ -69,30 +71,46 @@ def emulator(
     if scale is None and scenario is not None:
         scale = SCENARIO_SCALE
     over = threading.Event()
+    with (
+        _errors_told(port),
+        Emulator(port=port, scale=scale) as started,
+        handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
+    ):
+        if fleet is not None:
+            definition = fleet_file.read(str(fleet)).tree
+            started.fleet(cast("dict[str, object]", definition))
+        elif scenario is None:
+            started.machine("vm-0")
+        if faults:
+            started.faults(faults)
+        run = _Run(started, over)
+        status = run.until_over(command or [], scenario)
+    if status:
+        raise SystemExit(status)
+
+
+@contextlib.contextmanager
+def _errors_told(port: int) -> Iterator[None]:
+    """End the command with what went wrong within, in a line."""
+    from forewarn.server import sockets
+    from forewarn.testing import Refused, ScenarioBroken, ScriptError
+
     try:
-        with (
-            Emulator(port=port, scale=scale) as started,
-            handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
-        ):
-            if fleet is not None:
-                started.fleet(fleet)
-            elif scenario is None:
-                started.machine("vm-0")
-            if faults:
-                started.faults(faults)
-            run = _Run(started, over)
-            status = run.until_over(command or [], scenario)
+        yield
     except ScenarioBroken as error:
         message = f"the scenario does not hold: {error}"
         raise Failed(ExitStatus.SCENARIO_BROKEN, message) from error
     except Refused as refusal:
         raise Failed(OF_CODE[refusal.code], refusal.message) from refusal
     except OSError as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
+        if error.filename is not None:
+            message = f"cannot read {error.filename}: {error.strerror}"
+            raise Failed(ExitStatus.USAGE, message) from error
+        why = sockets.obstacle(error, "127.0.0.1", port)
+        message = f"cannot listen on 127.0.0.1:{port}: {why}"
+        raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
     except (ScriptError, ValueError) as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
-    if status:
-        raise SystemExit(status)
 
 
 class _Run:

@@ -8,6 +8,7 @@ import typer
 
 from forewarn import times
 from forewarn.cli import guest, operations, output
+from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import OperatorClient, asks
 from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
 from forewarn.vocabulary import EventStatus
@@ -56,7 +57,12 @@ def approve(
     if endpoint is not None:
         guest.approve(endpoint, references, as_json=service.as_json)
         return
-    service.post("/v1/approvals", references=references).show(operations.states)
+    answer = service.post("/v1/approvals", references=references)
+    answer.show(operations.states)
+    statuses = {each["id"]: each["status"] for each in answer.tree()["operations"]}
+    if statuses and set(statuses.values()) == {EventStatus.CANCELED}:
+        cancelled = output.listed(list(statuses))
+        raise Failed(ExitStatus.REFUSED, f"cancelled, and so not to be approved: {cancelled}")
 
 
 @asks

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 from forewarn.cli import guest, output
-from forewarn.cli.exits import ExitStatus, Failed, handled, read_text
+from forewarn.cli.exits import ExitStatus, Failed, handled, need_program, read_text
 from forewarn.cli.options import flag, option
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_STATE_BYTES: Final = 32 * 1024 * 1024
 """The most that is read of a state file: the largest document makes no longer one."""
+
+NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
+"""What a program in a folder looks like, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
 
 MAX_VARIABLE: Final = 64 * 1024
 """The longest variable, in bytes: the kernel refuses 128 KiB. Longer ones are in the JSON only."""
@@ -67,6 +71,8 @@ def watch(
     state = None
     if since is not None:
         _judge(since)
+    if NAMED.fullmatch(program := command.partition(" ")[0]):
+        need_program(program)
     if since is not None and since.exists():
         state = read_text(str(since.absolute()), MAX_STATE_BYTES)
     drawn = sys.stdout.isatty()

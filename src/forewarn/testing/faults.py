@@ -4,6 +4,7 @@ A `Fault` says what is done to which requests, and how often; a playbook is a li
 name. `FaultPlan` decides which fault a request meets. Nothing here does I/O: `wire` acts.
 """
 
+import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -179,8 +180,10 @@ def named(name: str, *, seed: int = 0, **values: object) -> list[Fault]:
     playbook = PLAYBOOKS.get(name)
     if playbook is None:
         if name not in set(FaultKind):
-            known = ", ".join([*PLAYBOOKS, *FaultKind])
-            raise ValueError(f"no fault and no playbook named {name!r}: expected one of {known}")
+            known = [*PLAYBOOKS, *FaultKind]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise ValueError(f"no fault and no playbook named {name!r}: {hint}")
         return [_fault({"kind": name, **values})]
     if unknown := values.keys() - {"machine"}:
         raise ValueError(f"a playbook has no {', '.join(sorted(unknown))}: {name!r}")
