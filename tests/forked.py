@@ -11,6 +11,7 @@ it imports what PRELOADED names, and waits for orders until the process of tests
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import functools
 import gc
@@ -33,6 +34,8 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 PRELOADED: Final = (
+    "alembic.command",
+    "encodings.idna",
     "forewarn.agent.daemon",
     "forewarn.cli.main",
     "forewarn.client.sync",
@@ -40,11 +43,18 @@ PRELOADED: Final = (
     "forewarn.maintenance.fleet",
     "forewarn.relay.run",
     "forewarn.server.run",
+    "forewarn.testing.emulator",
+    "litestar._kwargs",
+    "psycopg",
     "sqlalchemy.dialects.sqlite",
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
 )
 """What services, agents, relays and commands import, at their start and later."""
+
+NETWORK: Final = Path("/proc/thread-self/ns/net")
+CLONE_NEWNET: Final = 0x40000000
+"""Of setns(2)."""
 
 MOST_FILES: Final = 64
 ABOVE: Final = 200
@@ -86,6 +96,7 @@ class Forked:
             "folder": os.fspath(cwd or Path.cwd()),
             "files": [0, 1, 2, *pass_fds],
             "session": start_new_session,
+            "elsewhere": _network() != _server()[1],
         }
         with contextlib.ExitStack() as theirs:
             pipes: list[IO[Any] | None] = []
@@ -95,6 +106,10 @@ class Forked:
                 pipes.append(mine)
                 files.append(files[1] if given == subprocess.STDOUT else file)
             self.stdin, self.stdout, self.stderr = pipes
+            if order["elsewhere"]:
+                network = os.open(NETWORK, os.O_RDONLY)
+                theirs.callback(os.close, network)
+                pass_fds = [*pass_fds, network]
             self._told, asking = socket.socketpair()
             theirs.enter_context(asking)
             _order([asking.fileno(), *files, *pass_fds])
@@ -215,12 +230,17 @@ _ordering = threading.Lock()
 def _order(files: list[int]) -> None:
     """Hand an order's socket and the process's files to the server."""
     with _ordering:
-        socket.send_fds(_server(), [b"."], files)
+        socket.send_fds(_server()[0], [b"."], files)
+
+
+def _network() -> int:
+    """Return the number of this thread's network, which what it starts is in."""
+    return NETWORK.stat().st_ino if NETWORK.exists() else 0
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """Start the server of this process."""
+def _server() -> tuple[socket.socket, int]:
+    """Start the server of this process; return the way to it, and its network."""
     mine, its = socket.socketpair()
     with its:
         command = [sys.executable, __file__, str(its.fileno())]
@@ -232,7 +252,7 @@ def _server() -> socket.socket:
         process.wait()
 
     atexit.register(end)
-    return mine
+    return mine, _network()
 
 
 def _serve(orders: socket.socket) -> dict[str, Any] | None:
@@ -266,6 +286,8 @@ def _serve(orders: socket.socket) -> dict[str, Any] | None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (orders, woken, wakes, asked, *asking.values()):
                 each.close()
+            if order["elsewhere"]:
+                _enter(files.pop())
             _take(files[1:], order["files"])
             return order
         for file in files[1:]:
@@ -282,6 +304,12 @@ def _reap(asking: dict[int, socket.socket]) -> None:
             return
         with asking.pop(child) as asked, contextlib.suppress(OSError):  # nobody waits for it
             asked.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+
+
+def _enter(network: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(network, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "the test's network cannot be entered")
 
 
 def _take(files: list[int], numbers: list[int]) -> None:

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -15,12 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import forked
 from kills import journal
 from ports import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = 20.0
 """How long a process of ours may take over an order; far longer than any of them does."""
+
+HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
+"""Variables that come too late for a process that is forked."""
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.001
@@ -37,8 +40,8 @@ class Told:
     """A process that takes orders on its standard input and answers each with a line."""
 
     def __init__(self, module: str, *arguments: str, **variables: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+        self._process = forked.Forked(
+            ["-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(**variables),
@@ -138,8 +141,7 @@ class Service:
             **variables,
         }
         self._whole = not broken
-        self._fresh: subprocess.Popen[bytes] | None = None
-        self._nursery: Told | None = None
+        self._process: forked.Process | None = None
 
     def start(self, *, fresh: bool, marked: bool = False) -> None:
         """Begin to start; `wait_until_ready` returns when it serves.
@@ -150,21 +152,19 @@ class Service:
         """
         assert not self.pid
         self._from = self.log.stat().st_size if self.log.exists() else 0
-        if fresh:
-            whole = self._whole and not marked
-            serve = ["forewarn", "serve", "--config"] if whole else ["kills.served", "fresh"]
-            command = [sys.executable, "-m", *serve, str(self._config)]
-            with self.log.open("ab") as log:
-                self._fresh = subprocess.Popen(
-                    command, stdout=log, stderr=log, env=environment(**self._variables)
+        fresh = fresh or not HEEDED_AT_FIRST.isdisjoint(self._variables)
+        whole = fresh and self._whole and not marked
+        serve = ["forewarn", "serve", "--config"] if whole else ["kills.served"]
+        command = ["-m", *serve, str(self._config)]
+        given = environment(**self._variables)
+        with self.log.open("ab") as log:
+            if fresh:
+                self._process = subprocess.Popen(
+                    [sys.executable, *command], stdout=log, stderr=log, env=given
                 )
-            self.pid = self._fresh.pid
-            return
-        if self._nursery is None:
-            self._nursery = Told("kills.served", "nursery", str(self._config), **self._variables)
-            assert self._nursery.hear(READY_SECONDS) == {"ready": True}
-        self._nursery.tell(start=str(self.log))
-        self.pid = self._nursery.hear()["pid"]
+            else:
+                self._process = forked.Forked(command, stdout=log, stderr=log, env=given)
+        self.pid = self._process.pid
 
     def wait_until_ready(self) -> None:
         """Return when its log says that it serves.
@@ -214,7 +214,8 @@ class Service:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.kill()
 
     @property
     def runs(self) -> bool:
@@ -222,20 +223,17 @@ class Service:
         return not _is_over(self.pid)
 
     def reap(self) -> int:
-        """Wait until it has ended, and let its number go; until then nothing else can have it."""
-        if self._fresh is not None:
-            status = self._fresh.wait(ANSWER_SECONDS)
-            self._fresh = None
-        else:
-            assert self._nursery is not None
-            self._nursery.tell(reap=self.pid)
-            status = self._nursery.hear()["status"]
+        """Wait until it has ended, and return its exit status."""
+        assert self._process is not None
+        status = self._process.wait(ANSWER_SECONDS)
+        self._process = None
         self.pid = 0
-        return int(status)
+        return status
 
     def stop(self) -> int:
         """Ask it to stop, and return its exit status."""
-        os.kill(self.pid, signal.SIGTERM)
+        assert self._process is not None
+        self._process.terminate()
         return self.reap()
 
     def end(self) -> None:
@@ -243,8 +241,6 @@ class Service:
         if self.pid:
             self.kill()
             self.reap()
-        if self._nursery is not None:
-            self._nursery.end()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the operator plane, and return what it answers with 200 or 201."""

@@ -1,35 +1,21 @@
-"""The service as most rounds run it: children of a process that is warm, or broken on purpose.
+"""The service as most rounds run it: it marks how far its start has come, or is broken on purpose.
 
 A fresh process that is not broken is `forewarn serve` itself, unless it is to be killed while it
-starts: then it is one of these, which mark how far they have come.
+starts: then it is one of these, as all are that are forked.
 
-    python -m kills.served fresh CONFIG    serves until it is killed
-    python -m kills.served nursery CONFIG  forks a service for each order on its standard input
-
-The nursery has imported everything and never starts a thread or a loop, so that a fork of it is a
-process as it would be after the imports.
+    python -m kills.served CONFIG    serves until it is killed
 """
 
-import gc
-import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from kills import broken
 from kills.phases import Start
-
-LATE_IMPORTS = (
-    "uvloop",
-    "forewarn.connectors.command",
-    "uvicorn.protocols.http.httptools_impl",
-    "sqlalchemy.dialects.sqlite",
-)
-"""What the service imports only while it starts; a fork should not have to."""
 
 MARKS = "start.log"
 """Beside the settings: how far each start has come, a JSON object a line."""
@@ -83,45 +69,5 @@ def serve(config: Path) -> int:
     return run.serve(settings.load(config, os.environ))
 
 
-def nursery(config: Path) -> None:
-    """Fork a service at each order, reap it at another; answer each with a line."""
-    from forewarn.server import run
-
-    assert run.serve
-    for name in LATE_IMPORTS:
-        importlib.import_module(name)
-    gc.freeze()
-    _say(ready=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "start" in order:
-            child = os.fork()
-            if child == 0:
-                _be_service(config, order["start"])
-            _say(pid=child)
-        else:
-            _, status = os.waitpid(order["reap"], 0)
-            _say(status=os.waitstatus_to_exitcode(status))
-
-
-def _be_service(config: Path, log: str) -> NoReturn:
-    status = 1
-    try:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for source, target in ((nothing, 0), (said, 1), (said, 2)):
-            os.dup2(source, target)
-        status = serve(config)
-    finally:
-        os._exit(status)
-
-
-def _say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
-
-
 if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    if sys.argv[1] == "fresh":
-        sys.exit(serve(place))
-    nursery(place)
+    sys.exit(serve(Path(sys.argv[1])))
