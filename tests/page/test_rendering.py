@@ -2,12 +2,18 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from forewarn.clock import ManualClock
 from forewarn.server.page import rendering
 from forewarn.server.page.rendering import Renderer
+from forewarn.store import memory
+from server.running import NOON, Running, settings_in
 
 
 @pytest.fixture
@@ -33,6 +39,30 @@ def test_they_wait_as_usual_after_a_page_that_could_not_be_made(renderer: Render
     assert sys.getswitchinterval() == usual
 
 
-def test_every_template_compiles() -> None:
+def test_every_template_is_compiled(renderer: Renderer) -> None:
     templates = rendering.environment()
-    assert [name for name in templates.list_templates() if not templates.get_template(name)] == []
+    assert templates.cache is not None
+    templates.cache.clear()
+    real = ManualClock(NOON)
+
+    async def play() -> None:
+        compiling = asyncio.create_task(renderer.compile(real))
+        while not compiling.done():
+            real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
+            await asyncio.sleep(0)
+        await compiling
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+    assert {name for _, name in templates.cache} == set(templates.list_templates())
+
+
+def test_a_service_compiles_them_before_anybody_asks(tmp_path: Path) -> None:
+    templates = rendering.environment()
+    assert templates.cache is not None
+    templates.cache.clear()
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore()) as running:
+        root, end = running.client(), time.monotonic() + 30
+        while not templates.cache:
+            assert time.monotonic() < end
+            assert root.ask("GET", "/healthz").status == 200

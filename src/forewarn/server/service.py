@@ -396,6 +396,10 @@ class Service:
         self._feed.tell(self._webhooks.deliveries.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
+    async def _compile_page(self) -> None:
+        if self._page is not None:
+            await self._page.renderer.compile(self._real)
+
     def _open_relays(self) -> Iterator[str]:
         if self._relays is not None:
             address, serving = self._relays.open()
@@ -406,8 +410,10 @@ class Service:
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set; Crashed if a part of the service has ended by itself."""
         waiting = asyncio.create_task(stop.wait())
+        compiling = asyncio.create_task(self._compile_page())
         await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        compiling.cancel()
         for task in filter(asyncio.Task.done, self._tasks):
             cause = None if task.cancelled() else task.exception()
             raise Crashed(f"{task.get_name()} has ended by itself") from cause

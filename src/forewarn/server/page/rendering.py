@@ -18,6 +18,7 @@ import jinja2
 import msgspec
 from litestar import Response
 
+from forewarn.clock import Clock
 from forewarn.server.page import formats, orders
 
 T = TypeVar("T")
@@ -33,6 +34,10 @@ KINDS: Final = {
 
 SWITCH_SECONDS: Final = 0.0005
 """How long a guest's request waits for a page that is being rendered; Python's default is 5 ms."""
+
+COMPILE_GAP_SECONDS: Final = 0.05
+"""How long guests are left alone between two templates: to compile one takes 2 to 20 ms, of which
+Python keeps the interpreter for some."""
 
 STATIC: Final = "/page/static/"
 
@@ -92,10 +97,7 @@ def static_files() -> dict[str, StaticFile]:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return the templates, each compiled when it is first rendered.
-
-    To compile all of them takes a quarter of a second, which a service that starts does not have.
-    """
+    """Return the templates, each compiled when it is first asked for."""
     files = static_files()
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -133,6 +135,15 @@ class Renderer:
     async def on_thread(self, make: Callable[[], T]) -> T:
         """Return what a function makes on the page's thread, of immutable values."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _giving_way, make)
+
+    async def compile(self, real: Clock) -> None:
+        """Compile every template, one by one: a page that is asked for meanwhile goes between.
+
+        All together take a quarter of a second, which a service that starts does not have.
+        """
+        for name in environment().list_templates():
+            await real.wait(COMPILE_GAP_SECONDS, asyncio.Event())
+            await self.on_thread(functools.partial(environment().get_template, name))
 
     def close(self) -> None:
         """End the thread after what it is at."""
