@@ -219,3 +219,17 @@ def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
     (line,) = terminal.getvalue().splitlines()
     assert line.removesuffix("\n").isprintable()
     assert "é" in line
+
+
+def test_the_log_keeps_nothing_of_an_event_that_is_over() -> None:
+    """An agent runs for years, and each event of its scope is logged."""
+    bench = Told(rule({"log": {}}, command("drain")))
+    bench.see(event())
+    bench.end("log")
+    bench.end("drain")
+    bench.see()
+    bench.end("drain")
+    bench.end("log")
+    assert bench.decider.state.idle
+    kept = vars(bench.log)
+    assert not any(kept[name] for name in ("_begun", "_phases", "_started", "_missing"))

@@ -164,9 +164,9 @@ class ActivityLog:
         self._log_phases(decider)
 
     def _ended(self, record: state.ActionEnded, decider: Decider) -> None:
+        begun = self._begun.pop(record.effect, None)
         if self._dry:
             return
-        begun = self._begun.get(record.effect)
         known = begun or decider.state.effects.get(record.effect)
         name = record.effect if known is None else action_settings.action_name(known.action)
         words = f"{'undoing' if record.undo else 'doing'} {name}: {record.outcome}"
