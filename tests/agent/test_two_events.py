@@ -1,6 +1,7 @@
 """Two events at once on one machine: what both want is done once, and undone after both."""
 
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
+from forewarn.agent import status
 from forewarn.agent.decider import OTHERS_AT_ONCE
 from forewarn.agent.messages import (
     ActionFinished,
@@ -10,6 +11,7 @@ from forewarn.agent.messages import (
 )
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import FactsNoted
+from forewarn.vocabulary import AgentStatus
 
 SECOND = event("E2", event_type="Redeploy")
 PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
@@ -255,3 +257,34 @@ def test_an_event_that_waits_for_anothers_action_waits_no_longer_than_its_own_no
     bench.wait(30 - MARGIN)
     phases = {key: case.phase for key, case in bench.decider.state.cases.items()}
     assert phases == {"E1": "Preparing", "E2": "Held"}
+
+
+def test_a_chat_that_is_down_keeps_no_machine_from_coming_back() -> None:
+    chat = {"notify": {"slack": "https://chat.example/x", "undo_body": "over"}}
+    bench = Bench(rule(service("web"), chat))
+    bench.see(event())
+    bench.end("web")
+    bench.end("notify")
+    assert bench.see() == ["undo notify", "undo web"]
+    bench.end("notify", ActionOutcome.FAILED)
+    bench.end("web")
+    assert bench.standing == ["notify"]
+    assert status.word(bench.decider) == (AgentStatus.BACK, "")
+    assert bench.wait(1) == ["undo notify"]
+
+
+def test_a_chat_is_told_of_the_end_when_all_that_came_after_it_is_undone() -> None:
+    chat = {"notify": {"slack": "https://chat.example/x", "undo_body": "over"}}
+    bench = Bench(rule(chat, service("web")))
+    bench.see(event())
+    bench.end("notify")
+    bench.end("web")
+    assert bench.see() == ["undo web"]
+    assert bench.end("web") == ["undo notify"]
+
+
+def test_a_chat_that_does_not_answer_leaves_most_of_the_shortest_notice() -> None:
+    bench = Bench(rule({"notify": {"slack": "https://chat.example/x"}}, {"ready": {}}))
+    bench.see(PREEMPT)
+    assert bench.wait(10) == ["stop notify"]
+    assert bench.end("notify", ActionOutcome.CUT) == ["do ready"]

@@ -378,6 +378,9 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """The message when a rule takes the event."""
     undo_body: Text = ""
     """The message when the event is over; `""` for none."""
+    time_limit_seconds: Limit = 10.0
+    """10 s, a third of the shortest notice: the next action waits for a chat that does not
+    answer."""
     on_failure: Literal["continue", "hold"] = "continue"
     """By default continue: a machine is prepared without the message too."""
 

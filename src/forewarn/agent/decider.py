@@ -410,7 +410,8 @@ class Decider:
     def _undo(self, now: float) -> None:
         """Begin to undo what no event needs, the last action first.
 
-        An effect that served several events waits for the later actions of each.
+        An effect that served several events waits for the later actions of each, but for those that
+        only tell: a chat that is down keeps no machine out of the pool.
         """
         waits: set[str] = set()
         standing = sorted(self.state.effects.values(), key=lambda e: e.order, reverse=True)
@@ -418,7 +419,8 @@ class Decider:
             if self.state.needed(effect):
                 continue
             later = not waits.isdisjoint(effect.served)
-            waits.update(effect.served)
+            if not effect.action.settings.tells:
+                waits.update(effect.served)
             if later or effect.busy or effect.stuck:
                 continue
             pause = self._retries.get((effect.key, True), now)

@@ -57,7 +57,11 @@ def word(decider: Decider) -> tuple[str, str]:
         return AgentStatus.HELD, f"{rule.name}: {next(filter(None, why), '')}".rstrip(": ")
     if any(case.phase is state.Phase.PREPARING for case in cases):
         return AgentStatus.PREPARING, ""
-    left = [effect for effect in state_.effects.values() if not state_.needed(effect)]
+    left = [
+        effect
+        for effect in state_.effects.values()
+        if not state_.needed(effect) and not effect.action.settings.tells
+    ]
     if left:
         said = [f"{effect.action.kind}: {_one_line(effect.text)}" for effect in left if effect.text]
         return AgentStatus.RECOVERING, "".join(said[:1])
