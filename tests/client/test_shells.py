@@ -236,6 +236,29 @@ def test_what_holds_for_one_connection_only_is_not_said_on_the_next(connect: Con
     assert tags[:5] == [None, "1", None, None, None]  # once it is known not to wait, never again
 
 
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
+def test_an_endpoint_may_have_an_ipv6_address(connect: Connect) -> None:
+    asked: list[str] = []
+
+    def script(talk: Talk) -> None:
+        while (question := talk.request()) is not None:
+            asked.append(question.headers["host"])
+            talk.answer(200, document(listed()) if question.method == "GET" else b"")
+
+    with Scripted(script, address="::1") as server:
+        client = connect(server.url, name="web-0")
+        client.approve(*client.events())
+    assert asked == [f"[::1]:{server.port}"] * 2
+
+
 FAULTS = {
     "404": message(404, b'{"error":"Not found"}'),
     "410": message(410),
