@@ -69,7 +69,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     address: str = "127.0.0.1"
     """An IP address of this machine. On a loopback address a guest may also name itself by the
-    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks."""
+    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks. `0.0.0.0` is
+    every IPv4 address, and `::` every IPv6 address: for both, have two listeners."""
     port: Port = 8170
     """8170 because ports below 1024 want privileges; the real endpoint is at 80. 0 is any free
     one."""
