@@ -115,7 +115,7 @@ class Rebooted(SimulatedConnector):
 class Site:
     """A service without sockets, whose processes can be killed and started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: fleet.Fleet = FLEET) -> None:
         self.store = Mortal()
         self.clock = ManualClock(NOW)
         self.reboots: list[str] = []
@@ -128,7 +128,7 @@ class Site:
         self._mint = mint("b")
         self._tasks: list[asyncio.Task[None]] = []
         self._wire()
-        done(self.plane.apply_fleet(FLEET))
+        done(self.plane.apply_fleet(of))
 
     def machines(self) -> list[Machine]:
         with self.store.read() as reading:

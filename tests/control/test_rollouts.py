@@ -1,6 +1,7 @@
 """Rollouts through the control plane: asked for unit by unit, halted, killed, at cross purposes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
+from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -566,3 +568,89 @@ def test_until_a_time_no_step_of_a_unit_starts_without_approval() -> None:
     assert first.started_at < until
     assert later
     assert all(o.started_at is not None and o.started_at >= until for o in later)
+
+
+class Farm(RolloutSite):
+    """Hosts that are drained; of each scope one machine a host, and of each host two scopes."""
+
+    def __init__(self, hosts: int = 4, *, shared: bool = True) -> None:
+        self.names = tuple(f"h{n}" for n in range(1, hosts + 1))
+        self.home = {f"{s}-{n}": f"h{n + 1}" for n in range(hosts) for s in ("web", "app", "db")}
+        scopes = {name.split("-")[0] if shared else name for name in self.home}
+        sets = [
+            {
+                "name": scope,
+                "update_domains": hosts,
+                "machines": [
+                    {"name": name, "host": host, "update_domain": int(name.split("-")[1])}
+                    for name, host in self.home.items()
+                    if name == scope or name.startswith(f"{scope}-")
+                ],
+            }
+            for scope in sorted(scopes)
+        ]
+        super().__init__(msgspec.convert({"availability_set": sets}, fleet.Fleet))
+        self.together: set[frozenset[str]] = set()
+        """The units that were seen under way together."""
+
+    def roll(self, *, approving: bool = False, **policy: Any) -> RolloutForecast:
+        """Plan a rollout, carry it out to its end, and return the plan."""
+
+        async def story(site: RolloutSite) -> None:
+            site.begin(RolloutTargets(hosts=self.names), drained=self.names, **policy)
+            await self.reach(self.ended, approving=approving, rounds=3000)
+
+        with self.store.read() as reading:
+            _, plan = rollouts.prepared(
+                reading,
+                RolloutTargets(hosts=self.names),
+                msgspec.structs.replace(REBOOT, duration_seconds=180),
+                RolloutPolicy(**policy),
+                drained=self.names,
+                by="ann",
+                now=self.clock.now(),
+            )
+        played(story, self)
+        return plan
+
+    def ended(self) -> bool:
+        names = (name for name, state in self.states().items() if state is RUNNING)
+        self.together.add(frozenset(names))
+        return self.rollout().state is not RolloutState.RUNNING
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_while_hosts_are_drained_each_machine_moves_away_once_and_home_once(
+    *, shared: bool
+) -> None:
+    farm = Farm(shared=shared)
+    farm.roll(at_once="2")
+    assert farm.rollout().state is RolloutState.DONE
+    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
+
+
+def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
+    farm = Farm(3, shared=False)
+
+    async def story(_: RolloutSite) -> None:
+        await farm.drain("h1", reboot=True)
+        await farm.reach(lambda: "h1" not in farm.where(*farm.home), approving=False)
+        farm.begin(RolloutTargets(hosts=("h2", "h3")), drained=farm.names, at_once="2")
+        await farm.settle()
+        assert set(farm.states().values()) == {WAITING}
+        assert "of host h1" in farm.unit("h2").reason
+        await farm.reach(farm.ended, approving=False, rounds=1000)
+
+    played(story, farm)
+    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
+
+
+def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
+    farm = Farm()
+    farm.roll(at_once="2")
+    assert {len(units) for units in farm.together} <= {0, 1}
+    apart = Farm(shared=False)
+    apart.roll(at_once="2")
+    assert max(len(units) for units in apart.together) == 2

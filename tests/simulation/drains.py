@@ -118,14 +118,14 @@ class Drains:
 
     def drive(self) -> None:
         """Take the steps of a drain that follow now, as `control.host_drains` does."""
-        going = [d.host for d in self._town.memory.all_drains.values() if goes_on(d)]
+        going = [d.host for d in self._town.memory.all_drains.values() if d.goes_on]
         if going:
             self.drive_one(self._chance.choice(going))
 
     def drive_all(self) -> None:
         """Take the steps of all drains that follow now."""
         for drain in list(self._town.memory.all_drains.values()):
-            if goes_on(drain):
+            if drain.goes_on:
                 self.drive_one(drain.host)
 
     def drive_one(self, host: str) -> None:
@@ -277,15 +277,9 @@ class Drains:
         return [
             drain
             for drain in drains.values()
-            if goes_on(drain)
+            if drain.goes_on
             and not (drain.state is HostState.WAITING and self._waits(drains.get(drain.after)))
         ]
 
     def _waits(self, before: Drain | None) -> bool:
         return before is not None and before.state is not HostState.UP
-
-
-def goes_on(drain: Drain) -> bool:
-    """Tell whether something may follow without an operator."""
-    resting = drain.state is HostState.EMPTY and not drain.reboot
-    return not resting and drain.state not in {HostState.UP, HostState.STUCK}

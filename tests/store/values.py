@@ -244,6 +244,7 @@ DRAINS = every(
     bring_home=st.booleans(),
     without_notice=st.booleans(),
     stay=st.sampled_from(Stay),
+    avoid=st.lists(NAMES, max_size=2).map(tuple),
     requested_at=MOMENTS,
     changed_at=MOMENTS,
     guests=st.lists(

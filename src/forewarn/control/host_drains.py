@@ -19,7 +19,7 @@ from forewarn.connectors.port import Connector, Outcome
 from forewarn.control.plane import Plane
 from forewarn.control.rounds import Stepped, Steps
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import Changes, Drain, HostState, Machine
+from forewarn.maintenance.model import Changes, Drain, Machine
 from forewarn.store.port import StoreError
 
 SURVEY_SECONDS = 45.0
@@ -75,7 +75,7 @@ class HostDrains(Steps[str]):
     def learn(self, changes: Changes) -> None:
         """Follow what changed, and wake up where it may concern a drain."""
         self._put(changes.drains)
-        if not any(map(_goes_on, self.drains.values())):
+        if not any(drain.goes_on for drain in self.drains.values()):
             return
         concerned = changes.drains or changes.holds or changes.released
         if concerned or any(o.maintenance in self._numbers for o in changes.operations):
@@ -87,7 +87,7 @@ class HostDrains(Steps[str]):
             self.drains[drain.host] = drain
             if before is None or before.state is not drain.state:
                 _log.info("host", host=drain.host, state=drain.state, reason=drain.reason)
-        under_way = filter(_goes_on, self.drains.values())
+        under_way = (drain for drain in self.drains.values() if drain.goes_on)
         self._numbers = {number for drain in under_way for number in drain.maintenances}
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class HostDrains(Steps[str]):
         return await self.survey()
 
     def _going(self) -> list[str]:
-        return [host for host, drain in self.drains.items() if _goes_on(drain)]
+        return [host for host, drain in self.drains.items() if drain.goes_on]
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
         return self._plane.step_drain(each, survey)
@@ -161,9 +161,3 @@ class HostDrains(Steps[str]):
             await asyncio.wrap_future(self._plane.record_failed_reboot(host, outcome.message))
         except StoreError as error:
             _log.warning("a failed reboot was not recorded: the store is away", reason=error)
-
-
-def _goes_on(drain: Drain) -> bool:
-    """Tell whether something may follow for a drain without an operator."""
-    resting = drain.state is HostState.EMPTY and not drain.reboot
-    return not resting and drain.state not in {HostState.UP, HostState.STUCK}

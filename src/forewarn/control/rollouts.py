@@ -243,7 +243,8 @@ def step(
         return deciding.footprint(reader.machines(one), before.policy.spread)
 
     def occupied(one: RolloutUnit, takes: Footprint) -> str:
-        return deciding.in_the_way(one, takes, unit.live_operations(takes.domains).values())
+        live = unit.live_operations(takes.domains).values()
+        return deciding.in_the_way(one, takes, live, unit.drains().values() if one.drain else ())
 
     following, step = deciding.step(following, footprint, occupied, unit.now)
     changes = Changes()
@@ -312,6 +313,7 @@ def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSur
         state=HostState.UP,
         reboot=True,
         without_notice=of.task.without_notice,
+        avoid=rollout_plan.drained_soon(of, one),
         requested_by=of.requested_by,
         requested_at=unit.now,
         changed_at=unit.now,

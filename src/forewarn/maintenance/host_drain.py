@@ -236,6 +236,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
         view.machines,
         stay=drain.stay,
         shut=view.closed,
+        avoid=drain.avoid,
         holds=view.holds,
         known=drain.guests,
     )
@@ -396,7 +397,11 @@ def refused(view: DrainView, refusals: Sequence[Refused], now: datetime) -> Drai
     for refusal in refusals:
         if refusal.code is not ErrorCode.CONFLICT:
             return _stuck(view, now, refusal.message)
-    drain = replace(view.drain, reason=refusals[0].message)
+    facts = refusals[0].facts
+    reason = refusals[0].message
+    if "operation" in facts:  # the message advises to cancel it, and there is no need to
+        reason = f"{facts['machine']} has operation {facts['operation']} first"
+    drain = replace(view.drain, reason=reason)
     return DrainStep(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
 
 

@@ -67,6 +67,7 @@ def plan(
     *,
     stay: Stay,
     shut: Iterable[str] = (),
+    avoid: Iterable[str] = (),
     holds: Iterable[Hold] = (),
     known: Iterable[DrainGuest] = (),
 ) -> HostPlan:
@@ -78,6 +79,7 @@ def plan(
         machines: The fleet's, by GUID.
         stay: What becomes of machines that cannot be moved while they run.
         shut: Further hosts that no machine may move to.
+        avoid: Hosts that machines move to only if no other has room.
         holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
         known: What is decided already, which stays; the rest of these is decided now.
     """
@@ -93,6 +95,7 @@ def plan(
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
     held = {hold.name: hold for hold in of_hosts(holds) if hold.name != host}
+    avoided = frozenset(avoid)
     memory = {
         name: facts.free_memory_mib
         for name, facts in survey.hosts.items()
@@ -101,7 +104,9 @@ def plan(
     problems: list[str] = []
     new = [g for i, g in running.items() if i in machines and i not in decided]
     new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
-    guests = [_planned(g, machines[g.vm_id].name, stay, memory, problems) for g in new]
+    guests = [
+        _planned(g, machines[g.vm_id].name, stay, memory, problems, avoided=avoided) for g in new
+    ]
     guests.sort(key=lambda guest: guest.way is Way.STOP)
     if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
         problems += [f"{hold} is held: {hold.reason}" for hold in held.values()]
@@ -121,7 +126,13 @@ def of_hosts(holds: Iterable[Hold]) -> Iterator[Hold]:
 
 
 def _planned(
-    facts: GuestFacts, name: str, stay: Stay, memory: dict[str, int], problems: list[str]
+    facts: GuestFacts,
+    name: str,
+    stay: Stay,
+    memory: dict[str, int],
+    problems: list[str],
+    *,
+    avoided: frozenset[str],
 ) -> DrainGuest:
     guest = DrainGuest(
         name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
@@ -137,7 +148,7 @@ def _planned(
     if not room:
         problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
         return replace(guest, way=way)
-    to_host = min(room, key=lambda host: (-memory[host], host))
+    to_host = min(room, key=lambda host: (host in avoided, -memory[host], host))
     memory[to_host] -= facts.memory_mib
     return replace(guest, way=way, to_host=to_host)
 

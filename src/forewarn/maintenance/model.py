@@ -617,6 +617,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether machines whose scope is off may be moved without any notice."""
     after: str = ""
     """The host of the same request that comes before it; `""` for the first."""
+    avoid: tuple[str, ...] = ()
+    """Hosts that are drained soon after it: machines move there only if no other has room."""
     requested_by: str = ""
     requested_at: datetime
     changed_at: datetime
@@ -635,6 +637,12 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why it is stuck, or what it waits for."""
     interventions: tuple[Intervention, ...] = ()
     """The latest orders of operators about it, oldest first."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something may follow without an operator."""
+        resting = self.state is HostState.EMPTY and not self.reboot
+        return not resting and self.state not in {HostState.UP, HostState.STUCK}
 
     @property
     def closed(self) -> bool:

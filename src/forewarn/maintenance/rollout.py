@@ -70,6 +70,8 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """The update domain of each scope (by key), or SEVERAL."""
     places: frozenset[str] = frozenset()
     """Where its machines are, by the policy's `spread`."""
+    turns: int = 1
+    """The most update domains of one scope: each has its notice after the one before."""
 
 
 Footprints: TypeAlias = Callable[[RolloutUnit], Footprint]
@@ -185,30 +187,44 @@ def check_policy(policy: RolloutPolicy) -> None:
 
 def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
     """Return what machines take."""
-    domains: dict[str, int] = {}
+    domains: dict[str, set[int]] = {}
     places: set[str] = set()
     names: list[str] = []
     tag = spread.removeprefix("tag:") if spread.startswith("tag:") else None
     for machine in machines:
         names.append(machine.name)
-        known = domains.setdefault(machine.scope, machine.update_domain)
-        if known != machine.update_domain:
-            domains[machine.scope] = SEVERAL
+        domains.setdefault(machine.scope, set()).add(machine.update_domain)
         if tag is not None:
             places.update(value for name, value in machine.tags if name == tag)
         elif spread == "host" and machine.host:
             places.add(machine.host)
         elif spread == "fault-domain":
             places.add(f"{machine.scope}/{machine.fault_domain}")
-    return Footprint(machines=tuple(names), domains=domains, places=frozenset(places))
+    return Footprint(
+        machines=tuple(names),
+        domains={
+            scope: SEVERAL if len(numbers) > 1 else min(numbers)
+            for scope, numbers in domains.items()
+        },
+        places=frozenset(places),
+        turns=max(map(len, domains.values()), default=0),
+    )
 
 
-def in_the_way(unit: RolloutUnit, takes: Footprint, live: Iterable[Operation]) -> str:
+def in_the_way(
+    unit: RolloutUnit, takes: Footprint, live: Iterable[Operation], drains: Iterable[Drain] = ()
+) -> str:
     """Return what of the live operations in a unit's scopes keeps it from being asked for.
 
-    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way.
+    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. A host
+    is not drained before the machines that other `drains` moved to it are home again.
     """
     names = {key(name) for name in takes.machines}
+    for drain in drains if unit.drain else ():
+        if drain.goes_on and drain.host != unit.name:
+            here = [g.name for g in drain.guests if g.to_host == unit.name or key(g.name) in names]
+            if here:
+                return f"{listed(here)} of host {drain.host} is there until that host is up again"
     # By start order, so that the store's order does not decide what is told.
     for operation in sorted(live, key=start_order):
         if not operation.status.over:

@@ -160,6 +160,16 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
     )
 
 
+def drained_soon(rollout: Rollout, unit: RolloutUnit) -> tuple[str, ...]:
+    """Return the hosts that are probably drained before a unit's host, drained now, is up again."""
+    waiting = [
+        one.name
+        for one in rollout.units
+        if one.drain and one.state is UnitState.WAITING and one is not unit
+    ]
+    return tuple(waiting[: 2 * deciding.amount(rollout.policy.at_once, len(rollout.units))])
+
+
 # How it will go.
 
 

@@ -45,6 +45,20 @@ def test_a_host_that_no_look_found_does_not_answer() -> None:
     assert msgspec.structs.replace(EMPTY, trouble="no library").of("h1").why == "no library"
 
 
+def test_machines_move_to_hosts_to_avoid_only_if_no_other_has_room() -> None:
+    world = World()
+
+    def targets(*avoid: str) -> set[str]:
+        plan = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE, avoid=avoid)
+        assert not plan.problems
+        return {guest.to_host for guest in plan.guests}
+
+    assert targets("h2") == {"h3"}
+    assert targets("h3") == {"h2"}
+    world.free["h3"] = 4096
+    assert targets("h2") == {"h2", "h3"}
+
+
 def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not() -> None:
     world = World()
     planned = host_plan.plans(wanted("h2", "h1"), {}, world.survey(), world.machines())

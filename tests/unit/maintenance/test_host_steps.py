@@ -543,6 +543,11 @@ def test_a_live_event_is_waited_for_and_any_other_refusal_stops_the_drain() -> N
     of = drain()
     live, other = Refused(ErrorCode.CONFLICT, "busy"), Refused(ErrorCode.NOT_ELIGIBLE, "never")
     waits = host_drain.refused(view(of), [live, Refused(ErrorCode.CONFLICT, "also")], NOW)
+    told = Refused(ErrorCode.CONFLICT, "cancel it first", machine="web-0", operation="7.1")
+    reason = host_drain.refused(view(of), [told], NOW).drain.reason
+    assert "web-0" in reason
+    assert "7.1" in reason
+    assert "cancel" not in reason
     assert waits == DrainStep(drain=replace(of, reason="busy"), wake_at=ASK_AGAIN)
     assert is_stuck(host_drain.refused(view(of), [live, other], NOW), of, "never")
 

@@ -10,7 +10,8 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance.model import Drain, HostState, Refused
+from forewarn.maintenance import rollout_plan
+from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Way
 from forewarn.maintenance.rollout import (
     Ask,
     Done,
@@ -274,6 +275,47 @@ def test_live_operations_of_its_machines_and_of_other_domains_are_in_the_way() -
     assert in_the_way("batch_0", batch=0) == ""
     over = [msgspec.structs.replace(one, status=EventStatus.COMPLETED) for one in live]
     assert deciding.in_the_way(unit, Footprint(machines=("web-0",), domains={}), over) == ""
+
+
+def drained(host: str, state: HostState, **guests: str) -> Drain:
+    return Drain(
+        host=host,
+        state=state,
+        reboot=True,
+        guests=tuple(
+            DrainGuest(name=name, vm_id=name, way=Way.LIVE, to_host=to)
+            for name, to in guests.items()
+        ),
+        requested_at=NOW,
+        changed_at=NOW,
+    )
+
+
+@pytest.mark.parametrize("state", [HostState.DRAINING, HostState.REBOOTING, HostState.RETURNING])
+def test_a_host_waits_for_drains_whose_machines_it_has_or_will_have(state: HostState) -> None:
+    unit = RolloutUnit(name="h2", kind=TargetKind.HOST, drain=True)
+    takes = Footprint(machines=("own", "Guest"), domains={})
+    coming = drained("h1", state, other="h2")
+    there = drained("h1", state, guest="h3")
+    elsewhere = drained("h1", state, other="h3")
+    itself = drained("h2", state, own="h3")
+    assert "h1" in deciding.in_the_way(unit, takes, (), [coming])
+    assert "h1" in deciding.in_the_way(unit, takes, (), [elsewhere, there])
+    assert deciding.in_the_way(unit, takes, (), [elsewhere, itself]) == ""
+    ended = [drained("h1", end, guest="h2") for end in (HostState.UP, HostState.STUCK)]
+    assert deciding.in_the_way(unit, takes, (), ended) == ""
+    stopped = RolloutUnit(name="h2", kind=TargetKind.HOST)
+    assert deciding.in_the_way(stopped, takes, (), [coming]) == ""
+
+
+def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
+    names = [f"h{n}" for n in range(8)]
+    units = tuple(RolloutUnit(name=name, kind=TargetKind.HOST, drain=True) for name in names)
+    units = (msgspec.structs.replace(units[0], state=UnitState.RUNNING), *units[1:])
+    of = msgspec.structs.replace(rollout(*names, at_once="2"), units=units)
+    assert rollout_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
+    stopped = msgspec.structs.replace(of, units=())
+    assert rollout_plan.drained_soon(stopped, units[1]) == ()
 
 
 def test_the_place_of_a_fault_domain_is_the_scopes_own() -> None:
