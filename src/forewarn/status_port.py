@@ -37,7 +37,7 @@ Page: TypeAlias = tuple[int, str, bytes]
 
 
 class StatusServer:
-    """Listens and answers until it is closed: one GET a connection, each in a thread of its own.
+    """Listens and answers until it is closed: a GET or HEAD a connection, each in its own thread.
 
     Port 0 is any free one; `name` is the answers' header Server. Any thread calls `page`, which
     returns a page by its path, None where there is none. Its second argument says that the question
@@ -99,9 +99,10 @@ class StatusServer:
                 # No connection from another machine has one address at both its ends.
                 own = connection.getpeername()[0] == connection.getsockname()[0]
                 http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-                answer = _respond(
-                    http, self._answer_to(_request(http, connection, until), own=own), self._name
-                )
+                request = _request(http, connection, until)
+                is_head = request is not None and request.method == b"HEAD"
+                page = self._answer_to(request, own=own)
+                answer = _respond(http, page, self._name, is_head=is_head)
                 connection.settimeout(max(0.1, until - clock.monotonic()))
                 connection.sendall(answer)
         finally:
@@ -110,7 +111,7 @@ class StatusServer:
     def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:
         if request is None:
             return 400, TEXT, b"Bad request\n"
-        if request.method != b"GET":
+        if request.method not in {b"GET", b"HEAD"}:
             return 405, TEXT, b"Method not allowed\n"
         path = request.target.decode("ascii").partition("?")[0]
         return self._page(path, own) or (404, TEXT, b"Not found\n")
@@ -134,7 +135,7 @@ def _request(http: h11.Connection, connection: socket.socket, until: float) -> h
         http.receive_data(connection.recv(HEAD_BYTES))
 
 
-def _respond(http: h11.Connection, page: Page, server: str) -> bytes:
+def _respond(http: h11.Connection, page: Page, server: str, *, is_head: bool) -> bytes:
     status, kind, body = page
     headers = {
         "Server": server,
@@ -142,9 +143,9 @@ def _respond(http: h11.Connection, page: Page, server: str) -> bytes:
         "Content-Length": str(len(body)),
         "Cache-Control": "no-store",
         "Connection": "close",
-    } | ({"Allow": "GET"} if status == 405 else {})
+    } | ({"Allow": "GET, HEAD"} if status == 405 else {})
     head = http.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
-    return head + (http.send(h11.Data(data=body)) or b"")
+    return head + (b"" if is_head else http.send(h11.Data(data=body)) or b"")
 
 
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"

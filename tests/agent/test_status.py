@@ -155,6 +155,17 @@ def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
     port.close()
 
 
+def test_a_balancer_may_ask_for_the_head_alone() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+    with socket.create_connection(("127.0.0.1", port.number), timeout=10) as connection:
+        connection.sendall(b"HEAD /here HTTP/1.1\r\nHost: x\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            head = answer.read()  # until the port closes the connection
+    port.close()
+    assert head.startswith(b"HTTP/1.1 200")
+    assert head.endswith(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     ("sent", "status_code"),
     [
