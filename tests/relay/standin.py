@@ -47,7 +47,7 @@ class StandIn:
         self.published = {room.EVENT_ID}
         self.states: list[RelayState] = []
         self.approvals: list[relay_feed.GuestApproval] = []
-        self.seen: list[relay_feed.MachineSeen] = []
+        self.seen: list[relay_feed.AgedSighting] = []
         self.asked_for: list[tuple[str, ...]] = []
         self.afters: list[str] = []
         self.claims: list[str] = []

@@ -11,8 +11,8 @@ import pytest
 from forewarn.cli import store
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import (
+    AgedSighting,
     GuestApproval,
-    MachineSeen,
     RelayRefusal,
     RelayState,
     ScopeRequests,
@@ -123,8 +123,8 @@ def test_an_approval_that_is_not_ones_own_is_refused(
 
 def test_what_machines_tell_a_relay_is_known_to_operators(service: Served) -> None:
     seen = [
-        MachineSeen(machine="web-0", version="2020-07-01", agent=AgentStatus.HELD, reason="why"),
-        MachineSeen(machine="web-1", version="2019-01-01"),  # which is another host's
+        AgedSighting(machine="web-0", version="2020-07-01", agent=AgentStatus.HELD, reason="why"),
+        AgedSighting(machine="web-1", version="2019-01-01"),  # which is another host's
     ]
     relay = service.relay("h0")
     assert relay.ask("POST", relay_feed.SIGHTINGS_PATH, seen).status == 204

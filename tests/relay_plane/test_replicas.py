@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.server import relay_feed, settings
-from forewarn.server.relay_feed import GuestApproval, MachineSeen
+from forewarn.server.relay_feed import AgedSighting, GuestApproval
 from patience import eventually
 from relay_plane.served import Served, with_relays
 from relay_plane.test_plane import beside, refusal
@@ -70,7 +70,7 @@ def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served,
     relay = first.relay("h0")
     relay.news()
     relay.ask(
-        "POST", relay_feed.SIGHTINGS_PATH, [MachineSeen(machine="web-0", version="2020-07-01")]
+        "POST", relay_feed.SIGHTINGS_PATH, [AgedSighting(machine="web-0", version="2020-07-01")]
     )
 
     def known() -> tuple[bool, str]:

@@ -9,7 +9,7 @@ import pytest
 from forewarn.maintenance.model import Machine, Scope
 from forewarn.protocol import document
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import GuestRules, MachineSeen, News, PublishedEvent, ScopeDocument
+from forewarn.server.relay_feed import AgedSighting, GuestRules, News, PublishedEvent, ScopeDocument
 from forewarn.vocabulary import AgentStatus, EventSource, EventStatus, EventType, ScopeKind
 
 MACHINE = Machine(
@@ -64,21 +64,14 @@ def test_news_comes_out_as_it_went_in() -> None:
 
 
 def test_news_of_encoded_scopes_is_news_of_these_scopes() -> None:
-    written = relay_feed.news_of(
-        host=NEWS.host,
-        position=NEWS.position,
-        snapshot=NEWS.snapshot,
-        machines=NEWS.machines,
-        removed_machines=NEWS.removed_machines,
-        scopes=[msgspec.Raw(relay_feed.encode(SCOPE))],
-        removed_scopes=NEWS.removed_scopes,
-        rules=NEWS.rules,
-    )
+    fields = msgspec.structs.asdict(NEWS)
+    fields["scopes"] = (msgspec.Raw(relay_feed.encode(SCOPE)),)
+    written = relay_feed.encode(relay_feed.EncodedNews(**fields))
     assert relay_feed.decode_news(written) == NEWS
 
 
 def test_a_position_alone_is_short() -> None:
-    written = relay_feed.news_of(host="h1", position="e.12")
+    written = relay_feed.encode(relay_feed.EncodedNews(host="h1", position="e.12"))
     assert written == b'{"host":"h1","position":"e.12"}'
     assert relay_feed.decode_news(written) == News(host="h1", position="e.12")
 
@@ -117,7 +110,7 @@ def test_rules_that_a_release_does_not_know_have_the_defaults_of_the_settings() 
 
 
 def test_what_machines_told_comes_out_as_it_went_in() -> None:
-    seen = MachineSeen(
+    seen = AgedSighting(
         machine="web-0",
         age_seconds=1.5,
         version="2020-07-01",

@@ -23,7 +23,7 @@ from forewarn.relay.upstream import Upstream, UpstreamFailed
 from forewarn.server import relay_feed
 from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.machines import Source
-from forewarn.server.relay_feed import GuestApproval, MachineSeen, ScopeRequests, UnknownCaller
+from forewarn.server.relay_feed import AgedSighting, GuestApproval, ScopeRequests, UnknownCaller
 from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 
@@ -241,7 +241,7 @@ class UpstreamBackend:
             now = self._now()
             body = relay_feed.encode(
                 [
-                    MachineSeen(
+                    AgedSighting(
                         machine=each.machine,
                         age_seconds=max(0.0, (now - each.asked_at).total_seconds()),
                         version=each.version,

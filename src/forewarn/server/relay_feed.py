@@ -3,7 +3,7 @@
     GET  /v1/relay/news?after=POSITION   News as soon as something of the host changed; 204 after
                                          the wait, which the service chooses
     POST /v1/relay/approvals             GuestApproval; 200 once it is durable, else a RelayRefusal
-    POST /v1/relay/sightings             a list of MachineSeen; 204
+    POST /v1/relay/sightings             a list of AgedSighting; 204
     POST /v1/relay/requests              ScopeRequests; 204 once it is durable
     POST /v1/relay/unknown               UnknownCaller; the News of that machine, or 404
 
@@ -13,7 +13,6 @@ are not known are ignored, and those that are absent have their defaults. So a n
 default, and none is ever given another meaning.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -113,6 +112,12 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Keys of machines that are to ask again: their requests that wait are answered at once."""
 
 
+class EncodedNews(News, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """News whose scopes are encoded already: hosts that share a scope share its bytes."""
+
+    scopes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment] # each is a ScopeDocument
+
+
 class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a relay says of itself with each request for news. Ages: a host's clock may be wrong."""
 
@@ -138,7 +143,7 @@ class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     event_ids: tuple[str, ...]
     version: str = ""
     """The api-version that it asks by. What starts by this approval waits for the machine to ask
-    again, also where no MachineSeen has told of it yet; `""` for nothing of the kind."""
+    again, also where no AgedSighting has told of it yet; `""` for nothing of the kind."""
 
 
 class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -156,7 +161,7 @@ class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     event_id: str = ""
 
 
-class MachineSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class AgedSighting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a machine's requests told last."""
 
     machine: str
@@ -183,52 +188,12 @@ class UnknownCaller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 encode = msgspec.json.Encoder().encode
-"""Encode any of these, or a list of MachineSeen."""
+"""Encode any of these, or a list of AgedSighting."""
 
 decode_news = msgspec.json.Decoder(News).decode
 decode_state = msgspec.json.Decoder(RelayState).decode
 decode_approval = msgspec.json.Decoder(GuestApproval).decode
 decode_refusal = msgspec.json.Decoder(RelayRefusal).decode
-decode_sightings = msgspec.json.Decoder(tuple[MachineSeen, ...]).decode
+decode_sightings = msgspec.json.Decoder(tuple[AgedSighting, ...]).decode
 decode_requests = msgspec.json.Decoder(ScopeRequests).decode
 decode_unknown = msgspec.json.Decoder(UnknownCaller).decode
-
-
-def news_of(  # noqa: PLR0913 - the fields of News, by name
-    *,
-    host: str,
-    position: str,
-    snapshot: bool = False,
-    machines: Sequence[Machine] = (),
-    removed_machines: Sequence[str] = (),
-    scopes: Sequence[msgspec.Raw] = (),
-    removed_scopes: Sequence[str] = (),
-    rules: GuestRules | None = None,
-    awaited: Sequence[str] = (),
-) -> bytes:
-    """Encode News whose scopes are encoded already: hosts that share a scope share its bytes."""
-    return encode(
-        _EncodedNews(
-            host=host,
-            position=position,
-            snapshot=snapshot,
-            machines=tuple(machines),
-            removed_machines=tuple(removed_machines),
-            scopes=tuple(scopes),
-            removed_scopes=tuple(removed_scopes),
-            rules=rules,
-            awaited=tuple(awaited),
-        )
-    )
-
-
-class _EncodedNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    host: str
-    position: str
-    snapshot: bool = False
-    machines: tuple[Machine, ...] = ()
-    removed_machines: tuple[str, ...] = ()
-    scopes: tuple[msgspec.Raw, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    rules: GuestRules | None = None
-    awaited: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ import msgspec
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Operation
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import GuestRules, ScopeDocument
+from forewarn.server.relay_feed import EncodedNews, GuestRules, ScopeDocument
 from forewarn.vocabulary import EventType
 
 MAX_CHANGES: Final = 200_000
@@ -412,17 +412,18 @@ class RelayHub:
                 scopes.append(self._encode(key))
             else:
                 removed_scopes.append(key)
-        return relay_feed.news_of(
+        news = EncodedNews(
             host=host,
             position=self.position,
             snapshot=snapshot,
-            machines=machines,
-            removed_machines=removed_machines,
-            scopes=scopes,
-            removed_scopes=removed_scopes,
+            machines=tuple(machines),
+            removed_machines=tuple(removed_machines),
+            scopes=tuple(scopes),
+            removed_scopes=tuple(removed_scopes),
             rules=self._rules if snapshot else None,
             awaited=awaited,
         )
+        return relay_feed.encode(news)
 
     def _encode(self, key: str) -> msgspec.Raw:
         encoded = self._encoded.get(key)
