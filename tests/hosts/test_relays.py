@@ -11,30 +11,12 @@ import pytest
 
 from hosts import nat
 from hosts.guest import FILTER, Guest
-from hosts.lab import Lab
+from hosts.lab import RELAY, RELAYS, Lab
 from hosts.system_host import SystemHost
 from relays import process
 from relays.process import Relay
 
-PLANE = 8173
-SETTINGS = """
-[relay]
-listen = "{service}:{plane}"
-tls_certificate = "{folder}/relay.crt"
-tls_key = "{folder}/relay.key"
-"""
-RELAY = """
-[upstream]
-urls = ["https://{service}:{plane}"]
-token_file = "{token}"
-ca_file = "{folder}/relay.crt"
-[state]
-folder = "{state}"
-[status]
-listen = "off"
-[log]
-format = "json"
-"""
+PLANE = f"{nat.SERVICE}:8173"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +28,7 @@ def lab(as_root: None) -> Iterator[Lab]:
             process.certify(made.folder, nat.SERVICE)
             for name in nat.HOSTS:
                 made.host(name)
-            own = SETTINGS.format(service=nat.SERVICE, plane=PLANE, folder=made.folder)
+            own = RELAYS.format(plane=PLANE, folder=made.folder)
             made.serve(own + made.libvirt())
             for name in nat.HOSTS:
                 nat.prepare(made, name)
@@ -72,9 +54,7 @@ def relay(lab: Lab, name: str) -> Relay:
     folder.mkdir(mode=0o700)
     token = folder / "token"
     lab.forewarn("relay", "token", name, "--output", str(token))
-    text = RELAY.format(
-        service=nat.SERVICE, plane=PLANE, token=token, folder=lab.folder, state=folder
-    )
+    text = RELAY.format(plane=PLANE, token=token, folder=lab.folder, state=folder)
     made = Relay(folder, name, text, ["ip", "netns", "exec", name])
     made.start()
     return made

@@ -29,7 +29,7 @@ def known() -> HostDocuments:
 def test_a_snapshot_is_all_there_is() -> None:
     after, change = held.take(None, SNAPSHOT)
     assert set(after.machines) == {"web-0", "web-1", "bastion"}
-    assert (len(change.machines), len(change.documents)) == (3, 2)
+    assert (len(change.machines), len(change.scopes)) == (3, 2)
     smaller = msgspec.structs.replace(
         SNAPSHOT, position="e.6", machines=(room.MACHINES[0],), scopes=(WEB,)
     )
@@ -37,13 +37,13 @@ def test_a_snapshot_is_all_there_is() -> None:
     assert set(last.machines) == {"web-0"}
     assert set(change.removed_machines) == {"web-1", "bastion"}
     assert change.removed_scopes == ("bastion",)
-    assert (change.machines, change.documents) == ((), ())
+    assert (change.machines, change.scopes) == ((), ())
 
 
 def test_news_that_is_taken_twice_changes_nothing_more() -> None:
     after, change = held.take(known(), SNAPSHOT)
     assert after == known()
-    assert not change
+    assert change == News(host="h1", position="e.5")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,9 @@ def test_whatever_comes_each_machine_has_its_document_and_changes_add_up(
         for key in change.removed_scopes:
             del documents[key]
         machines |= {each.key: each for each in change.machines}
-        documents |= {each.scope.key: each for each in change.documents}
+        documents |= {each.scope.key: each for each in change.scopes}
         assert (machines, documents) == (have.machines, have.documents)
+        assert held.take(None, held.snapshot(have))[0] == have
         assert {each.scope for each in have.machines.values()} <= documents.keys()
         assert news.snapshot or before is not None
         if before is not None and held.epoch(before.position) == held.epoch(have.position):

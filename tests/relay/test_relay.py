@@ -119,13 +119,19 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
     own = settings(tmp_path, service)
     async with relaying(own) as relay:
         assert await relay.incarnation() == "2"
+        for incarnation in (3, 4):
+            newer(service, incarnation)
+            await until(lambda: relay.relay._held.position == service.position)
+            assert await relay.incarnation() == str(incarnation)
     await service.stop()
+    saved = (tmp_path / "state" / state_file.NAME).read_bytes()
+    assert saved.count(b"\n") == 4  # the head, a snapshot, and two changes
     async with relaying(own) as relay:
-        assert await relay.incarnation() == "2"
+        assert await relay.incarnation() == "4"
         service.afters.clear()
         await service.start()
         await until(lambda: relay.heard)
-        assert service.afters[0] == "e.1"
+        assert service.afters[0] == "e.3"
     await service.stop()
 
 

@@ -244,7 +244,8 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
 ) -> None:
     async with relayed(tmp_path) as (service, relay):
         state = tmp_path / "state"
-        assert (state / state_file.NAME).exists()
+        with (state / state_file.NAME).open("ab") as file:
+            file.write(b"another's")  # it has to be replaced
         (state / f"{state_file.NAME}.new").mkdir()  # nothing can be written there
         service.tell()
         await until(lambda: not relay.relay.status(1).saved)

@@ -5,17 +5,19 @@ fit is refused whole: the documents stay as they were, and the relay asks for a 
 answer of anybody's ever empties a document that a guest reads; only news that fits does.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from forewarn.maintenance.model import Machine
 from forewarn.server.relay_feed import GuestRules, News, ScopeDocument
 
+V = TypeVar("V")
+
 MAX_MACHINES: Final = 20_000
 """The most machines of a host that are taken: more than any host has, in 100 MB."""
-
 
 MAX_POSITION: Final = 200
 """Characters of a position: the service's own have 40."""
@@ -56,25 +58,10 @@ class HostDocuments(msgspec.Struct, frozen=True, kw_only=True):
     """By the scope's key; likewise."""
 
 
-class HostChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guest plane is told of news that was taken."""
-
-    documents: tuple[ScopeDocument, ...] = ()
-    removed_scopes: tuple[str, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    removed_machines: tuple[str, ...] = ()
-    rules: GuestRules | None = None
-    """None where they are as before."""
-
-    def __bool__(self) -> bool:
-        """Whether anything changed."""
-        return any(getattr(self, field) for field in self.__struct_fields__)
-
-
-def take(held: HostDocuments | None, news: News) -> tuple[HostDocuments, HostChange]:
+def take(held: HostDocuments | None, news: News) -> tuple[HostDocuments, News]:
     """Return what the relay knows with this news, and what changed; NewsRefused if it does not fit.
 
-    `held` is None before the first snapshot.
+    `held` is None before the first snapshot. What changed is news without what was known before.
     """
     if len(news.position) > MAX_POSITION:
         raise NewsRefused(NewsFault.LIMIT, f"its position is over {MAX_POSITION} characters")
@@ -89,7 +76,8 @@ def take(held: HostDocuments | None, news: News) -> tuple[HostDocuments, HostCha
         raise NewsRefused(NewsFault.NO_BASE, "it is no snapshot, and does not follow what is known")
     before = held or HostDocuments(host=news.host, position="")
     base = HostDocuments(host=news.host, position="") if news.snapshot else before
-    machines = {**base.machines, **{each.key: each for each in news.machines}}
+    told = {each.key: each for each in news.machines}
+    machines = {**base.machines, **told}
     documents = {**base.documents, **{each.scope.key: each for each in news.scopes}}
     for key in news.removed_machines:
         machines.pop(key, None)
@@ -98,33 +86,52 @@ def take(held: HostDocuments | None, news: News) -> tuple[HostDocuments, HostCha
     if len(machines) > MAX_MACHINES:
         message = f"it has {len(machines)} machines, and at most {MAX_MACHINES} are taken"
         raise NewsRefused(NewsFault.LIMIT, message)
-    for machine in machines.values():
-        if machine.scope not in documents:
+    # A host may have thousands of machines, and news of one: the others were looked at before.
+    for machine in (machines if news.removed_scopes else told).values():
+        if machine.scope not in documents and machine.key in machines:
             message = f"it has machine {machine.name!r} without its scope {machine.scope!r}"
             raise NewsRefused(NewsFault.INCOMPLETE, message)
-    rules = before.rules if news.rules is None else news.rules
     after = HostDocuments(
         host=news.host,
         position=news.position,
-        rules=rules,
+        rules=before.rules if news.rules is None else news.rules,
         machines=machines,
         documents=documents,
     )
-    return after, difference(before, after)
-
-
-def difference(before: HostDocuments, after: HostDocuments) -> HostChange:
-    """Return what changed; documents and machines that are equal did not."""
-    return HostChange(
-        documents=tuple(
-            each for key, each in after.documents.items() if before.documents.get(key) != each
-        ),
-        removed_scopes=tuple(before.documents.keys() - after.documents.keys()),
-        machines=tuple(
-            each for key, each in after.machines.items() if before.machines.get(key) != each
-        ),
-        removed_machines=tuple(before.machines.keys() - after.machines.keys()),
+    gone: tuple[Iterable[str], Iterable[str]] = (news.removed_machines, news.removed_scopes)
+    if news.snapshot:
+        gone = before.machines, before.documents
+    change = News(
+        host=after.host,
+        position=after.position,
+        machines=_changed(before.machines, machines, told),
+        removed_machines=_removed(before.machines, machines, gone[0]),
+        scopes=_changed(before.documents, documents, [each.scope.key for each in news.scopes]),
+        removed_scopes=_removed(before.documents, documents, gone[1]),
         rules=None if after.rules == before.rules else after.rules,
+    )
+    return after, change
+
+
+def _changed(before: Mapping[str, V], after: Mapping[str, V], keys: Iterable[str]) -> tuple[V, ...]:
+    return tuple(after[key] for key in keys if key in after and before.get(key) != after[key])
+
+
+def _removed(
+    before: Mapping[str, V], after: Mapping[str, V], keys: Iterable[str]
+) -> tuple[str, ...]:
+    return tuple(key for key in dict.fromkeys(keys) if key in before and key not in after)
+
+
+def snapshot(held: HostDocuments) -> News:
+    """Return the news that holds all of it."""
+    return News(
+        host=held.host,
+        position=held.position,
+        snapshot=True,
+        machines=tuple(held.machines.values()),
+        scopes=tuple(held.documents.values()),
+        rules=held.rules,
     )
 
 

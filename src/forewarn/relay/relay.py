@@ -237,8 +237,8 @@ class HostRelay:
         if before is not None and not _same_clock(before.rules, after.rules):
             # Every time that guests were told is by the other clock.
             raise Crashed("the service's clock has another scale now: starting again")
-        if before is None or change or after.position != before.position:
-            await self._save(after)
+        if after != before:
+            await self._save(after, news)
         self._held = after
         self._known.set()
         guests = self._guests
@@ -247,7 +247,7 @@ class HostRelay:
         if change.rules is not None:
             guests.apply(change.rules)
         guests.replace(
-            change.documents,
+            change.scopes,
             removed_scopes=change.removed_scopes,
             machines=change.machines,
             removed_machines=change.removed_machines,
@@ -352,30 +352,35 @@ class HostRelay:
         self._reader.freshness = Freshness(true_until=self._clock.monotonic() - age)
         self._known.set()
 
-    async def _save(self, known: HostDocuments) -> None:
+    async def _save(self, known: HostDocuments, news: News) -> None:
         """Save what guests are to read; it is shown to them even if that is not possible."""
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
+        follows = self._saved and self._unsaved is None and not news.snapshot
         self._unsaved = known
         if not _runs(self._saving):
-            self._saving = asyncio.create_task(self._write())
+            self._saving = asyncio.create_task(self._write(news if follows else None))
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
         if self._unsaved is not None:
             self._cannot_save("it takes too long")
 
-    async def _write(self) -> None:
+    async def _write(self, news: News | None = None) -> None:
         known = self._unsaved
         if known is None:
             return
         try:
-            await asyncio.to_thread(self._file.write, known)
+            await asyncio.to_thread(self._file.write, known, news)
         except OSError as error:
             self._cannot_save(error.strerror or str(error))
             # No start is to show guests something older than what they have read.
             await asyncio.to_thread(self._remove_file)
             return
-        if self._unsaved is known:
-            self._unsaved = None
+        if self._held is None and self._unsaved is None:
+            self._remove_file()  # they were forgotten meanwhile
+            return
+        if self._unsaved is not known:
+            return  # what came meanwhile is not saved yet
+        self._unsaved = None
         if not self._saved:
             _log.info("the documents are saved again")
         self._saved = True

@@ -1,12 +1,14 @@
 """What a relay knows, in a file: after a restart guests are answered from it at once.
 
-It is written before any guest reads what it holds, so that no guest reads an older document after a
-restart; where it cannot be written, the old one is removed. One line says what follows, then come
-the documents as JSON. The file is replaced as a whole, so it is the old one or the new one; a sum
-of its bytes tells whether the disk has kept it. Its time of modification tells how old its
-documents are: it is moved on for as long as the relay hears of the service. It is a copy of what
-the service has: where it cannot be used, guests get no answers until a replica is reached, and
-nothing else is lost.
+A change is written before any guest reads it, so that no guest reads an older document after a
+restart; where it cannot be written, the file is removed. One line says what follows. Then come a
+snapshot and the changes after it, each as news in a line of its own: to write all machines of a
+host for each change of one would take half of the relay's processor time. Each line begins with a
+sum of all lines so far, which tells whether the disk has kept them. Only the last line may be cut
+off, by a kill: no guest has read it. The file's time of modification tells how old its documents
+are: it is moved on for as long as the relay hears of the service. It is a copy of what the service
+has: where it cannot be used, guests get no answers until a replica is reached, and nothing else is
+lost.
 """
 
 import contextlib
@@ -17,28 +19,24 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance.model import Machine
-from forewarn.relay.held import HostDocuments
-from forewarn.server.relay_feed import GuestRules, ScopeDocument
+from forewarn.relay import held
+from forewarn.relay.held import HostDocuments, NewsRefused
+from forewarn.server import relay_feed
+from forewarn.server.relay_feed import News
 
 NAME: Final = "documents.json"
 FORMAT: Final = 1
-MAGIC: Final = "forewarn-relay"
+HEAD: Final = b"forewarn-relay %d" % FORMAT
 
 MAX_BYTES: Final = 128 * 1024 * 1024
 """The largest file that is read: twice the longest news."""
 
+MAX_CHANGES: Final = 100
+"""Changes after a snapshot, before the next one: a start reads all of them."""
+
 
 class StateUnusable(Exception):  # noqa: N818 - a state of the file, not a mistake of ours
     """The file cannot be used; the message is one line for the operator."""
-
-
-class _Saved(msgspec.Struct, frozen=True, kw_only=True):
-    host: str
-    position: str
-    rules: GuestRules
-    machines: tuple[Machine, ...]
-    documents: tuple[ScopeDocument, ...]
 
 
 class StateFile:
@@ -46,6 +44,7 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
+        self._sum = self._bytes = self._changes = 0
 
     def read(self) -> tuple[HostDocuments, float] | None:
         """Return what the file holds, and when it was true last, in seconds since 1970.
@@ -60,28 +59,57 @@ class StateFile:
             return None
         except OSError as error:
             raise StateUnusable(f"{self._path} cannot be read: {error.strerror}") from error
-        head, _, body = data.partition(b"\n")
-        words = head.decode("ascii", "replace").split(" ")
-        if words[0] != MAGIC or len(words) < 2 or len(data) > MAX_BYTES:
-            raise StateUnusable(f"{self._path} was not written by a relay")
-        if words[1] != str(FORMAT):
-            message = f"{self._path} is of another release: its format is {words[1][:20]}"
-            raise StateUnusable(f"{message}, and this release reads {FORMAT}")
-        if words[2:] != [f"{zlib.crc32(body):08x}"]:
-            raise StateUnusable(f"{self._path} is damaged: its sum is another one")
+        head, *lines = data.split(b"\n")
+        if head != HEAD or len(data) > MAX_BYTES:
+            raise StateUnusable(f"{self._path} was not written by a relay of this release")
+        known, total = None, 0
         try:
-            return _held(msgspec.json.decode(body, type=_Saved)), at
-        except msgspec.DecodeError as error:
+            for line in lines[:-1]:  # behind the last newline is what a kill cut off
+                body = line[9:]
+                total = zlib.crc32(body, total)
+                if line[:9] != b"%08x " % total:
+                    raise StateUnusable(f"{self._path} is damaged: its sum is another one")
+                known, _ = held.take(known, relay_feed.decode_news(body))
+        except (msgspec.DecodeError, NewsRefused) as error:
             raise StateUnusable(f"{self._path} cannot be read: {error}") from error
+        if known is None:
+            raise StateUnusable(f"{self._path} is damaged: it is cut off")
+        return known, at
 
-    def write(self, held: HostDocuments) -> None:
-        """Replace the file, mode 0600; OSError if that is not possible.
+    def write(self, known: HostDocuments, news: News | None = None) -> None:
+        """Write what the relay knows; OSError if that is not possible.
 
         It is not forced to the disk: a power cut ends the guests, too, and what it damages is not
         read. That would take longer than all else between a change and the guests.
+
+        Args:
+            known: All of it.
+            news: What led to it from what was written last, and is added to the file; None to
+                replace the file.
         """
-        body = msgspec.json.encode(_saved(held))
-        data = f"{MAGIC} {FORMAT} {zlib.crc32(body):08x}\n".encode() + body
+        if news is None or not self._append(news):
+            self._replace(known)
+
+    def _append(self, news: News) -> bool:
+        """Add news to the file; return whether that is the file that was written last."""
+        line = self._line(news)
+        self._changes += 1
+        if self._changes > MAX_CHANGES or self._bytes + len(line) > MAX_BYTES:
+            return False
+        try:
+            with self._path.open("r+b") as file:
+                if not self._bytes or file.seek(0, os.SEEK_END) != self._bytes:
+                    return False
+                file.write(line)
+        except FileNotFoundError:
+            return False
+        self._bytes += len(line)
+        return True
+
+    def _replace(self, known: HostDocuments) -> None:
+        """Replace the file, mode 0600, by one with a snapshot."""
+        self._sum = self._changes = 0
+        data = HEAD + b"\n" + self._line(held.snapshot(known))
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_name(NAME + ".new")
         new.unlink(missing_ok=True)
@@ -94,6 +122,12 @@ class StateFile:
             with contextlib.suppress(OSError):  # a disk that is full has room again
                 new.unlink()
             raise
+        self._bytes = len(data)
+
+    def _line(self, news: News) -> bytes:
+        body = relay_feed.encode(news)
+        self._sum = zlib.crc32(body, self._sum)
+        return b"%08x %s\n" % (self._sum, body)
 
     def touch(self, at: float) -> None:
         """Note that the file was still true then, in seconds since 1970; errors are ignored."""
@@ -102,24 +136,5 @@ class StateFile:
 
     def remove(self) -> None:
         """Remove the file: its documents are not to be read any more; OSError if it stays."""
+        self._bytes = 0
         self._path.unlink(missing_ok=True)
-
-
-def _saved(held: HostDocuments) -> _Saved:
-    return _Saved(
-        host=held.host,
-        position=held.position,
-        rules=held.rules,
-        machines=tuple(held.machines.values()),
-        documents=tuple(held.documents.values()),
-    )
-
-
-def _held(saved: _Saved) -> HostDocuments:
-    return HostDocuments(
-        host=saved.host,
-        position=saved.position,
-        rules=saved.rules,
-        machines={each.key: each for each in saved.machines},
-        documents={each.scope.key: each for each in saved.documents},
-    )
