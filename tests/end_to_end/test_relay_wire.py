@@ -135,6 +135,7 @@ def requests() -> Iterator[bytes]:
         *("/METADATA/ScheduledEvents/?api-version=2020-07-01", f"{EVENTS}&api-version=1"),
         "/metadata/instance/network/interface/0?api-version=2021-02-01",
         "/metadata/instance/compute/tags?api-version=2021-02-01",
+        "/metadata/instance/network?api-version=2021-02-01&format=text",
     ):
         yield get("web-0", path)
     for name in ("web-9", "%77eb-0", "", "WEB-1"):

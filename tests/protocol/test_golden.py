@@ -31,7 +31,6 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
     "format": lambda: get(INSTANCE + b"&format=xml"),
     "leaf_without_text": lambda: get(LEAF),
-    "text_of_subtree": lambda: get(LEAF.replace(b"/name", b"") + b"&format=text"),
     "not_found": lambda: get(b"/"),
     "method": lambda: ask(HttpRequest(b"HEAD", EVENTS, HEADER)),
     "method_of_neighbour": lambda: ask(HttpRequest(b"POST", INSTANCE, HEADER)),

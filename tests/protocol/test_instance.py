@@ -1,5 +1,7 @@
 """The instance tree: its subtrees, its leaves, and what is not there."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from forewarn.protocol import exchange, instance, text
@@ -82,20 +84,37 @@ def test_a_leaf_is_bare_text_with_format_text_and_refused_without(
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "names"),
     [
-        ("/compute/plan", b'{"name":"","product":"","publisher":""}'),
-        ("/compute/tagsList/1", b'{"name":"tier","value":"1"}'),
-        ("/network/interface/0/ipv6", b'{"ipAddress":[{"privateIpAddress":"fd00::10"}]}'),
-        ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]'),
+        ("/compute/plan", b'{"name":"","product":"","publisher":""}', b"name\nproduct\npublisher"),
+        ("/compute/tagsList/1", b'{"name":"tier","value":"1"}', b"name\nvalue"),
+        ("/compute/publicKeys", b"[]", b""),
+        (
+            "/network/interface/0/ipv6",
+            b'{"ipAddress":[{"privateIpAddress":"fd00::10"}]}',
+            b"ipAddress/",
+        ),
+        ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]', b"0/"),
     ],
 )
-def test_a_subtree_is_json_and_refused_as_text(path: str, body: bytes) -> None:
+def test_a_subtree_is_json_and_the_names_below_it_as_text(
+    path: str, body: bytes, names: bytes
+) -> None:
     for query in ("", "&format=json", "&format=JSON"):
         assert ask(path, query) == Reply(200, body, JSON)
-    refused = ask(path, "&format=text")
-    assert refused.status == 400
-    assert b"is not a single value" in refused.body
+    assert ask(path, "&format=text") == Reply(200, names, TEXT)
+
+
+def test_a_client_walks_the_tree_by_its_text() -> None:
+    def leaves(path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        for name in ask(path, "&format=text").body.decode().splitlines():
+            below = f"{path}/{name.removesuffix('/')}"
+            if name.endswith("/"):
+                yield from leaves(below)
+            else:
+                yield tuple(below.split("/")[1:]), ask(below, "&format=text").body.decode()
+
+    assert list(leaves("")) == LEAVES
 
 
 def test_the_whole_tree_is_at_the_root() -> None:

@@ -398,13 +398,11 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
         found = instance.find(tree, wanted.path)
     except instance.NotInTree:
         return refuse(refusals.NOT_FOUND)
-    path = "/".join(("/metadata/instance", *wanted.path))
-    if isinstance(found, str):
-        if wanted.format == "text":
-            return Reply(200, found.encode(), (_TEXT,))
-        return refuse(refusals.LEAF_WITHOUT_TEXT, path=path)
     if wanted.format == "text":
-        return refuse(refusals.TEXT_OF_SUBTREE, path=path)
+        return Reply(200, instance.as_text(found).encode(), (_TEXT,))
+    if isinstance(found, str):
+        path = "/".join(("/metadata/instance", *wanted.path))
+        return refuse(refusals.LEAF_WITHOUT_TEXT, path=path)
     return Reply(200, codec.encode_tree(found), (_JSON,))
 
 

@@ -146,6 +146,17 @@ def _interface(instance: Instance) -> dict[str, Tree]:
     }
 
 
+def as_text(tree: Tree) -> str:
+    """Return a leaf bare, and of a subtree the names below it, a line each.
+
+    A name with more below it has a slash behind it, so that a client can walk the tree.
+    """
+    if isinstance(tree, str):
+        return tree
+    below = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return "\n".join(f"{name}" if isinstance(each, str) else f"{name}/" for name, each in below)
+
+
 def find(root: Tree, path: Sequence[str]) -> Tree:
     """Return what is at a path such as `("network", "interface", "0")`, in any ASCII case."""
     here = root

@@ -80,9 +80,6 @@ FORMAT: Final = Refusal(400, "Bad request. format '{format}' is not served: ask 
 LEAF_WITHOUT_TEXT: Final = Refusal(
     400, "Bad request. {path} is a single value: ask for it with format=text"
 )
-TEXT_OF_SUBTREE: Final = Refusal(
-    400, "Bad request. {path} is not a single value: ask for it with format=json"
-)
 BODY: Final = Refusal(
     400,
     "Bad request. The body {wrong}: expected a JSON object whose StartRequests is a list of "
