@@ -654,3 +654,16 @@ def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
     apart = Farm(shared=False)
     apart.roll(at_once="2")
     assert max(len(units) for units in apart.together) == 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("approving", [True, False])
+def test_drained_hosts_end_when_the_plan_says(*, shared: bool, approving: bool) -> None:
+    farm = Farm(shared=shared)
+    began = farm.clock.now()
+    plan = farm.roll(at_once="2", approving=approving)
+    said = plan.earliest_end if approving else plan.latest_end
+    assert said is not None
+    took = farm.clock.now() - began
+    assert took <= said - began + MINUTE
+    assert said - began < 2 * took

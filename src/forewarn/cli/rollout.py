@@ -413,8 +413,8 @@ def _draw_forecast(forecast: "RolloutForecast") -> None:
     )
     if forecast.latest_end is None:
         output.note("warning: it does not end: no window of the policy is long enough")
-    if forecast.limited_by:
-        output.note(f"It waits for: {', '.join(each.words for each in forecast.limited_by)}.")
+    for note in forecast.notes:
+        output.note(note)
     if forecast.without_machines:
         names = output.listed(forecast.without_machines)
         output.note(f"warning: without machines, and left out: {names}")

@@ -48,6 +48,7 @@ from forewarn.maintenance.rollout_model import (
     RolloutPolicy,
     RolloutTask,
     RolloutUnit,
+    UnitState,
 )
 from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.store.port import Reading, StoreError
@@ -401,10 +402,15 @@ def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForeca
     if rollout.state.over or rollout.awaits_operator:
         return None
     takes: dict[str, Footprint] = {}
+    running = {unit.name for unit in rollout.units if unit.state is UnitState.RUNNING}
+    drains = {host: drain for host, drain in reading.drains().items() if host in running}
+    away = {key(guest.name) for drain in drains.values() for guest in drain.guests}
     for unit in rollout.units:
         machines = [] if unit.state.over else loading.machines_of_unit(reading, unit)
+        if unit.state is UnitState.WAITING:  # it begins when those of other hosts are home again
+            machines = [m for m in machines if m.key not in away and m.key not in unit.done]
         takes[unit.key] = deciding.footprint(machines, rollout.policy.spread)
-    return rollout_plan.forecast(rollout, takes, now)
+    return rollout_plan.forecast(rollout, takes, now, drains)
 
 
 def _units(

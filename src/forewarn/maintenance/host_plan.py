@@ -67,7 +67,7 @@ def plan(
     *,
     stay: Stay,
     shut: Iterable[str] = (),
-    avoid: Iterable[str] = (),
+    avoid: Sequence[str] = (),
     holds: Iterable[Hold] = (),
     known: Iterable[DrainGuest] = (),
 ) -> HostPlan:
@@ -79,7 +79,7 @@ def plan(
         machines: The fleet's, by GUID.
         stay: What becomes of machines that cannot be moved while they run.
         shut: Further hosts that no machine may move to.
-        avoid: Hosts that machines move to only if no other has room.
+        avoid: Hosts that machines move to only if no other has room, the last of them first.
         holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
         known: What is decided already, which stays; the rest of these is decided now.
     """
@@ -95,7 +95,7 @@ def plan(
         if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
     )
     held = {hold.name: hold for hold in of_hosts(holds) if hold.name != host}
-    avoided = frozenset(avoid)
+    avoided = {name: -place for place, name in enumerate(avoid)}
     memory = {
         name: facts.free_memory_mib
         for name, facts in survey.hosts.items()
@@ -132,7 +132,7 @@ def _planned(
     memory: dict[str, int],
     problems: list[str],
     *,
-    avoided: frozenset[str],
+    avoided: Mapping[str, int],
 ) -> DrainGuest:
     guest = DrainGuest(
         name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
@@ -148,7 +148,8 @@ def _planned(
     if not room:
         problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
         return replace(guest, way=way)
-    to_host = min(room, key=lambda host: (host in avoided, -memory[host], host))
+    soon = len(avoided)
+    to_host = min(room, key=lambda host: (avoided.get(host, -soon), -memory[host], host))
     memory[to_host] -= facts.memory_mib
     return replace(guest, way=way, to_host=to_host)
 

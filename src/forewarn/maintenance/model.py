@@ -618,7 +618,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: str = ""
     """The host of the same request that comes before it; `""` for the first."""
     avoid: tuple[str, ...] = ()
-    """Hosts that are drained soon after it: machines move there only if no other has room."""
+    """Hosts that are drained soon after it, in order: machines move there only if no other has
+    room."""
     requested_by: str = ""
     requested_at: datetime
     changed_at: datetime

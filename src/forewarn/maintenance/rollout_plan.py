@@ -1,20 +1,24 @@
 """The order of a rollout's units, and how it will go, on virtual time.
 
-`arranged` deals units to waves, in an order in which as many as possible go at once. `plan` lets
-`rollout.step` decide from then to the end, as it will in earnest: once as if every guest approved
-at once and each check passed at once, and once as if each notice ran out and each check passed with
-its last try.
+`arranged` deals units to waves, in an order in which as many as possible go at once. `forecast`
+lets `rollout.step` decide from then to the end, as it will in earnest: once as if every guest
+approved at once and each check passed at once, and once as if each notice ran out and each check
+passed with its last try. A unit takes its update domains one after another, each with its notice;
+the machines of a host that is drained leave so, and come home so.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from forewarn.maintenance import notice, planner, rollout_check, time_windows
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_check
+from forewarn.maintenance.model import Drain, HostState
 from forewarn.maintenance.rollout import Ask, Check, Done, Footprint, Obstacle, Wait
 from forewarn.maintenance.rollout_check import CheckResult
 from forewarn.maintenance.rollout_model import (
@@ -24,9 +28,30 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
+from forewarn.maintenance.time_windows import Span
+from forewarn.vocabulary import EventType
 
 ASSUMED: Final = timedelta(minutes=10)
 """How long a unit takes whose expected interruption is unknown: a host that installs patches."""
+
+MOVE: Final = timedelta(minutes=1)
+"""How long machines take to move that leave a host together, or come home together."""
+
+PHASES: Final = MappingProxyType(
+    {
+        HostState.DRAINING: 0,
+        HostState.EMPTY: 1,
+        HostState.REBOOTING: 1,
+        HostState.BACK: 2,
+        HostState.RETURNING: 2,
+    }
+)
+"""Which part of a drain it is: its machines leave, the host reboots, they come home."""
+
+TIMED: Final = frozenset({Obstacle.WINDOW, Obstacle.PAUSE, Obstacle.CHECK, Obstacle.REFUSED})
+"""Waits that end with time, and not with a unit."""
+
+ALWAYS: Final = Span(time_windows.FIRST, time_windows.ENDLESS)
 
 MAX_STEPS: Final = 100_000
 """The most steps of a plan: more is a rollout that does not end."""
@@ -63,6 +88,10 @@ class RolloutForecast(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     machines: int
     """Each counted once for each unit that it is in."""
+    drained: int
+    """How many of the units are hosts that are drained."""
+    most_at_once: int
+    """The most units that are under way at once."""
     rounds: int
     """How many groups of units go one after another."""
     earliest_end: datetime | None
@@ -72,6 +101,24 @@ class RolloutForecast(msgspec.Struct, frozen=True, kw_only=True):
     """What the rollout waits for, the longest wait first."""
     without_machines: tuple[str, ...] = ()
     """Units that will be left out."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people read of it besides the times."""
+        told: list[str] = []
+        if self.drained:
+            told.append(
+                "Hosts are drained: their machines move away before the reboot and come home after "
+                "it, both times with notice."
+            )
+        if Obstacle.UPDATE_DOMAIN in self.limited_by and Obstacle.AT_ONCE not in self.limited_by:
+            told.append(
+                f"At most {self.most_at_once} at once: the others share scopes with these, and "
+                "would take other update domains."
+            )
+        if self.limited_by:
+            told.append(f"It waits for: {', '.join(each.words for each in self.limited_by)}.")
+        return tuple(told)
 
 
 # The order.
@@ -173,15 +220,24 @@ def drained_soon(rollout: Rollout, unit: RolloutUnit) -> tuple[str, ...]:
 # How it will go.
 
 
+NO_DRAINS: Final[Mapping[str, Drain]] = MappingProxyType({})
+
+
 class _Run(msgspec.Struct):
     """One way in which it may go."""
 
     starts: dict[str, datetime]
     ends: dict[str, datetime]
+    turns: dict[str, int]
+    """How many update domains units have left that are not drained."""
     waited: dict[Obstacle, timedelta]
-    rounds: int
-    end: datetime | None
-    skipped: list[str]
+    under_way: list[tuple[datetime, int]]
+    """When units end, or their window closes, and their places: a heap."""
+    crowding: set[int]
+    """Units under way whose machines are on hosts that are still to be drained."""
+    rounds: int = 0
+    most: int = 0
+    end: datetime | None = None
     checked_at: datetime | None = None
     """When the latest check passed."""
 
@@ -190,7 +246,10 @@ class _Run(msgspec.Struct):
 
 
 def forecast(
-    rollout: Rollout, footprints: Mapping[str, Footprint], now: datetime
+    rollout: Rollout,
+    footprints: Mapping[str, Footprint],
+    now: datetime,
+    drains: Mapping[str, Drain] = NO_DRAINS,
 ) -> RolloutForecast:
     """Return how a rollout will go from now on, if nothing fails and nothing else happens.
 
@@ -198,9 +257,10 @@ def forecast(
         rollout: A new one, arranged, or one that is under way.
         footprints: What each unit takes, by its key.
         now: When; aware.
+        drains: Those of its units that are under way, by host.
     """
-    best = _run(rollout, footprints, now, approved=True)
-    worst = _run(rollout, footprints, now, approved=False)
+    best, _ = _run(rollout, footprints, drains, now, approved=True)
+    worst, after = _run(rollout, footprints, drains, now, approved=False)
     going = [unit for unit in rollout.units if unit.key in best.ends and unit.key in worst.ends]
     waves: list[PlannedWave] = []
     for number in sorted({unit.wave for unit in going}):
@@ -227,46 +287,42 @@ def forecast(
         waves=tuple(waves),
         units=len(going),
         machines=sum(wave.machines for wave in waves),
+        drained=sum(unit.drain for unit in going),
+        most_at_once=worst.most,
         rounds=worst.rounds,
         earliest_end=best.end,
         latest_end=worst.end,
         limited_by=tuple(obstacle for obstacle, waited in longest if waited),
-        without_machines=tuple(worst.skipped),
+        without_machines=tuple(u.name for u in after.units if u.state is UnitState.SKIPPED),
     )
 
 
 def _run(
-    rollout: Rollout, footprints: Mapping[str, Footprint], now: datetime, *, approved: bool
-) -> _Run:
+    rollout: Rollout,
+    footprints: Mapping[str, Footprint],
+    drains: Mapping[str, Drain],
+    now: datetime,
+    *,
+    approved: bool,
+) -> tuple[_Run, Rollout]:
     """Let a rollout go to its end on virtual time."""
-    run = _Run(starts={}, ends={}, waited={}, rounds=0, end=None, skipped=[])
-    seconds = rollout.task.duration_seconds
-    takes = timedelta(seconds=seconds) if seconds > 0 else ASSUMED
-    under_way: list[tuple[datetime, int]] = []
-    for index, unit in enumerate(rollout.units):
-        if unit.state is UnitState.RUNNING:
-            run.starts[unit.key], run.ends[unit.key] = now, now + takes
-            under_way.append((now + takes, index))
-    heapq.heapify(under_way)
+    run = _begun(rollout, footprints, drains, now, approved=approved)
+    under_way = run.under_way
     rollout = rollout_check.released(deciding.going_on(rollout))
     for _ in range(MAX_STEPS):
-        rollout = _ended(rollout, under_way, now)
+        rollout = _ended(rollout, run, now)
         rollout, step = deciding.step(
-            rollout, lambda unit: footprints[unit.key], lambda unit, taken: "", now
+            rollout,
+            lambda unit: footprints[unit.key],
+            lambda unit, _: "machines of others" if unit.drain and run.crowding else "",
+            now,
         )
         if isinstance(step, Done):
             ends = [*run.ends.values(), *([run.checked_at] if run.checked_at else [])]
             run.end = max(ends, default=now)
             break
         if isinstance(step, Ask):
-            run.rounds += 1
-            for index in step.units:
-                unit = rollout.units[index]
-                start = now if unit.drain or approved else deciding.not_before(rollout, now)
-                start = max(start, step.window.opens)
-                run.starts[unit.key], run.ends[unit.key] = start, start + takes
-                heapq.heappush(under_way, (start + takes, index))
-                rollout = deciding.asked(rollout, index, 0, now)
+            rollout = _asked(rollout, run, step, footprints, now, approved=approved)
             continue
         if isinstance(step, Check):
             took = timedelta(seconds=0 if approved else rollout.policy.check_within_seconds)
@@ -274,41 +330,148 @@ def _run(
             run.wait(Obstacle.CHECK, took)
             run.checked_at = now = now + took
             continue
-        until = step.until if isinstance(step, Wait) else None
-        if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:
+        assert isinstance(step, Wait)  # nothing fails, so that nothing halts it
+        if step.obstacle is Obstacle.CONFIRMATION:
             rollout = replace(rollout, confirmed=True)
             run.waited.setdefault(step.obstacle, timedelta(microseconds=1))
             continue
+        until = step.until if step.obstacle in TIMED or not under_way else None
         later = min(
             (at for at in (until, under_way[0][0] if under_way else None) if at), default=None
         )
-        if later is None or (not under_way and until is not None and _never(step)):
+        if later is None or (not under_way and step.why == deciding.NO_WINDOW):
             break
-        if isinstance(step, Wait):
-            run.wait(step.obstacle, later - now)
+        other = step.obstacle is Obstacle.MAINTENANCE  # there is none but that of the units
+        run.wait(Obstacle.UNITS if other else step.obstacle, later - now)
         now = later
-    run.skipped = [unit.name for unit in rollout.units if unit.state is UnitState.SKIPPED]
+    return run, rollout
+
+
+def _begun(
+    rollout: Rollout,
+    footprints: Mapping[str, Footprint],
+    drains: Mapping[str, Drain],
+    now: datetime,
+    *,
+    approved: bool,
+) -> _Run:
+    at_once = rollout.task.event_type in planner.ALL_DOMAINS_AT_ONCE
+    turns = {
+        unit.key: min(1, turns) if at_once else turns
+        for unit in rollout.units
+        if not unit.drain and (turns := footprints[unit.key].turns)
+    }
+    run = _Run(starts={}, ends={}, turns=turns, waited={}, under_way=[], crowding=set())
+    for index, unit in enumerate(rollout.units):
+        if unit.state is UnitState.RUNNING:
+            if unit.drain:
+                takes, drain = footprints[unit.key], drains.get(unit.name)
+                end = _end_of_drain(rollout, takes, drain, now, approved=approved)
+            else:
+                since, left = unit.changed_at or now, turns.pop(unit.key, 0)
+                end = max(now, _announced(rollout, ALWAYS, left, since, approved=False)[1])
+                if approved:
+                    end = min(end, now + left * _duration(rollout))
+            run.starts[unit.key], run.ends[unit.key] = now, end
+            heapq.heappush(run.under_way, (end, index))
+    run.most = len(run.under_way)
     return run
 
 
-def _ended(rollout: Rollout, under_way: list[tuple[datetime, int]], now: datetime) -> Rollout:
-    if not under_way or under_way[0][0] > now:
+def _asked(
+    rollout: Rollout,
+    run: _Run,
+    step: Ask,
+    footprints: Mapping[str, Footprint],
+    now: datetime,
+    *,
+    approved: bool,
+) -> Rollout:
+    """Let the units begin that are asked for, and tell when they end."""
+    run.rounds += 1
+    for index in step.units:
+        unit = rollout.units[index]
+        if unit.drain:
+            start, end = (
+                now,
+                _end_of_drain(rollout, footprints[unit.key], None, now, approved=approved),
+            )
+        else:
+            turns = run.turns.pop(unit.key)
+            start, end, left = _announced(rollout, step.window, turns, now, approved=approved)
+            if left:  # their turn is in the next window
+                run.turns[unit.key] = left
+        run.starts.setdefault(unit.key, start)
+        run.ends[unit.key] = end
+        heapq.heappush(run.under_way, (end, index))
+        rollout = deciding.asked(rollout, index, 0, now)
+    run.most = max(run.most, len(run.under_way))
+    if not approved and _is_crowded(rollout):
+        run.crowding |= {index for index in step.units if rollout.units[index].drain}
+    return rollout
+
+
+def _is_crowded(rollout: Rollout) -> bool:
+    """Tell whether machines have to move to hosts that are to be drained soon."""
+    states = Counter(unit.state for unit in rollout.units if unit.drain)
+    soon = 2 * deciding.amount(rollout.policy.at_once, len(rollout.units))
+    others = states[UnitState.DONE] + max(0, states[UnitState.WAITING] - soon)
+    return others < states[UnitState.RUNNING]
+
+
+def _duration(rollout: Rollout) -> timedelta:
+    seconds = rollout.task.duration_seconds
+    return timedelta(seconds=seconds) if seconds > 0 else ASSUMED
+
+
+def _announced(
+    rollout: Rollout, window: Span, turns: int, now: datetime, *, approved: bool
+) -> tuple[datetime, datetime, int]:
+    """Return when a unit starts, when it ends, and how many turns the end of its window cuts off.
+
+    Each turn is announced when the one before is over.
+    """
+    first, at = None, now
+    for turn in range(turns):
+        start = max(at if approved else deciding.not_before(rollout, at), window.opens)
+        if start >= window.closes:
+            return first or start, max(at, window.closes), turns - turn
+        first = first or start
+        at = start + _duration(rollout)
+    return first or at, at, 0
+
+
+def _end_of_drain(
+    rollout: Rollout, takes: Footprint, drain: Drain | None, now: datetime, *, approved: bool
+) -> datetime:
+    """Return when a drain ends that is under way, or that begins now (None)."""
+
+    def phases(given: timedelta) -> tuple[timedelta, ...]:
+        moves = takes.turns * (given + MOVE)
+        return moves, _duration(rollout), moves
+
+    phase = PHASES.get(drain.state, 0) if drain is not None else 0
+    slow = phases(notice.LEAST[EventType.FREEZE])
+    fast = phases(timedelta(0)) if approved else slow
+    left = slow[phase]
+    if drain is not None and drain.state in PHASES:
+        left = max(timedelta(0), left - (now - drain.changed_at))
+    return now + min(left, fast[phase]) + sum(fast[phase + 1 :], timedelta(0))
+
+
+def _ended(rollout: Rollout, run: _Run, now: datetime) -> Rollout:
+    """Return the rollout after the units have ended whose end has come."""
+    if not run.under_way or run.under_way[0][0] > now:
         return rollout
     units = list(rollout.units)
-    while under_way and under_way[0][0] <= now:
-        index = heapq.heappop(under_way)[1]
-        units[index] = replace(units[index], state=UnitState.DONE)
+    while run.under_way and run.under_way[0][0] <= now:
+        index = heapq.heappop(run.under_way)[1]
+        cut_off = units[index].key in run.turns
+        units[index] = replace(units[index], state=UnitState.WAITING if cut_off else UnitState.DONE)
+        run.crowding.discard(index)
     return rollout_check.needed(replace(rollout, units=tuple(units)))
 
 
 def _checked(rollout: Rollout, step: Check, took: timedelta) -> Rollout:
     rollout = rollout_check.begun(rollout, step.run, "", took)
     return rollout_check.ended(rollout, step.run.number, CheckResult(passed=True))
-
-
-def _never(step: object) -> bool:
-    return (
-        isinstance(step, Wait)
-        and step.obstacle is Obstacle.WINDOW
-        and step.why == deciding.NO_WINDOW
-    )

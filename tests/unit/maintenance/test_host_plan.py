@@ -55,6 +55,8 @@ def test_machines_move_to_hosts_to_avoid_only_if_no_other_has_room() -> None:
 
     assert targets("h2") == {"h3"}
     assert targets("h3") == {"h2"}
+    assert targets("h2", "h3") == {"h3"}
+    assert targets("h3", "h2") == {"h2"}
     world.free["h3"] = 4096
     assert targets("h2") == {"h2", "h3"}
 

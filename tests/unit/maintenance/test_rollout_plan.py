@@ -10,7 +10,8 @@ import pytest
 
 from builders import MINUTE, NOW
 from forewarn.maintenance import rollout_plan
-from forewarn.maintenance.rollout import Footprint, Obstacle
+from forewarn.maintenance.model import Drain, HostState
+from forewarn.maintenance.rollout import SEVERAL, Footprint, Obstacle
 from forewarn.maintenance.rollout_model import (
     CONFIRM,
     CheckProgress,
@@ -27,9 +28,9 @@ from forewarn.vocabulary import EventType, TargetKind
 Takes = dict[str, Footprint]
 
 
-def made(takes: Takes, *, seconds: int = 600, **policy: Any) -> Rollout:
+def made(takes: Takes, *, seconds: int = 600, drain: bool = False, **policy: Any) -> Rollout:
     rules = RolloutPolicy(**policy)
-    units = [RolloutUnit(name=name, kind=TargetKind.HOST) for name in takes]
+    units = [RolloutUnit(name=name, kind=TargetKind.HOST, drain=drain) for name in takes]
     return Rollout(
         number=1,
         task=RolloutTask(event_type=EventType.REBOOT, duration_seconds=seconds),
@@ -114,7 +115,9 @@ def test_a_plan_counts_the_checks_after_units() -> None:
 def test_a_check_that_outlasts_other_units_does_not_turn_the_plan_back() -> None:
     takes = hosts(4)
     rollout = made(takes, at_once="2", check="smoke", check_within_seconds=3600, seconds=60)
-    first = msgspec.structs.replace(rollout.units[0], state=UnitState.RUNNING)
+    first = msgspec.structs.replace(
+        rollout.units[0], state=UnitState.RUNNING, changed_at=NOW - 15 * MINUTE
+    )
     under_way = msgspec.structs.replace(rollout, units=(first, *rollout.units[1:]))
     forecast = rollout_plan.forecast(under_way, takes, NOW)
     # h0 ends, and is checked for an hour, in which h1 ends, which is checked too; then two more.
@@ -196,11 +199,78 @@ def test_a_plan_begins_where_a_rollout_is() -> None:
     assert forecast.earliest_end == NOW + 20 * MINUTE
 
 
+def test_a_plan_counts_the_notices_of_machines_that_leave_and_come_home() -> None:
+    takes = hosts(4, domains=4)
+    forecast = rollout_plan.forecast(made(takes, drain=True, at_once="2"), takes, NOW)
+    assert forecast.earliest_end == NOW + 4 * (1 + 10 + 1) * MINUTE
+    assert forecast.latest_end == NOW + 4 * (16 + 10 + 16) * MINUTE
+    assert (forecast.drained, forecast.most_at_once) == (4, 1)
+    assert len(forecast.notes) == 3
+    assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN, Obstacle.UNITS)
+    stopped = rollout_plan.forecast(made(hosts(4), at_once="2"), hosts(4), NOW)
+    assert (stopped.drained, stopped.most_at_once) == (0, 2)
+
+
+def test_a_plan_counts_the_notice_of_each_update_domain_of_a_unit() -> None:
+    takes = {"h0": Footprint(machines=("a", "b", "c"), domains={"web": SEVERAL}, turns=3)}
+    drained = rollout_plan.forecast(made(takes, drain=True), takes, NOW)
+    assert drained.latest_end == NOW + (3 * 16 + 10 + 3 * 16) * MINUTE
+    rolling = rollout_plan.forecast(made(takes), takes, NOW)
+    assert rolling.earliest_end == NOW + 3 * 10 * MINUTE
+    assert rolling.latest_end == NOW + 3 * 25 * MINUTE
+
+
+def test_update_domains_that_a_window_cuts_off_have_their_turn_in_the_next_one() -> None:
+    takes = {"h0": Footprint(machines=("a", "b", "c"), domains={"web": SEVERAL}, turns=3)}
+    rollout = made(takes, windows=("daily 22:00-22:40",))
+    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    night = NOW + timedelta(hours=10)
+    # Two of them at 22:00 and 22:25; the third would be at 22:50.
+    assert forecast.latest_end == night + timedelta(days=1) + 10 * MINUTE
+    assert forecast.earliest_end == night + 30 * MINUTE
+
+
+def test_a_plan_of_a_drain_that_is_under_way_counts_what_is_left_of_it() -> None:
+    takes = hosts(1)
+    rollout = made(takes, drain=True)
+    unit = msgspec.structs.replace(rollout.units[0], state=UnitState.RUNNING)
+    rollout = msgspec.structs.replace(rollout, units=(unit,))
+
+    def ends(state: HostState, minutes: int) -> tuple[timedelta, timedelta]:
+        since = NOW - minutes * MINUTE
+        drain = Drain(host="h0", state=state, requested_at=since, changed_at=since)
+        forecast = rollout_plan.forecast(rollout, takes, NOW, {"h0": drain})
+        assert forecast.earliest_end is not None
+        assert forecast.latest_end is not None
+        return forecast.earliest_end - NOW, forecast.latest_end - NOW
+
+    assert ends(HostState.WAITING, 7) == (12 * MINUTE, 42 * MINUTE)
+    assert ends(HostState.DRAINING, 7) == (12 * MINUTE, 35 * MINUTE)
+    assert ends(HostState.REBOOTING, 7) == (4 * MINUTE, 19 * MINUTE)
+    assert ends(HostState.REBOOTING, 70) == (1 * MINUTE, 16 * MINUTE)
+    assert ends(HostState.RETURNING, 7) == (1 * MINUTE, 9 * MINUTE)
+
+
+def test_where_machines_can_only_move_to_hosts_of_the_rollout_these_wait_for_them() -> None:
+    takes = hosts(4)
+    takes["h0"] = msgspec.structs.replace(takes["h0"], turns=2)
+    rollout = made(takes, drain=True, at_once="2", order=RolloutOrder.LISTED)
+    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    (wave,) = forecast.waves
+    starts = {unit.name: unit.latest_start - NOW for unit in wave.units}
+    first = (2 * 16 + 10 + 2 * 16) * MINUTE
+    assert starts == {"h0": 0 * MINUTE, "h1": 0 * MINUTE, "h2": first, "h3": first}
+    assert Obstacle.MAINTENANCE not in forecast.limited_by
+
+
+@pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("at_once", ["1", "10%", "100%"])
-def test_ten_thousand_machines_on_a_thousand_hosts_are_planned_quickly(at_once: str) -> None:
+def test_ten_thousand_machines_on_a_thousand_hosts_are_planned_quickly(
+    at_once: str, *, drain: bool
+) -> None:
     takes = large(Random(1))
     began = time.process_time()
-    rollout = made(takes, at_once=at_once)
+    rollout = made(takes, at_once=at_once, drain=drain)
     forecast = rollout_plan.forecast(rollout, takes, NOW)
     took = time.process_time() - began
     assert forecast.machines == 10_000
