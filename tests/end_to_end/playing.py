@@ -26,6 +26,8 @@ class Playing:
     ) -> None:
         self.folder = folder
         self.text = ""
+        self.raw = ""
+        """The same with the terminal's colours and movements."""
         self.status: int | None = None
         self._deadline = time.monotonic() + DEMO_SECONDS
         if terminal:
@@ -53,6 +55,7 @@ class Playing:
                 part = b""  # so a terminal tells that nobody writes to it any more
             if not part:
                 break
+            self.raw += part.decode(errors="replace")
             self.text = COLOURS.sub("", self.text + part.decode(errors="replace"))
         return self.text
 
@@ -64,6 +67,12 @@ class Playing:
     def interrupt(self, number: int) -> None:
         self.process.send_signal(number)
         self.read_to_the_end()
+
+    def children(self, words: bytes) -> list[int]:
+        """Return the processes that it has started with such words in their command."""
+        own = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        children = (int(child) for child in own.split())
+        return [n for n in children if words in Path(f"/proc/{n}/cmdline").read_bytes()]
 
     def leftovers(self) -> list[str]:
         """What is left of it: its files, and processes that know its folder."""

@@ -50,6 +50,11 @@ install /debs/forewarn_{BEFORE}.deb
 systemctl is-active forewarn
 systemctl is-enabled forewarn
 test "$(forewarn --version)" = "forewarn {NOW}"
+for part in man/man1/forewarn.1.gz man/man5/forewarn.toml.5.gz \
+    bash-completion/completions/forewarn zsh/vendor-completions/_forewarn \
+    fish/vendor_completions.d/forewarn.fish; do
+    test -e /usr/share/$part
+done
 echo '{{"machine": [{{"name": "web-0"}}]}}' | forewarn fleet apply -
 echo '# a change of ours' >>/etc/forewarn/forewarn.toml
 before=$(systemctl show -P MainPID forewarn)
