@@ -1,10 +1,11 @@
+import contextlib
 import subprocess
 import sys
 
 import forewarn
 
 in_hand = set()
-with forewarn.Client() as client:
+with contextlib.suppress(KeyboardInterrupt), forewarn.Client() as client:  # Ctrl-C ends it
     for change in client.watch(mine=True):
         try:
             if change.appeared:

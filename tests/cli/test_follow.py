@@ -40,7 +40,9 @@ def lined(data: NewsData, kind: NewsType = NewsType.OPERATION_STARTED) -> str:
 def test_a_line_has_the_time_the_type_the_subject_and_the_facts() -> None:
     many = tuple(f"web-{n}" for n in range(20))
     shown = lined(NewsData(machines=many, machine_count=300, reason="no power"))
-    assert shown.startswith("2026-03-02 12:00:00Z  operation.started  operation 12.1  ")
+    assert shown.split()[:4] == ["2026-03-02", "12:00:00Z", "operation.started", "12.1"]
+    finished = lined(NewsData(), NewsType.MAINTENANCE_FINISHED)
+    assert shown.index("12.1") == finished.index("operation 12.1")
     assert "300 machines" in shown
     assert "no power" in shown
     assert "web-19" not in shown

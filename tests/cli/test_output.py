@@ -96,6 +96,13 @@ def test_a_narrow_terminal_cuts_first_and_then_does_without_the_least_important_
     assert list(output.layout(HISTORY, least - 10)) == ["REF", "TYPE", "OUTCOME"]
 
 
+def test_a_history_of_80_columns_says_why_each_operation_started() -> None:
+    widths = {"REF": 3, "TYPE": 8, "HOST": 2, "MACHINES": 29, "ANNOUNCED": 5, "NOTICE": 7}
+    widths |= {"WAITED": 7, "STARTED BECAUSE": 40, "STATUS": 9, "TOOK": 6, "OUTCOME": 45}
+    shown = output.layout({heading: ["x" * width] for heading, width in widths.items()}, 80)
+    assert {"REF", "MACHINES", "STARTED BECAUSE", "STATUS"} <= shown.keys()
+
+
 def test_a_narrow_column_takes_the_place_of_a_wide_one() -> None:
     cells = {"REF": ["12.1"], "KIND": ["a"], "WHERE": ["b" * 40]}
     assert list(output.layout(cells, 4 + 2 + 4)) == ["REF", "KIND"]

@@ -403,6 +403,7 @@ def test_who_speaks_as_an_endpoint_is_the_one(failure: object) -> None:
     ("prefix", "cause"),
     [
         ("", "the address that this request came from"),
+        ("", "http://127.0.0.1:8170/vm/NAME"),
         ("/imds", "the address that this request came from"),
         ("/vm/desk-0", "'desk-0'"),
         ("/behind/VM/desk-0", "'desk-0'"),

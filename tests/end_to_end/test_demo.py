@@ -59,6 +59,12 @@ def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> 
             answered = subprocess.run(line, shell=True, capture_output=True, check=True)
             assert json.loads(answered.stdout), line
         asked = [sys.executable, "-m", "forewarn", "page"]
+        bastion = re.search(r"FOREWARN_ENDPOINT=(\S+) .* watch --mine", text)
+        assert bastion is not None, text
+        name = f"{bastion[1]}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        asked_for = urllib.request.Request(name, headers={"Metadata": "true"})
+        with urllib.request.urlopen(asked_for, timeout=30) as answer:
+            assert answer.read() == b"bastion"
         environment = {**os.environ, "FOREWARN_OPERATOR": socket[1]}
         printed = subprocess.run(asked, env=environment, capture_output=True, check=True)
         with urllib.request.urlopen(printed.stdout.decode().strip(), timeout=30) as answer:

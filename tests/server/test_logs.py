@@ -44,8 +44,11 @@ def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
 def test_on_a_terminal_it_is_for_people() -> None:
     stream = Terminal()
     logs.set_up(Log(), stream)
-    structlog.get_logger("forewarn.test").info("ready", count=3)
+    log = structlog.get_logger("forewarn.test")
+    log.info("ready", count=3, guests=("http://a", "http://b"), relays=(), reason="")
     assert "ready" in stream.getvalue()
+    assert "'http://a, http://b'" in stream.getvalue()
+    assert not any(word in stream.getvalue() for word in ("relays", "reason", "(", "ready  "))
     assert "\x1b[" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
 

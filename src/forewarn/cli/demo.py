@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import tomllib
 from collections import deque
@@ -43,6 +44,9 @@ Process = subprocess.Popen[bytes]
 
 SCALE: Final = 90
 """The service's seconds in one real second: fifteen minutes' notice last ten seconds."""
+
+BACK_SECONDS: Final = SCALE * 80
+"""For a machine to come back: the default would be over in three real seconds."""
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the service."""
@@ -76,6 +80,11 @@ The service is still running. Try, in another terminal:
   curl -s -H Metadata:true '{guest}/scheduledevents?api-version={version}'
   curl -s -H Metadata:true '{guest}/instance?api-version=2021-02-01'
   curl -s --unix-socket {socket} 'http://localhost/v1/events'
+
+Ask as the machine bastion, by 'watch' or by your own handler, and reboot it:
+
+  FOREWARN_ENDPOINT={bastion} {program} watch --mine
+  {program} schedule reboot bastion
 
 Ctrl-C stops it and leaves nothing behind.
 """
@@ -146,6 +155,8 @@ def demo(
             running.run()
             if keep:
                 running.keep()
+            else:
+                output.note("'forewarn demo --keep' leaves it running, for you to try.")
         finally:
             with handled(signal.SIG_IGN, *ENDING):
                 running.close()
@@ -212,6 +223,7 @@ class Demo:
                 socket=self._socket,
                 program="forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn",
                 guest=f"http://127.0.0.1:{self._port}/vm/web-0/metadata",
+                bastion=f"http://127.0.0.1:{self._port}/vm/bastion",
                 version=NEWEST,
             )
         )
@@ -236,7 +248,7 @@ class Demo:
 
     def _play(self) -> None:
         """Play it all, from the first request to the last end."""
-        what = "Reboot of the availability set 'web': one request, domain after domain"
+        what = "Reboot of the availability set 'web', one update domain after the other"
         reboot = self._schedule(what, event_type="Reboot", scope="web")
         # Nobody approves the last domain: its notice has room for the rest. The freeze is queued
         # behind it, for it concerns another domain of the set.
@@ -292,7 +304,7 @@ class Demo:
             known = self._operations.get(operation.id)
             self._operations[operation.id] = operation
             if known is None or operations.state(known) != operations.state(operation):
-                self._tell(operations.state(operation))
+                self._tell(operations.state(operation, times.hour))
         for program in list(self._programs):
             self._look_at(program)
         if self._live is not None:
@@ -372,16 +384,23 @@ class Demo:
         from rich.console import Group
         from rich.text import Text
 
-        told = Text("\n".join(self._told), no_wrap=True, overflow="ellipsis")
+        lines = [part for line in self._told for part in folded(line, width)]
+        told = Text("\n".join(lines[-TOLD_LINES:]), no_wrap=True, overflow="ellipsis")
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
         title = Text.assemble(
             ("Forewarn", "bold"),
             f"   {times.shown(self._now)}   ",
-            (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
+            (f"{SCALE} times as fast: 15 minutes last {15 * 60 // SCALE} seconds", "dim"),
         )
         hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
         table = output.drawn(tuple(COLUMNS), output.cells(listed, COLUMNS), width)
         return Group(title, "", table, "", told, hint)
+
+
+def folded(line: str, width: int) -> list[str]:
+    """Return a line of the story as lines of at most this width, none of them cut."""
+    indent = " " * len("12:00:00Z   ")
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def settings(folder: Path, port: int) -> str:
@@ -392,6 +411,7 @@ operator.socket = {json.dumps(str(folder / "operator.sock"))}
 operator.listen = "127.0.0.1:0"
 guest.listener = [{{ address = "127.0.0.1", port = {port} }}]
 connector.simulated = {{ freeze_seconds = 120, reboot_seconds = 180, preempt_seconds = 120 }}
+rules.back_seconds = {BACK_SECONDS}
 clock.scale = {SCALE}
 log.format = "console"
 """

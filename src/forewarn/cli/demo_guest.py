@@ -79,9 +79,9 @@ class GuestProgram:
         """Return the number of polls after which it approves."""
         leader = event["Resources"][0]
         if self._seconds == math.inf:
-            say("does nothing")
+            say("does not approve: its event waits for NotBefore")
         elif leader != self._name:
-            say(f"leaves it to {leader}")
+            say(f"leaves the approval to {leader}")
         else:
             if self._seconds > POLL_SECONDS:
                 say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
@@ -111,12 +111,15 @@ def main() -> None:
     while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
         try:
             guest.step()
+            if trouble:
+                say("can read its events again")
             trouble = ""
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             if guest.deleted:
                 return
-            if str(error) != trouble:
-                trouble = str(error)
+            why = str(getattr(error, "reason", error))
+            if why != trouble:
+                trouble = why
                 say(f"cannot read its events: {trouble}")
 
 

@@ -98,6 +98,9 @@ def _object(event: StreamEvent) -> str:
 
 # One line for each item.
 
+TYPE_WIDTH: Final = len("maintenance.scheduled")
+"""Few types are longer: the subjects of the others stand in a column."""
+
 
 def line(event: StreamEvent, shown_at: Callable[[datetime], str]) -> str:
     """Return an event as a line for people."""
@@ -107,7 +110,9 @@ def line(event: StreamEvent, shown_at: Callable[[datetime], str]) -> str:
         return output.printable(f"gap after {found['after']}: {meaning}")
     at = shown_at(datetime.fromisoformat(found["at"]))
     more = "; ".join(facts(found["data"], shown_at))
-    told = "  ".join([at, found["type"], found["subject"], more])
+    kind = found["type"]
+    subject = found["subject"].removeprefix(f"{kind.partition('.')[0]} ")
+    told = "  ".join([at, f"{kind:<{TYPE_WIDTH}}", f"{subject:<4}", more])
     return output.printable(told.rstrip())
 
 
@@ -125,7 +130,7 @@ def facts(data: dict[str, Any], shown_at: Callable[[datetime], str]) -> Iterator
         if counts in data:
             yield ", ".join(f"{count} {name}" for name, count in data[counts].items())
     if "approver" in data or ("by" in data and "status" not in data):
-        yield f"by {data['by']}"
+        yield f"{'approved ' * ('approver' in data)}by {data['by']}"
     if "count" in data:
         yield str(data["count"])
     if data.get("reason"):
@@ -167,7 +172,7 @@ class Board:
         else:
             parts.append(Text("No event is pending.", style="dim"))
             room -= 1
-        parts.append(Text("-" * columns, style="dim"))
+        parts.append(Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * columns, style="dim"))
         latest = list(self.lines)[-max(1, room) :]
         parts += [Text(_fitting(each, columns), no_wrap=True) for each in latest]
         if self.trouble:

@@ -1,7 +1,7 @@
 """`forewarn history`; operations, their events and approvals, as several commands show them."""
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn import times
@@ -94,7 +94,7 @@ def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:
 def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what is going to happen."""
     listed = list(operations)
-    output.table(
+    hidden = output.table(
         listed,
         {
             "REF": lambda operation: operation.id,
@@ -107,10 +107,13 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "MACHINES": machines,
             "NOT BEFORE": lambda operation: operation.not_before,
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
-            "EVENT": lambda operation: ", ".join(event.id for event in operation.events),
+            "EVENT": _event_ids,
         },
         empty=empty,
     )
+    if "EVENT" in hidden and len(listed) <= output.MAX_NAMED:
+        for operation in listed:
+            output.say(f"{operation.id} is event {_event_ids(operation)}")
 
 
 def interventions(
@@ -186,16 +189,18 @@ def states(found: "schemas.OperationList") -> None:
         output.say(state(operation))
 
 
-def state(operation: "schemas.OperationView") -> str:
-    """Return how an operation is, in one line."""
+def state(
+    operation: "schemas.OperationView", shown_at: Callable[[datetime], str] = times.shown
+) -> str:
+    """Return how an operation is, in one line, with its times as `shown_at` returns them."""
     line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
     line += standing(operation)
     if operation.status is EventStatus.SCHEDULED:
-        line += f", not before {times.shown(operation.not_before)}"
+        line += f", not before {shown_at(operation.not_before)}"
     if any(event.approval for event in operation.events):
-        line += f", approved by {_approvers(operation)}"
+        line += f"; approved by {_approvers(operation)}"
     if operation.acknowledged_by:
-        line += f", acknowledged by {operation.acknowledged_by}"
+        line += f"; acknowledged by {operation.acknowledged_by}"
     return line
 
 
@@ -227,7 +232,15 @@ def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
 
 
 def _approvers(operation: "schemas.OperationView") -> str:
-    return ", ".join(dict.fromkeys(approver(event.approval) or "-" for event in operation.events))
+    approved = [approver(event.approval) for event in operation.events if event.approval]
+    some = f" ({len(approved)} of {len(operation.events)})"
+    return ", ".join(dict.fromkeys(approved)) + (
+        some if len(approved) < len(operation.events) else ""
+    )
+
+
+def _event_ids(operation: "schemas.OperationView") -> str:
+    return ", ".join(event.id for event in operation.events)
 
 
 def _waited(operation: "schemas.OperationView") -> timedelta | None:

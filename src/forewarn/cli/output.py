@@ -40,10 +40,10 @@ def note(text: str) -> None:
 
 def table(
     rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]], *, empty: str = ""
-) -> None:
+) -> list[str]:
     """Print a table: each heading with the function that returns its value of a row.
 
-    If there is no row, print `empty` on stderr.
+    If there is no row, print `empty` on stderr. Return the headings that had no room.
     """
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     filled = cells(rows, columns, _now() if on_terminal else None)
@@ -51,9 +51,10 @@ def table(
         if empty:
             note(empty)
     elif on_terminal:
-        _draw(tuple(columns), filled)
+        return _draw(tuple(columns), filled)
     else:
         say(aligned([tuple(columns), *filled]))
+    return []
 
 
 def _now() -> datetime:
@@ -116,7 +117,7 @@ def names(some: "schemas.Names", most: int = 6) -> str:
     return listed(some.names, some.count, most)
 
 
-def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     from rich.console import Console
 
     terminal = shutil.get_terminal_size().columns
@@ -125,6 +126,7 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     fits = {column.header for column in picture.columns}
     if hidden := [heading for heading in columns if heading not in fits]:
         note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
+    return hidden
 
 
 def drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], terminal: int) -> "Table":
@@ -231,7 +233,7 @@ FOLDED = frozenset({"WHAT"})
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),
-    *("STEERED BY", "STARTED BECAUSE", "DOMAIN", "NOTICE LEFT", "TOOK"),
+    *("STEERED BY", "DOMAIN", "NOTICE LEFT", "TOOK", "HOST"),
 )
 """The columns that a narrow terminal does without, in this order; then the last ones of the table,
 and never its first."""

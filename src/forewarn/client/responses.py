@@ -24,6 +24,9 @@ MAX_TEXT: Final = 500
 REFUSALS: Final = frozenset({400, 401, 403})
 """Statuses after which the same question fails again."""
 
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Where all requests look alike: there the path tells the machines apart."""
+
 NAME_PREFIX: Final = "/vm"
 """What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
 
@@ -103,6 +106,8 @@ def _cause(status: int, endpoint: EndpointAddress, *, of_name: bool) -> str:
     before, _, name = endpoint.prefix.rpartition("/")
     if status == 403 and before.lower().endswith(NAME_PREFIX):
         return f"no machine is registered with the name in the address, {text.shown(name)!r}"
+    if status == 403 and not endpoint.prefix and endpoint.host in LOOPBACK:
+        return f"{_CAUSES[403]}; on a loopback address, ask at {endpoint}{NAME_PREFIX}/NAME"
     if status == 404 and of_name:
         return _NO_NAME
     hundred = status // 100 * 100

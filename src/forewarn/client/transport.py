@@ -229,7 +229,9 @@ def _broken(reason: str, message: str) -> RequestFailed:
 
 def no_endpoint(endpoint: EndpointAddress, error: Exception) -> RequestFailed:
     """Return the failure to connect to the metadata endpoint."""
-    advice = f"; set {discovery.ENDPOINT_VARIABLE} if the endpoint is elsewhere"
+    advice = f"; check the address that was given, or {discovery.ENDPOINT_VARIABLE}"
+    if endpoint.host == discovery.LINK_LOCAL:
+        advice = f"; set {discovery.ENDPOINT_VARIABLE} if the endpoint is elsewhere"
     return no_connection(endpoint, error, advice)
 
 

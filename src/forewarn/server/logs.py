@@ -39,8 +39,11 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     if as_json:
         shared += [structlog.processors.format_exc_info, _order]
     else:
+        shared.append(_for_people)
         last = structlog.dev.ConsoleRenderer(
+            0,  # it pads no event: its name differs between structlog's versions
             colors=to.isatty(),
+            sort_keys=False,
             exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
         )
     handler = logging.StreamHandler(to)
@@ -79,6 +82,15 @@ class _Output:
             self._stream.flush()
 
     debug = info = warning = error = critical = exception = _write
+
+
+def _for_people(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Write a list as its parts, and leave out what is empty."""
+    shown = {
+        name: ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
+        for name, value in entry.items()
+    }
+    return {name: value for name, value in shown.items() if value != ""}
 
 
 def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:

@@ -109,8 +109,8 @@ def _open_store(settings: StoreSettings) -> Store:
 def _tell_of_new(database: str) -> None:
     # To guests, an empty service is as good as a lost one.
     _log.warning(
-        "a new database was made: no guest is known until a fleet is applied; if there was one "
-        "before, end the service and look at [store]",
+        "a new database was made: it has no machines until a fleet is applied; if this service "
+        "had some before, stop it and check [store] in its settings",
         database=database,
     )
 
@@ -166,10 +166,10 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         process.freeze_memory()
         _log.info(
             "ready",
+            **msgspec.structs.asdict(opened),
+            database=settings.store.url or settings.store.path,
             version=__version__,
             pid=os.getpid(),
-            database=settings.store.url or settings.store.path,
-            **msgspec.structs.asdict(opened),
         )
         tell_systemd("READY=1")
         await service.wait(stop)
