@@ -7,29 +7,23 @@ when something is new: a guest's request costs nothing for it.
 
 import asyncio
 from collections.abc import Callable, Iterable
-
-import structlog
+from datetime import timedelta
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
+from forewarn.control.rounds import LONGEST_NAP, Rounds
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes, Operation, Sightings, key
-from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus
 
-LOOK_EVERY = 0.25
-"""Seconds between two looks: the next update domain is announced so much later at most."""
+LOOK_EVERY = timedelta(seconds=0.25)
+"""Between two looks: the next update domain is announced so much later at most."""
 
 ASK_AGAIN_EVERY = 1.0
 """Seconds between two ends of the waiting requests of machines that have to ask again."""
 
-AFTER_TROUBLE = 1.0
-"""Seconds to wait after the store was away."""
 
-_log = structlog.get_logger(__name__)
-
-
-class ReturnWatch:
+class ReturnWatch(Rounds):
     """Watches for machines that are awaited. Lives on the event loop's thread.
 
     `ask_again` ends the waiting requests of an operation's machines: one that was only paused would
@@ -43,8 +37,8 @@ class ReturnWatch:
         sighting: Sightings,
         ask_again: Callable[[Operation], None],
     ) -> None:
+        super().__init__("machines that are back", clock)
         self._plane = plane
-        self._clock = clock
         self._sighting = sighting
         self._ask_again = ask_again
         self._awaiting: dict[str, Operation] = {}
@@ -52,8 +46,6 @@ class ReturnWatch:
         """Ids of operations by the keys of the machines that they await."""
         self._news: set[str] = set()
         """Operations that await a machine which has left the fleet."""
-        self._wake = asyncio.Event()
-        self._stop = asyncio.Event()
         self._asked_again = 0.0
 
     def fill(self, operations: Iterable[Operation]) -> None:
@@ -64,11 +56,12 @@ class ReturnWatch:
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
+        is_idle = not self._awaiting
         for operation in changes.operations:
             self._put(operation)
         for machine in changes.removed_machines:
             self._news.update(self._of_machine.get(machine, ()))
-        if self._awaiting:
+        if is_idle and self._awaiting:
             self._wake.set()
 
     def _put(self, operation: Operation) -> None:
@@ -81,28 +74,11 @@ class ReturnWatch:
             for name in operation.awaited:
                 self._of_machine.setdefault(key(name), set()).add(operation.id)
 
-    def stop(self) -> None:
-        """Make `run` return after what is under way."""
-        self._stop.set()
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Look for machines that are back, until `stop`."""
-        while not self._stop.is_set():
-            if not self._awaiting:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
-            try:
-                await self.look()
-                nap = LOOK_EVERY
-            except StoreError as error:
-                _log.warning("machines that are back wait for the store", reason=error)
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - the next look may succeed
-                _log.exception("could not record which machines are back")
-                nap = AFTER_TROUBLE
-            await self._clock.wait(nap, self._stop)
+    async def _round(self) -> timedelta:
+        if not self._awaiting:
+            return LONGEST_NAP
+        await self.look()
+        return LOOK_EVERY
 
     async def look(self) -> None:
         """Look once; after StoreError the next look finds the same."""
