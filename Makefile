@@ -33,9 +33,9 @@ test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak (API_CASES=5000), 100 seeds, 200 kills, a storm
-	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)
-	@PYTHONPATH=tests $(BIN)/python -m simulation.run --seeds 100
-	@PYTHONPATH=tests $(BIN)/python -m kills
+	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m soak $(ARGS)
+	@export PYTHONPATH=tests; $(BIN)/python -m simulation.run --seeds 100 & seeds=$$!; \
+		$(BIN)/python -m kills; kills=$$?; wait $$seeds && exit $$kills
 	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks
 
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
@@ -54,7 +54,7 @@ hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (need
 
 replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)
 	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),SEED=$(SEED)) \
-		$(BIN)/python -m pytest -s tests/replicas $(ARGS)
+		$(BIN)/python -m pytest -s -n 2 --dist loadfile tests/replicas $(ARGS)
 
 relay: $(VENV)/.dev ## Kill relays and replicas, move machines between hosts, cut hosts off, and judge (ROUNDS=40 CUT=60 SEED=N)
 	@$(if $(ROUNDS),RELAY_ROUNDS=$(ROUNDS)) $(if $(CUT),RELAY_CUT_SECONDS=$(CUT)) $(if $(SEED),SEED=$(SEED)) \

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +42,25 @@ CASES: dict[str, ModuleType] = {
 }
 
 
+AT_ONCE = 3
+"""Quick cases: most of them wait, and nobody reads their figures."""
+
+
+def quickly(names: Sequence[str]) -> int:
+    """Run cases at once, each in a process of its own; print what each prints when it has ended."""
+
+    def run(name: str) -> int:
+        command = [sys.executable, str(Path(__file__).parent), name, "--quick"]
+        ran = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        print(ran.stdout, flush=True)
+        return ran.returncode
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return max(pool.map(run, names))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; all if none is named")
@@ -47,13 +69,16 @@ def main() -> int:
     unknown = sorted(set(chosen.case) - set(CASES))
     if unknown:
         parser.error(f"there is no case {unknown[0]}; there are {', '.join(CASES)}")
+    names = chosen.case or list(CASES)
+    if chosen.quick and len(names) > 1:
+        return quickly(names)
     described = machine.described()
     print("  ".join(f"{name}: {value}" for name, value in described.items()))
     if len(machine.CORES) == 1:
         print("one core: the load shares it with the server, and the figures say little")
     machine.prepare()
     RESULTS.mkdir(exist_ok=True)
-    for name in chosen.case or CASES:
+    for name in names:
         case = CASES[name]
         lacking = case.missing()
         if lacking:

@@ -510,6 +510,7 @@ def without_store(
 
 def judge(found: dict[str, Any], *, timed: bool) -> None:
     """Hold the service, or a relay, to what it promises, whoever is hostile."""
+    assert found["hostile"]
     for row in found["hostile"]:
         assert row["refused"] == 0, row
         assert row["notices moved"] == 0, row

@@ -17,6 +17,11 @@ import seeds
 
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
 SLOWEST_FIRST = (
+    "testing/test_certify_recipes",
+    "end_to_end/test_onefile",
+    "end_to_end/test_ansible",
+    "end_to_end/test_container",
+    "end_to_end/test_fresh_debian",
     "end_to_end/test_agent",
     "end_to_end/",
     "simulation/",

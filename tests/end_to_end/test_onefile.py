@@ -114,7 +114,7 @@ def test_names_are_looked_up_without_the_machines_libraries(program: Path) -> No
 
 
 def test_the_agents_tests_pass_against_it(program: Path) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITE]
+    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "4", "-p", "no:cacheprovider", *SUITE]
     own = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     given = {**own, "FOREWARN_AGENT_PROGRAM": str(program)}
     ran = subprocess.run(argv, cwd=ROOT, env=given, capture_output=True, text=True, check=False)

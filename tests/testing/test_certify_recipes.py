@@ -46,7 +46,7 @@ def by_the_agent(folder: Path, settings: str) -> str:
         f"sed s,@FOLDER@,{{folder}},g {folder}/agent.toml >{{folder}}/agent.toml; "
         "export FOREWARN_AGENT_SET_STATE__FOLDER={folder}/state "
         "FOREWARN_AGENT_SET_STATUS__LISTEN=off; "
-        f"exec {sys.executable} -m forewarn agent run --config {{folder}}/agent.toml"
+        f"exec {sys.executable} -m forewarn.agent --config {{folder}}/agent.toml"
     )
 
 
