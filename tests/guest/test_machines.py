@@ -285,7 +285,7 @@ def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
             "osProfile": {
                 "computerName": "leader.example",
                 "adminUsername": "",
-                "disablePasswordAuthentication": "",
+                "disablePasswordAuthentication": "false",
             },
             "virtualMachineScaleSet": {
                 "id": "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"

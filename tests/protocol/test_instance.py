@@ -56,6 +56,24 @@ PUBLISHED = """
     vmScaleSetName vmSize zone
 """
 """What Azure's own reference names below `compute`."""
+TRUTH_VALUES = [
+    "additionalCapabilities/hibernationEnabled",
+    "isHostCompatibilityLayerVm",
+    "isVmInStandbyPool",
+    "osProfile/disablePasswordAuthentication",
+    "securityProfile/encryptionAtHost",
+    "securityProfile/secureBootEnabled",
+    "securityProfile/virtualTpmEnabled",
+    "storageProfile/osDisk/encryptionSettings/enabled",
+    "storageProfile/osDisk/writeAcceleratorEnabled",
+]
+NUMBERS = [
+    "platformFaultDomain",
+    "platformUpdateDomain",
+    "storageProfile/osDisk/diskSizeGB",
+    "storageProfile/resourceDisk/size",
+]
+"""A .NET client of the field reads these as numbers, and its whole answer fails on `""`."""
 
 
 def test_every_value_of_the_tree_is_a_string() -> None:
@@ -63,6 +81,16 @@ def test_every_value_of_the_tree_is_a_string() -> None:
     assert dict(LEAVES)["compute", "name"] == "web-0"
     assert dict(LEAVES)["compute", "tags"] == "role:leader;tier:1"
     assert dict(LEAVES)["network", "interface", "0", "macAddress"] == "000D3A00FA89"
+
+
+@pytest.mark.parametrize("path", TRUTH_VALUES)
+def test_a_typed_client_parses_every_truth_value(path: str) -> None:
+    assert ask(f"/compute/{path}", "&format=text").body in {b"true", b"false"}
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_a_typed_client_parses_every_number(path: str) -> None:
+    assert ask(f"/compute/{path}", "&format=text").body.isdigit()
 
 
 def test_no_field_of_azures_newest_version_is_missing() -> None:

@@ -58,32 +58,42 @@ def _unknown(*names: str) -> dict[str, Tree]:
     return dict.fromkeys(names, "")
 
 
+def _off(*names: str) -> dict[str, Tree]:
+    """Truth values: a typed client takes a missing one, but cannot parse `""`."""
+    return dict.fromkeys(names, "false")
+
+
 ON_AZURE_ONLY: Final[dict[str, Tree]] = {
-    **_unknown("customData", "evictionPolicy", "isHostCompatibilityLayerVm", "isVmInStandbyPool"),
+    **_unknown("customData", "evictionPolicy"),
+    **_off("isHostCompatibilityLayerVm", "isVmInStandbyPool"),
     **_unknown("licenseType", "offer", "physicalZone", "platformSubFaultDomain", "provider"),
     **_unknown("publisher", "sku", "userData", "version"),
-    "additionalCapabilities": _unknown("hibernationEnabled"),
+    "additionalCapabilities": _off("hibernationEnabled"),
     "extendedLocation": _unknown("name", "type"),
     "host": _unknown("id"),
     "hostGroup": _unknown("id"),
     "plan": _unknown("name", "product", "publisher"),
     "publicKeys": [],
-    "securityProfile": _unknown(
-        "encryptionAtHost", "secureBootEnabled", "securityType", "virtualTpmEnabled"
-    ),
+    "securityProfile": {
+        **_off("encryptionAtHost", "secureBootEnabled"),
+        **_unknown("securityType"),
+        **_off("virtualTpmEnabled"),
+    },
     "storageProfile": {
         "dataDisks": [],
         "imageReference": _unknown("id", "offer", "publisher", "sku", "version"),
         "osDisk": {
-            **_unknown("caching", "createOption", "diskSizeGB", "name", "osType"),
-            **_unknown("writeAcceleratorEnabled"),
+            **_unknown("caching", "createOption"),
+            "diskSizeGB": "0",
+            **_unknown("name", "osType"),
+            **_off("writeAcceleratorEnabled"),
             "diffDiskSettings": _unknown("option"),
-            "encryptionSettings": _unknown("enabled"),
+            "encryptionSettings": _off("enabled"),
             "image": _unknown("uri"),
             "managedDisk": _unknown("id", "storageAccountType"),
             "vhd": _unknown("uri"),
         },
-        "resourceDisk": _unknown("size"),
+        "resourceDisk": {"size": "0"},
     },
 }
 """What the newest version of the tree has besides, so that no client misses a field."""
@@ -115,7 +125,8 @@ def _compute(instance: Instance) -> dict[str, Tree]:
         "zone": instance.zone,
         "osProfile": {
             "computerName": instance.computer_name,
-            **_unknown("adminUsername", "disablePasswordAuthentication"),
+            **_unknown("adminUsername"),
+            **_off("disablePasswordAuthentication"),
         },
         "virtualMachineScaleSet": {"id": _scale_set_id(instance)},
         **ON_AZURE_ONLY,
