@@ -5,10 +5,13 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from agent import workplace
 from agent.bench import begin, event, rule
+from end_to_end.agents import until
 from forewarn import status_port
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.messages import (
@@ -134,8 +137,8 @@ def test_probes_are_answered_however_many_others_drip() -> None:
         port.close()
 
 
-@pytest.fixture
-def no_threads() -> Iterator[None]:
+@contextlib.contextmanager
+def without_threads() -> Iterator[None]:
     """Let no thread begin: each asks for more memory than there is."""
     before = threading.stack_size(1 << 46)
     try:
@@ -144,6 +147,12 @@ def no_threads() -> Iterator[None]:
         yield
     finally:
         threading.stack_size(before)
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    with without_threads():
+        yield
 
 
 @pytest.mark.usefixtures("no_threads")
@@ -163,7 +172,20 @@ def test_an_approval_that_gets_no_thread_is_one_that_nobody_knows_the_fate_of() 
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_peers_that_get_no_thread_are_asked_again_later() -> None:
+def test_peers_that_get_no_thread_are_not_prepared() -> None:
     told = Told()
     Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",)))
-    assert told.causes == []
+    assert told.causes == [PeersAnswered(1, frozenset())]
+
+
+def test_a_program_ends_though_its_stop_gets_no_thread(tmp_path: Path) -> None:
+    """It ends at once: nobody would be there to end it ten seconds later."""
+    begun = tmp_path / "begun"
+    stubborn = "import pathlib, signal, sys\nsignal.alarm(30)\nsignal.signal(15, signal.SIG_IGN)\n"
+    stubborn += "pathlib.Path(sys.argv[1]).touch()\nsignal.pause()\n"
+    program = workplace.python(tmp_path, "stubborn", stubborn)
+    action = workplace.Done(command={"run": [program, str(begun)]}).begin()
+    until(begun.exists)
+    with without_threads():
+        action.run.stop()
+    assert action.end() == "cut"

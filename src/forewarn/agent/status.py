@@ -275,7 +275,8 @@ class Peers:
 
     def ask(self, output: messages.AskPeers) -> None:
         """Ask all at once; tell who is prepared when all have answered or the time is over."""
-        _start(self._round, output)  # if that fails, the decider asks again later
+        if _start(self._round, output) is None:
+            self._tell(messages.PeersAnswered(output.round, frozenset()))
 
     def _round(self, output: messages.AskPeers) -> None:
         until = clock.monotonic() + ANSWER_SECONDS

@@ -89,7 +89,10 @@ def execute(
 
     def stop() -> None:
         group.send("SIGTERM")
-        last_resort.start()
+        try:
+            last_resort.start()
+        except RuntimeError:  # the system gives no more threads, and nobody else would send it
+            group.send("SIGKILL")
 
     try:
         reader.start()
