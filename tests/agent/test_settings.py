@@ -1,5 +1,6 @@
 """The agent's settings: what is refused says in which file, where and what was expected."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_the_example_is_read_as_it_stands(tmp_path: Path) -> None:
     assert (ready.settings.repeatable, service.settings.effect) == (True, "service stop web")
     assert freezes.match.max_duration_seconds == 10
     assert freezes.approve == "at-once"
+
+
+def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: Path) -> None:
+    load(tmp_path, EXAMPLE, EXAMPLE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(SettingsError, match=r"agent\.d"):
+            settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:

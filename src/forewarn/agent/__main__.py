@@ -50,15 +50,17 @@ def main(arguments: Sequence[str]) -> int:
                 number = getattr(signal, name, None)  # Windows has the first two only
                 if number is not None:
                     signal.signal(number, lambda got, _: daemon.signal(got))
-            daemon.listen()
+            try:
+                daemon.listen()
+            except OSError as error:
+                place = own.status.listen
+                message = f"cannot listen on status.listen {place}: {error.strerror}"
+                return _failed(SOCKET_UNUSABLE, message)
             daemon.run()
         except JournalError as error:
             return _failed(UNAVAILABLE, str(error))
         except Misuse as error:
             return _failed(USAGE, str(error))
-        except OSError as error:
-            message = f"cannot listen on status.listen {own.status.listen}: {error.strerror}"
-            return _failed(SOCKET_UNUSABLE, message)
     return 0
 
 

@@ -152,7 +152,12 @@ def load(
 
 def _drop_ins(path: Path) -> tuple[Path, ...]:
     folder = path.with_suffix(DROP_INS)
-    found = tuple(sorted(folder.glob("*.toml"))) if folder.is_dir() else ()
+    try:
+        found = tuple(sorted(each for each in folder.iterdir() if each.suffix == ".toml"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise SettingsError(f"{folder}: cannot read the drop-ins: {error.strerror}") from error
     if len(found) > MAX_DROP_INS:
         message = f"{folder} holds {len(found)} files, and {MAX_DROP_INS} are read at most"
         raise SettingsError(message)
