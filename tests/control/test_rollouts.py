@@ -570,26 +570,29 @@ def test_until_a_time_no_step_of_a_unit_starts_without_approval() -> None:
     assert all(o.started_at is not None and o.started_at >= until for o in later)
 
 
-class Farm(RolloutSite):
-    """Hosts that are drained; of each scope one machine a host, and of each host two scopes."""
-
-    def __init__(self, hosts: int = 4, *, shared: bool = True) -> None:
-        self.names = tuple(f"h{n}" for n in range(1, hosts + 1))
-        self.home = {f"{s}-{n}": f"h{n + 1}" for n in range(hosts) for s in ("web", "app", "db")}
-        scopes = {name.split("-")[0] if shared else name for name in self.home}
-        sets = [
-            {
-                "name": scope,
-                "update_domains": hosts,
-                "machines": [
-                    {"name": name, "host": host, "update_domain": int(name.split("-")[1])}
-                    for name, host in self.home.items()
-                    if name == scope or name.startswith(f"{scope}-")
-                ],
-            }
-            for scope in sorted(scopes)
+def farm_of(hosts: int, *, shared: bool) -> fleet.Fleet:
+    """Hosts with three machines each: of one update domain of three scopes, or each alone."""
+    machines = {
+        scope: [
+            {"name": f"{scope}-{n}", "host": f"h{n + 1}", "update_domain": n} for n in range(hosts)
         ]
-        super().__init__(msgspec.convert({"availability_set": sets}, fleet.Fleet))
+        for scope in ("web", "app", "db")
+    }
+    sets = [
+        {"name": scope, "update_domains": hosts, "machines": its} for scope, its in machines.items()
+    ]
+    alone = [{"name": m["name"], "host": m["host"]} for its in machines.values() for m in its]
+    plain = {"availability_set": sets} if shared else {"machine": alone}
+    return msgspec.convert(plain, fleet.Fleet)
+
+
+class Farm(RolloutSite):
+    """Hosts that are drained."""
+
+    def __init__(self, of: fleet.Fleet) -> None:
+        super().__init__(of)
+        self.home = {machine.name: machine.host for machine in self.machines()}
+        self.names = tuple(sorted(set(self.home.values())))
         self.together: set[frozenset[str]] = set()
         """The units that were seen under way together."""
 
@@ -623,7 +626,7 @@ class Farm(RolloutSite):
 def test_while_hosts_are_drained_each_machine_moves_away_once_and_home_once(
     *, shared: bool
 ) -> None:
-    farm = Farm(shared=shared)
+    farm = Farm(farm_of(4, shared=shared))
     farm.roll(at_once="2")
     assert farm.rollout().state is RolloutState.DONE
     assert farm.where(*farm.home) == [*farm.home.values()]
@@ -631,7 +634,7 @@ def test_while_hosts_are_drained_each_machine_moves_away_once_and_home_once(
 
 
 def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
-    farm = Farm(3, shared=False)
+    farm = Farm(farm_of(3, shared=False))
 
     async def story(_: RolloutSite) -> None:
         await farm.drain("h1", reboot=True)
@@ -648,10 +651,10 @@ def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -
 
 
 def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
-    farm = Farm()
+    farm = Farm(farm_of(4, shared=True))
     farm.roll(at_once="2")
     assert {len(units) for units in farm.together} <= {0, 1}
-    apart = Farm(shared=False)
+    apart = Farm(farm_of(4, shared=False))
     apart.roll(at_once="2")
     assert max(len(units) for units in apart.together) == 2
 
@@ -659,7 +662,7 @@ def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("approving", [True, False])
 def test_drained_hosts_end_when_the_plan_says(*, shared: bool, approving: bool) -> None:
-    farm = Farm(shared=shared)
+    farm = Farm(farm_of(4, shared=shared))
     began = farm.clock.now()
     plan = farm.roll(at_once="2", approving=approving)
     said = plan.earliest_end if approving else plan.latest_end

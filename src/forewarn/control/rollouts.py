@@ -382,7 +382,8 @@ def prepared(
         requested_at=now,
         changed_at=now,
     )
-    return rollout, rollout_plan.forecast(rollout, takes, now)
+    spare = len({*drained}.difference(unit.name for unit in units))
+    return rollout, rollout_plan.forecast(rollout, takes, now, spare=spare)
 
 
 def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:

@@ -1,7 +1,7 @@
 """How a host would be drained: who leaves it, which way, where to, and why that cannot be.
 
-The largest machines leave first, each to the host with the most memory left. What cannot be moved
-while it runs is the operator's choice.
+The largest machines get their targets first, each the host with the most memory left. What cannot
+be moved while it runs is the operator's choice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,8 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     guests: tuple[DrainGuest, ...]
-    """In the order in which they leave: the largest first, those that are shut down last."""
+    """In the order in which they leave: one update domain after another, of each the largest first,
+    and those last that are shut down."""
     strangers: tuple[str, ...] = ()
     """Machines that run there and are not in the fleet: the host is not empty while they run."""
     problems: tuple[str, ...] = ()
@@ -107,7 +108,8 @@ def plan(
     guests = [
         _planned(g, machines[g.vm_id].name, stay, memory, problems, avoided=avoided) for g in new
     ]
-    guests.sort(key=lambda guest: guest.way is Way.STOP)
+    # Machines of one update domain together: between them, one of another would wait its turn.
+    guests.sort(key=lambda g: (g.way is Way.STOP, machines[g.vm_id].update_domain))
     if held and any(guest.way in MOVES and not guest.to_host for guest in guests):
         problems += [f"{hold} is held: {hold.reason}" for hold in held.values()]
     problems += together([*decided.values(), *guests], machines)

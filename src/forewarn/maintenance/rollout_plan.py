@@ -235,11 +235,20 @@ class _Run(msgspec.Struct):
     """When units end, or their window closes, and their places: a heap."""
     crowding: set[int]
     """Units under way whose machines are on hosts that are still to be drained."""
+    spare: int = 0
+    """Hosts outside the rollout that machines may move to."""
+    targets: int = 0
+    """Hosts that they may move to, in the rollout or not."""
     rounds: int = 0
     most: int = 0
     end: datetime | None = None
     checked_at: datetime | None = None
     """When the latest check passed."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further host can be drained: its machines would have nowhere to go."""
+        return bool(self.under_way) and self.targets <= 1
 
     def wait(self, obstacle: Obstacle, took: timedelta) -> None:
         self.waited[obstacle] = self.waited.get(obstacle, timedelta(0)) + took
@@ -250,6 +259,7 @@ def forecast(
     footprints: Mapping[str, Footprint],
     now: datetime,
     drains: Mapping[str, Drain] = NO_DRAINS,
+    spare: int = 0,
 ) -> RolloutForecast:
     """Return how a rollout will go from now on, if nothing fails and nothing else happens.
 
@@ -258,9 +268,10 @@ def forecast(
         footprints: What each unit takes, by its key.
         now: When; aware.
         drains: Those of its units that are under way, by host.
+        spare: How many other hosts machines may move to.
     """
-    best, _ = _run(rollout, footprints, drains, now, approved=True)
-    worst, after = _run(rollout, footprints, drains, now, approved=False)
+    best, _ = _run(rollout, footprints, drains, now, spare=spare, approved=True)
+    worst, after = _run(rollout, footprints, drains, now, spare=spare, approved=False)
     going = [unit for unit in rollout.units if unit.key in best.ends and unit.key in worst.ends]
     waves: list[PlannedWave] = []
     for number in sorted({unit.wave for unit in going}):
@@ -303,10 +314,13 @@ def _run(
     drains: Mapping[str, Drain],
     now: datetime,
     *,
+    spare: int,
     approved: bool,
 ) -> tuple[_Run, Rollout]:
     """Let a rollout go to its end on virtual time."""
     run = _begun(rollout, footprints, drains, now, approved=approved)
+    run.spare = spare
+    run.targets += spare
     under_way = run.under_way
     rollout = rollout_check.released(deciding.going_on(rollout))
     for _ in range(MAX_STEPS):
@@ -314,7 +328,7 @@ def _run(
         rollout, step = deciding.step(
             rollout,
             lambda unit: footprints[unit.key],
-            lambda unit, _: "machines of others" if unit.drain and run.crowding else "",
+            lambda unit, _: "no room" if unit.drain and (run.crowding or run.is_full) else "",
             now,
         )
         if isinstance(step, Done):
@@ -375,6 +389,7 @@ def _begun(
             run.starts[unit.key], run.ends[unit.key] = now, end
             heapq.heappush(run.under_way, (end, index))
     run.most = len(run.under_way)
+    run.targets = sum(u.drain and u.state is not UnitState.RUNNING for u in rollout.units)
     return run
 
 
@@ -392,6 +407,9 @@ def _asked(
     for index in step.units:
         unit = rollout.units[index]
         if unit.drain:
+            if run.is_full:
+                break
+            run.targets -= 1
             start, end = (
                 now,
                 _end_of_drain(rollout, footprints[unit.key], None, now, approved=approved),
@@ -406,16 +424,16 @@ def _asked(
         heapq.heappush(run.under_way, (end, index))
         rollout = deciding.asked(rollout, index, 0, now)
     run.most = max(run.most, len(run.under_way))
-    if not approved and _is_crowded(rollout):
-        run.crowding |= {index for index in step.units if rollout.units[index].drain}
+    if not approved and _is_crowded(rollout, run):
+        run.crowding |= {i for _, i in run.under_way if i in step.units and rollout.units[i].drain}
     return rollout
 
 
-def _is_crowded(rollout: Rollout) -> bool:
+def _is_crowded(rollout: Rollout, run: _Run) -> bool:
     """Tell whether machines have to move to hosts that are to be drained soon."""
     states = Counter(unit.state for unit in rollout.units if unit.drain)
     soon = 2 * deciding.amount(rollout.policy.at_once, len(rollout.units))
-    others = states[UnitState.DONE] + max(0, states[UnitState.WAITING] - soon)
+    others = run.spare + states[UnitState.DONE] + max(0, states[UnitState.WAITING] - soon)
     return others < states[UnitState.RUNNING]
 
 
@@ -469,6 +487,7 @@ def _ended(rollout: Rollout, run: _Run, now: datetime) -> Rollout:
         cut_off = units[index].key in run.turns
         units[index] = replace(units[index], state=UnitState.WAITING if cut_off else UnitState.DONE)
         run.crowding.discard(index)
+        run.targets += units[index].drain
     return rollout_check.needed(replace(rollout, units=tuple(units)))
 
 

@@ -61,6 +61,15 @@ def test_machines_move_to_hosts_to_avoid_only_if_no_other_has_room() -> None:
     assert targets("h2") == {"h2", "h3"}
 
 
+def test_machines_of_one_update_domain_leave_one_after_another() -> None:
+    world = World()
+    world.where |= {world.id_of(f"web-{n}"): "h1" for n in range(6)}
+    world.memory |= {f"web-{n}": 1024 * (n + 1) for n in range(6)}
+    plan = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    order = [guest.name for guest in plan.guests if guest.name.startswith("web")]
+    assert order == ["web-3", "web-0", "web-4", "web-1", "web-5", "web-2"]
+
+
 def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not() -> None:
     world = World()
     planned = host_plan.plans(wanted("h2", "h1"), {}, world.survey(), world.machines())

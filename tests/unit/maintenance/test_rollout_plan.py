@@ -263,6 +263,14 @@ def test_where_machines_can_only_move_to_hosts_of_the_rollout_these_wait_for_the
     assert Obstacle.MAINTENANCE not in forecast.limited_by
 
 
+def test_hosts_are_not_drained_together_where_their_machines_would_have_nowhere_to_go() -> None:
+    takes = hosts(2)
+    rollout = made(takes, drain=True, at_once="2")
+    one = (16 + 10 + 16) * MINUTE
+    assert rollout_plan.forecast(rollout, takes, NOW).latest_end == NOW + 2 * one
+    assert rollout_plan.forecast(rollout, takes, NOW, spare=1).latest_end == NOW + one
+
+
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("at_once", ["1", "10%", "100%"])
 def test_ten_thousand_machines_on_a_thousand_hosts_are_planned_quickly(

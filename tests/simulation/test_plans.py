@@ -1,0 +1,61 @@
+"""What a plan promises holds: rollouts of random clusters end when their plans say, at the latest.
+
+The service drives them as in earnest, on a clock that the test moves. Nothing fails, nobody holds
+anything and nobody approves.
+"""
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from control.test_rollouts import Farm
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import HostState
+from forewarn.maintenance.rollout_model import RolloutState, UnitState
+
+SEEDS = (*range(1, 9), 43, 106, 126)
+"""In 43 two hosts can only be drained one after the other; in 106 and 126 a host has several update
+domains of a scope."""
+
+TICK = timedelta(seconds=20)
+"""By how much `Farm` moves the clock: whatever ends, the next begins a tick later."""
+
+
+def cluster(chance: Random) -> fleet.Fleet:
+    """Hosts that share scopes, or hold several update domains of one, or neither."""
+    hosts = [f"h{n}" for n in range(chance.randint(2, 6))]
+    scopes = range(chance.randint(1, 6))
+    spread = chance.random() < 0.5
+    sets: list[dict[str, Any]] = []
+    for scope in scopes:
+        size = chance.randint(1, len(hosts))
+        machines = []
+        for n, host in enumerate(chance.sample(hosts, size)):
+            where = host if spread else chance.choice(hosts)
+            machines.append({"name": f"s{scope}-{n}", "host": where, "update_domain": n % 3})
+        sets.append({"name": f"s{scope}", "update_domains": 3, "machines": machines})
+    alone = [{"name": f"alone-{host}", "host": host} for host in hosts]
+    return msgspec.convert({"availability_set": sets, "machine": alone}, fleet.Fleet)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rollout_of_drained_hosts_ends_when_its_plan_says(seed: int) -> None:
+    chance = Random(seed)
+    farm = Farm(cluster(chance))
+    began = farm.clock.now()
+    plan = farm.roll(
+        at_once=chance.choice(["1", "2", "50%", "100%"]),
+        waves=chance.choice([(), (), ("1", "rest")]),
+        pause_seconds=chance.choice([0, 600]),
+        order=chance.choice(["tightest", "listed"]),
+    )
+    assert farm.rollout().state is RolloutState.DONE
+    assert set(farm.states().values()) == {UnitState.DONE}
+    assert {drain.state for drain in farm.drains().values()} == {HostState.UP}
+    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert len(farm.all_operations()) == 2 * len(farm.home), "some machines moved twice"
+    assert plan.latest_end is not None
+    assert farm.clock.now() - began <= plan.latest_end - began + plan.rounds * TICK
