@@ -514,3 +514,15 @@ def test_a_state_of_nothing_is_a_state() -> None:
     again = Run(one_by_one(document(listed())), since=run.watcher.since)
     assert kinds(again.ask()) == ["appeared"]
     assert watch.read_state("{}", at()).known == {}
+
+
+@pytest.mark.parametrize("date", ["11:00:00", "12:10:00"])
+def test_a_watch_that_resumes_with_a_wrong_clock_has_the_servers_notice(date: str) -> None:
+    run = Run(one_by_one(document(listed())))
+    run.ask()
+    sent = {"Date": f"Thu, 01 Jan 2026 {date} GMT"}
+    again = Run(one_by_one(document(listed(), **sent)), since=run.watcher.since)
+    assert again.ask() == []
+    fresh = Run(one_by_one(document(listed(), **sent)))
+    fresh.ask()
+    assert [each.starts_by for each in again.listed] == [each.starts_by for each in fresh.listed]

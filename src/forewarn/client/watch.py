@@ -139,6 +139,8 @@ class Watcher:
         self._filter = wanted or EventFilter()
         self._whole = not wanted
         self._state = WatchState() if since is None else read_state(since, at)
+        self._resumed = {*self._state.known, *(change.key for change in self._state.pending)}
+        """Events of `since` that no answer has listed yet: their notice is by our own clock."""
         for each in events:
             seen = msgspec.structs.replace(each, starts_by=None)
             known_event = KnownEvent(seen, told=True, started=seen.started)
@@ -395,7 +397,11 @@ class Watcher:
         key = listed.key
         seen = responses.seen(listed, self._session.name, document.at, document.sent)
         if known is not None:
-            seen = merged(known.event, listed, seen, by_server=document.sent is not None)
+            before = known.event
+            if key in self._resumed and seen.starts_by is not None:
+                self._resumed.remove(key)
+                before = msgspec.structs.replace(before, starts_by=None)
+            seen = merged(before, listed, seen, by_server=document.sent is not None)
         if known is None or not known.told:
             told = self._filter.wants(seen)
             known = KnownEvent(seen, told=told, started=False, missing=missing)
