@@ -1,6 +1,7 @@
 """What is the asyncio shell's alone: tasks, their cancellation, and what is left behind."""
 
 import asyncio
+import errno
 import gc
 import time
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ from client.world import listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Change
+from forewarn.protocol.message import Reply
 from forewarn.testing import Emulator
 
 Doing = Callable[[AsyncClient], Coroutine[Any, Any, Any]]
@@ -165,3 +167,21 @@ def test_a_closed_client_makes_no_watch() -> None:
             await client.document()
 
     asyncio.run(run(), debug=True)
+
+
+def test_a_silent_peer_is_asked_again_on_a_fresh_connection_at_once() -> None:
+    """The system says so by a TimeoutError, which is not the end of the time for an answer."""
+
+    async def run(server: scripted.Scripted) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        assert (await client.document()).events == ()
+        (connection,) = client._idle
+        assert connection._streams is not None
+        connection._streams[0].set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        outcome = (await connection.do(client._session.question())).outcome
+        assert isinstance(outcome, Reply)
+        assert server.connections == 2
+        await client.close()
+
+    with serving(lambda _asked, _number: message(200, document())) as server:
+        asyncio.run(run(server))

@@ -178,16 +178,16 @@ class StreamConnection:
         reader, writer = self._streams or await self._connect(question.endpoint)
         held = bool(question.held) and not self._exchange.fresh
         seconds = question.answer_seconds + (question.held_seconds if held else 0.0)
-        reply = None
+        reply, limit = None, asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 writer.write(self._exchange.ask(question))
                 await writer.drain()
                 while reply is None:
                     reply = self._exchange.receive(await reader.read(transport.READ_BYTES))
-        except TimeoutError as error:
-            raise transport.no_answer(question.endpoint, seconds) from error
         except OSError as error:
+            if limit.expired():  # a silent peer ends the connection with a TimeoutError too
+                raise transport.no_answer(question.endpoint, seconds) from error
             raise self._exchange.cut(f"the connection broke: {error}") from error
         if not self._exchange.reuse():
             self._hang_up()
