@@ -147,9 +147,10 @@ class Host:
     def _init(self) -> str:
         """Return the line of shell that becomes its first process: `$@` is what that runs.
 
-        A libvirtd whose user is not 0 is a session's: it needs neither cgroups nor D-Bus.
+        A libvirtd whose user is not 0 is a session's: it needs neither cgroups nor D-Bus. But it
+        wants a user with a name: 1 is `daemon` everywhere.
         """
-        as_user = "exec unshare --user --map-user=1000 --map-group=1000"
+        as_user = "exec unshare --user --map-user=1 --map-group=1"
         return f'hostname {self.name}; {as_user} "$@"'
 
     def wait_for_daemon(self) -> None:
