@@ -12,6 +12,7 @@ from typer.core import TyperGroup, TyperOption
 
 from forewarn.cli import main, watch
 from forewarn.cli.exits import ExitStatus
+from forewarn.client.event import Trouble
 
 NOWHERE = "/nonexistent/operator.sock"
 
@@ -264,3 +265,15 @@ def test_a_reader_that_stops_reading_is_no_fault() -> None:
 @pytest.mark.parametrize("word", ["cd", '"$HOME/x"', "X=a/b", "drain", "(./x;"])
 def test_watch_leaves_other_commands_to_the_shell(word: str) -> None:
     assert watch.NAMED.fullmatch(word) is None
+
+
+def test_watch_prints_one_trouble_of_name_and_events_once(capsys: Capture) -> None:
+    troubles = watch.Troubles()
+    for message in ("the name is not known: no answer", "no answer", "it answers", "no answer"):
+        troubles.tell(Trouble(reason="no-answer", message=message))
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in told] == [
+        "the name is not known: no answer",
+        "it answers",
+        "no answer",
+    ]

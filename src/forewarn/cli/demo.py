@@ -157,6 +157,9 @@ def demo(
                 running.keep()
             else:
                 output.note("'forewarn demo --keep' leaves it running, for you to try.")
+        except KeyboardInterrupt:
+            output.note("Stopped.")
+            raise
         finally:
             with handled(signal.SIG_IGN, *ENDING):
                 running.close()

@@ -85,7 +85,8 @@ def read(file: str) -> FleetFile:
     except json.JSONDecodeError as error:
         raise Failed(ExitStatus.USAGE, f"{shown} is not valid JSON: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise Failed(ExitStatus.USAGE, f"{shown} is neither JSON nor TOML: {error}") from error
+        what = "not valid TOML" if file.endswith(".toml") else "neither JSON nor TOML"
+        raise Failed(ExitStatus.USAGE, f"{shown} is {what}: {error}") from error
     except RecursionError as error:
         message = f"{shown} has lists or tables that are nested too deeply"
         raise Failed(ExitStatus.USAGE, message) from error

@@ -5,7 +5,7 @@ A client's error becomes one `Failed`; events and changes become JSON values, or
 
 import contextlib
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from forewarn import times
@@ -15,6 +15,8 @@ from forewarn.cli.exits import ExitStatus, Failed
 if TYPE_CHECKING:
     from forewarn.client.event import Change, Event
     from forewarn.client.sync import Client
+
+SECOND: Final = timedelta(seconds=1)
 
 APPROVE_SECONDS: Final = 60.0
 """How long `approve` tries: somebody waits for it, and may repeat it."""
@@ -110,5 +112,6 @@ def change_line(change: "Change", at: datetime) -> str:
     if event.concerns_me:
         parts.append("(this machine)")
     if not change.gone and event.not_before is not None:
-        parts.append(f"in {output.shown(event.notice_left)}")
+        left = event.notice_left
+        parts.append(f"in {output.shown(left and timedelta(seconds=left // SECOND))}")
     return output.printable("  ".join([*parts, event.event_id]))

@@ -323,7 +323,10 @@ class OperatorClient:
         match failed.__cause__:
             case FileNotFoundError() | ConnectionRefusedError():
                 if self._is_systems_closed():
-                    return f"permission denied: the service's folder {SYSTEM_STATE} {closed}"
+                    return (
+                        f"permission denied: the service's folder {SYSTEM_STATE} {closed}; no "
+                        f"service of your own listens at {self._address}"
+                    )
                 return (
                     f"nothing listens at {self._address}: start 'forewarn serve', or use "
                     "--operator or FOREWARN_OPERATOR"

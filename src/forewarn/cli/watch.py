@@ -77,7 +77,7 @@ def watch(
         state = read_text(str(since.absolute()), MAX_STATE_BYTES)
     drawn = sys.stdout.isatty()
     with handled(_end, "SIGTERM"), guest.connected(endpoint, name) as client:
-        watching = client.watch(since=state, mine=mine, on_trouble=_trouble)
+        watching = client.watch(since=state, mine=mine, on_trouble=Troubles().tell)
         for change in watching:
             now = clock.now()
             tree = json.dumps(guest.change_tree(change, now), ensure_ascii=False)
@@ -105,8 +105,17 @@ def _judge(since: Path) -> None:
     raise Failed(ExitStatus.USAGE, f"cannot save the state in {since} (--since): {why}")
 
 
-def _trouble(trouble: "Trouble") -> None:
-    output.note(output.printable(f"forewarn: {trouble.message}"))
+class Troubles:
+    """Prints why the endpoint cannot be asked: for the name and for the events once, if alike."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def tell(self, trouble: "Trouble") -> None:
+        """Print it, unless the line before ends with it."""
+        if not self._last.endswith(trouble.message):
+            output.note(output.printable(f"forewarn: {trouble.message}"))
+            self._last = trouble.message
 
 
 def _save_state(path: Path, text: str) -> None:
