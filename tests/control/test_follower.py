@@ -33,6 +33,7 @@ from forewarn.maintenance.relays import RelayToken
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
     ChangeRecord,
+    NewChange,
     OutcomeUnknown,
     Position,
     Reading,
@@ -199,7 +200,8 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     with first.store.write() as transaction:
         scope = transaction.scopes(["web"])["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
-        transaction.append(b"\xff", format=7, token="later", replica="c", at=NOW)
+        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"\xff")
+        transaction.append(change)
     second.follower.look()
     second.is_whole()
     assert second.memory.scopes["web"].incarnation == 9
@@ -418,7 +420,8 @@ def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: 
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     with first.store.write() as transaction:
-        transaction.append(b"{", format=follower.JSON, token="x", replica="c", at=NOW)
+        form = follower.JSON
+        transaction.append(NewChange(token="x", replica="c", at=NOW, format=form, body=b"{"))
     second.ask("web-0")
     assert isinstance(second.feed.ended.exception(0), msgspec.DecodeError)
     with first.store.read() as reading:

@@ -11,7 +11,7 @@ from forewarn.control import news_tail
 from forewarn.control.changefeed import Reached
 from forewarn.control.news_tail import NewsTail
 from forewarn.maintenance import news
-from forewarn.store.port import Reading, StoreUnavailable
+from forewarn.store.port import NewChange, Reading, StoreUnavailable
 
 ITEM = news.encode([news.lost(1, "r1", NOW)])
 LARGE = news.encode([news.lost(1, "r" * 1000, NOW)] * 100)
@@ -37,9 +37,8 @@ class Store(Counting):
     def append(self, items: bytes = ITEM, skip: int = 0) -> int:
         with self.write() as transaction:
             token = str(transaction.position().sequence)
-            return transaction.append(
-                b"", format=0, token=token, replica="r", at=NOW, news=items, skip=skip
-            ).sequence
+            change = NewChange(token=token, replica="r", at=NOW, format=0, body=b"")
+            return transaction.append(change, items, skip).sequence
 
 
 def tail_of(store: Store, followers: int = 1) -> NewsTail:

@@ -20,7 +20,7 @@ from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import GIVE_UP, LEASE, MAX_WEBHOOKS, DeliveryFailure, Webhook
 from forewarn.store import memory
-from forewarn.store.port import Reading, Store
+from forewarn.store.port import NewChange, Reading, Store
 from forewarn.vocabulary import ErrorCode, WebhookFormat
 
 DOWN = DeliveryFailure(reason="down", status=503)
@@ -82,14 +82,9 @@ class Stage:
 
     def tell(self, *items: NewsItem) -> None:
         with self.store.write() as transaction:
-            transaction.append(
-                b"",
-                format=1,
-                token=f"t{transaction.position().sequence}",
-                replica="one",
-                at=NOW,
-                news=news.encode(items),
-            )
+            token = f"t{transaction.position().sequence}"
+            change = NewChange(token=token, replica="one", at=NOW, format=1, body=b"")
+            transaction.append(change, news.encode(items))
         for each in self.all:
             each.hear(Reached(transaction.position().sequence))
 

@@ -10,6 +10,7 @@ import pytest
 from forewarn.maintenance.model import Changes, HoldKind, Refused
 from forewarn.store.port import (
     ChangeRecord,
+    NewChange,
     NewsRecord,
     Position,
     Replica,
@@ -26,8 +27,11 @@ FORMAT = 1
 
 
 def append(transaction: Transaction, token: str, at: datetime = NOW) -> Position:
-    body = f"body of {token} \0".encode()
-    return transaction.append(body, format=FORMAT, token=token, replica="r1", at=at)
+    return transaction.append(new_change(token, f"body of {token} \0".encode(), at, FORMAT))
+
+
+def new_change(token: str, body: bytes = b"", at: datetime = NOW, form: int = 0) -> NewChange:
+    return NewChange(token=token, replica="r1", at=at, format=form, body=body)
 
 
 def append_alone(store: Store, token: str, at: datetime = NOW) -> Position:
@@ -186,7 +190,7 @@ class Outbox:
 
 def tell(store: Store, token: str, items: bytes, at: datetime = NOW) -> Position:
     with store.write() as transaction:
-        return transaction.append(b"", format=0, token=token, replica="r1", at=at, news=items)
+        return transaction.append(new_change(token, at=at), items)
 
 
 class News:
@@ -207,7 +211,7 @@ class News:
 
     def test_news_of_a_transaction_that_raises_is_never_read(self, store: Store) -> None:
         def told(transaction: Transaction) -> None:
-            transaction.append(b"", format=0, token="a", replica="r1", at=NOW, news=b"[1]")
+            transaction.append(new_change("a"), b"[1]")
 
         assert_rolled_back(store, told)
         with store.read() as reading:
@@ -216,9 +220,7 @@ class News:
     def test_numbers_that_lost_changes_may_have_had_are_left_out(self, store: Store) -> None:
         tell(store, "a", b"[1]")
         with store.write() as transaction:
-            left = transaction.append(
-                b"", format=0, token="b", replica="r1", at=NOW, news=b"[2]", skip=1000
-            )
+            left = transaction.append(new_change("b"), b"[2]", 1000)
             assert left == transaction.position() == Position(1002, "b")
         assert tell(store, "c", b"[3]") == Position(1003, "c")
         with store.read() as reading:

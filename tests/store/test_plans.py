@@ -13,7 +13,7 @@ from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import sql, sqlite
-from forewarn.store.port import AuditQuery, HistoryQuery, Reading
+from forewarn.store.port import AuditQuery, HistoryQuery, NewChange, Reading
 from forewarn.vocabulary import EventStatus, EventType
 from store import engines, values
 from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances
@@ -209,7 +209,8 @@ def test_writing_reads_no_whole_table_on_postgresql(on_postgresql: sql.SqlStore)
     over = {"status": EventStatus.COMPLETED, "ended_at": NOW}
     with on_postgresql.write() as transaction, statements(on_postgresql) as seen:
         transaction.save(with_maintenances(operation("1000.1", **over)))
-        transaction.append(b"x", format=1, token="t", replica="r1", at=NOW, news=b"[1]")
+        change = NewChange(token="t", replica="r1", at=NOW, format=1, body=b"x")
+        transaction.append(change, b"[1]")
         transaction.purge(LATER, 10)
         transaction.trim(LATER, 10)
         transaction.trim_news(LATER, 10)

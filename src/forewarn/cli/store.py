@@ -181,6 +181,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     from forewarn.control import follower, lost_changes, tombstones
     from forewarn.maintenance import news
     from forewarn.maintenance.model import Changes
+    from forewarn.store.port import NewChange
 
     with store.write() as transaction:
         scopes = transaction.scopes().values()
@@ -200,13 +201,13 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         transaction.skip_maintenance_numbers(lost_changes.SKIPPED_NUMBERS)
         transaction.save(Changes(scopes=raised, maintenances=going))
         at = transaction.now() or SystemClock().now()
-        transaction.append(
-            b"",
-            format=follower.REREAD,
+        change = NewChange(
             token=f"restored-{transaction.position().sequence}-{highest}",
             replica="",
             at=at,
-            news=news.encode([news.lost(0, "restore-check", at)]),
-            skip=lost_changes.SKIPPED_CHANGES,
+            format=follower.REREAD,
+            body=b"",
         )
+        lost = news.encode([news.lost(0, "restore-check", at)])
+        transaction.append(change, lost, lost_changes.SKIPPED_CHANGES)
     return len(raised), highest if raised else 0

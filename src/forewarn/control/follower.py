@@ -34,6 +34,7 @@ from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
+    NewChange,
     OutcomeUnknown,
     Position,
     Reading,
@@ -254,9 +255,11 @@ class Follower:
         # Nobody reads what a process on its own has written: its rows only number the changes.
         form, body = encoded(saved) if self._store.shared else (REREAD, b"")
         at = transaction.now() or now
-        return transaction.append(
-            body, format=form, token=self._mint(), replica=self.replica, at=at, news=news
-        )
+        return transaction.append(self._change(body, form, at), news)
+
+    def _change(self, body: bytes, form: int, at: datetime) -> NewChange:
+        token = self._mint()
+        return NewChange(token=token, replica=self.replica, at=at, format=form, body=body)
 
     def publish(
         self,
@@ -343,17 +346,9 @@ class Follower:
                 transaction, begun | self._ended, applied, self.lost, noticed
             )
             if changes:  # the others read again, too, and what was noticed with it
-                token, at = self._mint(), transaction.now() or now
+                change = self._change(b"", REREAD, transaction.now() or now)
                 told = lost_changes.news_of(transaction, noticed)
-                transaction.append(
-                    b"",
-                    format=REREAD,
-                    token=token,
-                    replica=self.replica,
-                    at=at,
-                    news=told,
-                    skip=lost_changes.SKIPPED_CHANGES if told else 0,
-                )
+                transaction.append(change, told, lost_changes.SKIPPED_CHANGES if told else 0)
         _log.error(
             "the database lost its last changes; incarnations were raised, and what had started "
             "counts as begun elsewhere",

@@ -29,6 +29,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
     key,
+    mapped,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
@@ -38,6 +39,7 @@ from forewarn.store.port import (
     ChangeRecord,
     HistoryQuery,
     Membership,
+    NewChange,
     NewsRecord,
     Page,
     Position,
@@ -393,30 +395,14 @@ class MemoryStore:
     def now(self) -> datetime | None:
         return None
 
-    def append(
-        self,
-        body: bytes,
-        *,
-        format: int,  # noqa: A002 - the column's name
-        token: str,
-        replica: str,
-        at: datetime,
-        news: bytes = b"",
-        skip: int = 0,
-    ) -> Position:
+    def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
         assert self.position() == self._begun_at, "a transaction has one change"
-        change = ChangeRecord(
-            sequence=self.position().sequence + 1 + skip,
-            token=token,
-            replica=replica,
-            at=at,
-            format=format,
-            body=body,
-        )
-        self.all_changes[change.sequence] = change
+        sequence = self.position().sequence + 1 + skip
+        row = mapped(ChangeRecord, change, sequence=sequence)
+        self.all_changes[sequence] = row
         if news:
-            self.all_news[change.sequence] = NewsRecord(sequence=change.sequence, at=at, items=news)
-        return change.position
+            self.all_news[sequence] = NewsRecord(sequence=sequence, at=change.at, items=news)
+        return row.position
 
     def trim(self, before: datetime, limit: int) -> int:
         oldest = list(itertools.islice(self.all_changes.values(), limit + 1))[:-1]

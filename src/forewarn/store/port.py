@@ -104,11 +104,9 @@ class Position(msgspec.Struct, frozen=True):
     token: str = ""
 
 
-class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction changed, for the replicas to read: a row of the outbox."""
+class NewChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What one transaction changed, for the replicas to read."""
 
-    sequence: int
-    """From 1, in the order of the commits, without gaps but where the store has lost changes."""
     token: str
     """Unique. After a lost tail another change may have the number, but never the token."""
     replica: str
@@ -117,6 +115,13 @@ class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     """What `body` is: replicas of two releases may run side by side."""
     body: bytes
+
+
+class ChangeRecord(NewChange, frozen=True, kw_only=True):
+    """A row of the outbox."""
+
+    sequence: int
+    """From 1, in the order of the commits, without gaps but where the store has lost changes."""
 
     @property
     def position(self) -> Position:
@@ -367,17 +372,7 @@ class Transaction(Reading, Protocol):
         It is the database's clock at the beginning, and later than the last change in any case.
         """
 
-    def append(
-        self,
-        body: bytes,
-        *,
-        format: int,  # noqa: A002 - the column's name
-        token: str,
-        replica: str,
-        at: datetime,
-        news: bytes = b"",
-        skip: int = 0,
-    ) -> Position:
+    def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
         """Add a change to the outbox, at most one in a transaction; return its place.
 
         `news` is what outsiders are told of it, nothing where that is empty. `skip` leaves out so

@@ -48,6 +48,7 @@ from forewarn.store.mapping import Row
 from forewarn.store.port import (
     EPOCH,
     Membership,
+    NewChange,
     OutcomeUnknown,
     Position,
     Reading,
@@ -688,11 +689,12 @@ class PostgresqlTransaction(SqlTransaction):
         if table is tables.operations:
             self._run(_CONTINUE_NUMBERS)
 
-    def _append(self, row: Row, news: bytes, skip: int) -> int:
+    def _append(self, change: NewChange, news: bytes, skip: int) -> int:
         number = self._last.sequence + 1 + skip
         check(self._connection)
         statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
-        self._connection.execute(statement, row | {"sequence": number, "items": news})
+        row = msgspec.structs.asdict(change) | {"sequence": number, "items": news}
+        self._connection.execute(statement, row)
         return number
 
 

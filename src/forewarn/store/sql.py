@@ -36,6 +36,7 @@ from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import (
     Membership,
+    NewChange,
     Position,
     Reading,
     Replica,
@@ -266,38 +267,20 @@ class SqlTransaction(SqlReading):
     def now(self) -> datetime | None:
         return None
 
-    def append(
-        self,
-        body: bytes,
-        *,
-        format: int,  # noqa: A002 - the column's name
-        token: str,
-        replica: str,
-        at: datetime,
-        news: bytes = b"",
-        skip: int = 0,
-    ) -> Position:
+    def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
         assert self.appended is None, "a transaction has one change"
-        row = {"token": token, "replica": replica, "at": at, "format": format, "body": body}
-        self.appended = Position(self._append(row, news, skip), token)
+        self.appended = Position(self._append(change, news, skip), change.token)
         return self.appended
 
-    def _append(self, row: Row, news: bytes, skip: int) -> int:
+    def _append(self, change: NewChange, news: bytes, skip: int) -> int:
         """Insert a change and its news, and return its number."""
         check(self._connection)
+        at = micros(change.at)
         # By the driver's own text: for this one row SQLAlchemy would take as long as for ten.
-        values = (
-            1 + skip,
-            row["token"],
-            row["replica"],
-            micros(row["at"]),
-            row["format"],
-            row["body"],
-        )
+        values = (1 + skip, change.token, change.replica, at, change.format, change.body)
         number: int = self._connection.exec_driver_sql(_APPEND, values).lastrowid
         if news:
-            told = (number, micros(row["at"]), news)
-            self._connection.exec_driver_sql(_APPEND_NEWS, told)
+            self._connection.exec_driver_sql(_APPEND_NEWS, (number, at, news))
         return number
 
     def trim(self, before: datetime, limit: int) -> int:
