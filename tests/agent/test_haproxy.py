@@ -88,9 +88,10 @@ def site() -> Iterator[Site]:
 def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
     made = Balancer(tmp_path, site.server_port)
     patience = made.done().run
-    while not Path(made.socket).exists():
-        assert made.process.poll() is None
-        patience.wait(0.01)
+    with socket.socket(socket.AF_UNIX) as probe:
+        while probe.connect_ex(made.socket):  # its name is there before it listens
+            assert made.process.poll() is None
+            patience.wait(0.01)
     yield made
     made.process.kill()
     made.process.wait()
@@ -120,6 +121,14 @@ def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) 
     balancer.action("two")._set("ready")
     done.recover()
     assert balancer.state("two") == "ready"
+
+
+def test_a_server_that_an_administrator_took_out_meanwhile_stays_out(balancer: Balancer) -> None:
+    done = balancer.done()
+    done.prepare()
+    balancer.action("one")._set("maint")
+    assert done.recover() == "web/one is set to maint by now, and is left so"
+    assert balancer.state() == "maint"
 
 
 @pytest.mark.parametrize("word", ["health up", "state maint"])

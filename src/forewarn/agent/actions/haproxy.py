@@ -1,7 +1,8 @@
 """Drains a server of HAProxy by its runtime API; afterwards it is as it was, and up if it was.
 
-A server that an administrator has set to `maint` or `drain` is left so: it gets no new sessions
-already, and `drain` would let those in again that are bound to it by a cookie.
+A server that an administrator has set to `maint` or `drain` before, or to `maint` meanwhile, is
+left so: it gets no new sessions already, and `drain` would let those in again that are bound to it
+by a cookie.
 
 The API takes one line a connection and answers with text; `set server` answers nothing when it was
 done. What is asked for and how the answers look is in HAProxy's Management Guide, section 9.3.
@@ -25,6 +26,7 @@ LOOK_SECONDS: Final = 0.5
 """Between two looks at the sessions that are left, or at a server that is to come up."""
 
 READY: Final = "ready"
+MAINT: Final = "maint"
 MAINTENANCE: Final = 0x01
 DRAINED: Final = 0x08
 """Of a server's administrative state: what an administrator forced by the API or the page."""
@@ -58,6 +60,8 @@ class HaproxyAction(Action[HaproxySettings]):
             return ""  # where nothing was noted nothing was changed
         if before != READY:
             return f"{self.settings.server} was set to {before}, and is left so"
+        if (now := _state(self._row())) == MAINT:  # an administrator's: we set `drain`
+            return f"{self.settings.server} is set to {now} by now, and is left so"
         self._set(READY)
         if facts.get("up"):
             self._wait_until_up()
@@ -119,7 +123,7 @@ class HaproxyAction(Action[HaproxySettings]):
 def _state(row: dict[str, str]) -> str:
     """Return what a server is set to: `ready`, `drain` or `maint`."""
     admin = int(row["srv_admin_state"])
-    return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
+    return MAINT if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
 
 
 def _is_up(row: dict[str, str]) -> bool:
