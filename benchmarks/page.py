@@ -143,8 +143,8 @@ def _reload(folder: str, port: int, going: Event, over: Event, told: Any) -> Non
     windows = [Window(service, port) for _ in range(WINDOWS)]
     loads: list[float] = []
     number = 0
-    while not over.is_set():
-        if not going.wait(0.1):
+    while not (over.is_set() and loads):  # once at least, however busy the machine is
+        if not (going.wait(0.1) or over.is_set()):
             continue
         began = time.monotonic()
         change(service, number)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import forked
 from awkward.servers import LATE_SECONDS, NEVER_SECONDS, SERVERS
 from awkward.story import OTHERS, OURS, TOLD
 from client import shells
@@ -64,11 +64,8 @@ class Playing:
     def __init__(self, name: str, folder: Path) -> None:
         self._record = folder / "record"
         self._record.touch()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "awkward", name),
-                *("--record", str(self._record), "--scale", str(SCALE)),
-            ],
+        self._process = forked.Forked(
+            ["-m", "awkward", name, "--record", str(self._record), "--scale", str(SCALE)],
             stdout=subprocess.PIPE,
             text=True,
             cwd=TESTS,

@@ -7,11 +7,17 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import filelock
+import pytest
+
 import forewarn
 from house.tree import ROOT
 
 HIDDEN = ("/root", "/home", "/tmp", "/run")
 """Where the service's unit can run no Python."""
+
+SOON = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
+"""Packages of tests are as large as they like: xz takes a minute of processor time."""
 
 DEPENDENCIES = sysconfig.get_path("purelib")
 """Those of this environment serve the installed one: no index is asked."""
@@ -23,6 +29,21 @@ def built(folder: Path, of: Path = ROOT) -> Path:
     subprocess.run(argv, cwd=of, check=True, capture_output=True)
     (wheel,) = folder.glob("forewarn-*.whl")
     return wheel
+
+
+def once(program: str, folders: pytest.TempPathFactory) -> Path:
+    """Run one of `packaging/build_*.py`, once for all workers of a run; return its folder."""
+    root = folders.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / program
+    with filelock.FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            building = folder.with_suffix(".building")
+            command = [sys.executable, ROOT / "packaging" / f"build_{program}.py", building]
+            subprocess.run(command, check=True, env={**os.environ, **SOON})
+            building.rename(folder)
+    return folder
 
 
 def take(wheels: Path, *locks: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end import installed
 from forewarn.version import __version__
 from house.tree import ROOT
 from patience import until
@@ -97,14 +98,10 @@ class Machine:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The Debian package, the wheel and the one file."""
-    folder = tmp_path_factory.mktemp("built")
-    packaging = ROOT / "packaging"
-    subprocess.run([sys.executable, packaging / "build_deb.py", folder], check=True)
-    subprocess.run([sys.executable, packaging / "build_onefile.py", folder], check=True)
-    wheel = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(wheel, cwd=ROOT, check=True)
-    names = {"deb": "forewarn-agent_*.deb", "wheel": "*.whl", "one file": "*-linux-x86_64"}
-    return {kind: next(folder.glob(name)) for kind, name in names.items()}
+    (package,) = installed.once("deb", tmp_path_factory).glob("forewarn-agent_*.deb")
+    (program,) = installed.once("onefile", tmp_path_factory).iterdir()
+    wheel = installed.built(tmp_path_factory.mktemp("built"))
+    return {"deb": package, "one file": program, "wheel": wheel}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import pytest
 
 from end_to_end import installed
 from forewarn.version import __version__
-from house.tree import ROOT
 from recipes import pages
 
 SECONDS = 300
@@ -157,13 +156,13 @@ def booted(root: Path, script: str) -> str:
     return (root / "told").read_text()
 
 
-def test_the_packages_are_installed_started_upgraded_and_purged(root: Path, tmp_path: Path) -> None:
-    argv = [sys.executable, str(ROOT / "packaging" / "build_deb.py"), str(tmp_path / "built"), NOW]
-    subprocess.run(argv, check=True)
+def test_the_packages_are_installed_started_upgraded_and_purged(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     debs = root / "debs"
     debs.mkdir()
-    for package in (tmp_path / "built").glob("*.deb"):
-        package.rename(debs / f"{package.name.rpartition('_')[0]}.deb")
+    for package in installed.once("deb", tmp_path_factory).glob("*.deb"):
+        shutil.copy(package, debs / f"{package.name.rpartition('_')[0]}.deb")
     lowered(debs / f"forewarn_{NOW}.deb", debs / f"forewarn_{BEFORE}.deb")
     told = booted(root, SCRIPT)
     assert "\nit is all undone\n" in told, told

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end import installed
 from forewarn.version import __version__
 from house.tree import ROOT
 
@@ -33,9 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("built")
-    subprocess.run([sys.executable, ROOT / "packaging" / "build_onefile.py", folder], check=True)
-    (made,) = folder.iterdir()
+    (made,) = installed.once("onefile", tmp_path_factory).iterdir()
     return made
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from http.client import HTTPConnection, HTTPException
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import forked
 from end_to_end.agents import until
 from end_to_end.running import START_SECONDS, STOP_SECONDS
 from ports import free_port
@@ -99,14 +99,14 @@ class Replica:
             "FOREWARN_CONFIG": str(self.config),
         }
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Forked | None = None
 
     def start(self) -> None:
         """Start it, and return when it says that it is ready."""
         told = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "forewarn", "serve"],
+            self._process = forked.Forked(
+                ["-m", "forewarn", "serve"],
                 stdout=log,
                 stderr=log,
                 env=self.environment,
@@ -146,14 +146,7 @@ class Replica:
 
     def call(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """Run the command line on this replica's machine."""
-        return subprocess.run(
-            [sys.executable, "-m", "forewarn", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=self.environment,
-        )
+        return forked.run(["-m", "forewarn", *words], stdin=stdin, env=self.environment)
 
     def document(self, *words: str) -> Any:
         """Run a command line with --json; return its document."""
@@ -218,11 +211,8 @@ class Watch:
     def __init__(self, folder: Path, balancer: Balancer) -> None:
         self._told, self._errors = folder / "watch.out", folder / "watch.err"
         with self._told.open("wb") as told, self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "forewarn", "watch"),
-                    *("--endpoint", f"http://{PROXY}:{balancer.port}"),
-                ],
+            self._process = forked.Forked(
+                ["-m", "forewarn", "watch", "--endpoint", f"http://{PROXY}:{balancer.port}"],
                 stdout=told,
                 stderr=errors,
             )

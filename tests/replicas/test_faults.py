@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +11,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+import forked
 import postgres
 from forewarn.store.postgresql import Access, Patience
 from kills import journal
@@ -365,13 +364,9 @@ def test_replicas_whose_clocks_are_wrong_move_no_notice(
         assert all(850 < found["notice_left_seconds"] <= 901 for found in notices if found)
 
         def rows() -> dict[str, Any] | None:
-            command = [sys.executable, "-m", "forewarn", "replicas", "--json"]
-            told = subprocess.run(
-                [*command, "--operator", str(first.socket)],
-                capture_output=True,
-                check=True,
-                env=environment(),
-            )
+            command = ["-m", "forewarn", "replicas", "--json", "--operator", str(first.socket)]
+            told = forked.run(command, env=environment())
+            assert told.returncode == 0, told.stderr
             found = {row["name"]: row for row in json.loads(told.stdout)["replicas"]}
             return found if all(found[name]["clock_ahead_ms"] for name in skewed) else None
 
