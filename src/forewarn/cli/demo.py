@@ -190,6 +190,7 @@ class Demo:
         self._programs: list[Program] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
+        self._hint = "Stop a guest (kill its pid): its event then waits for NotBefore."
         self._operator = OperatorClient(address=str(self._socket))
         self._now = self._clock.now()
         self._operations: dict[str, schemas.OperationView] = {}
@@ -206,6 +207,8 @@ class Demo:
                 live = Live(console=Console(highlight=False), auto_refresh=False)
                 self._live = stack.enter_context(live)
             self._play()
+            self._hint = ""
+            self._look()  # the last picture
         self._live = None
         if self._as_json:
             output.document(self._operator.get("/v1/history").tree())
@@ -395,7 +398,7 @@ class Demo:
             f"   {times.shown(self._now)}   ",
             (f"{SCALE} times as fast: 15 minutes last {15 * 60 // SCALE} seconds", "dim"),
         )
-        hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
+        hint = Text(self._hint, "dim")
         table = output.drawn(tuple(COLUMNS), output.cells(listed, COLUMNS), width)
         return Group(title, "", table, "", told, hint)
 
