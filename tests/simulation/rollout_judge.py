@@ -21,7 +21,7 @@ class RolloutJudge:
 
     def __init__(self, memory: MemoryStore) -> None:
         self._memory = memory
-        self.asks = 0
+        self.asks = self.drains = 0
         self._ended: Counter[int] = Counter()
         """How many units of each rollout have ended so far."""
         self._seen_by: dict[tuple[int, int], int] = {}
@@ -44,7 +44,10 @@ class RolloutJudge:
             for before, after in zip(old.units, new.units, strict=True):
                 if before.state is UnitState.DONE and after.state is not UnitState.DONE:
                     raise Wrong(f"{after.name} was done and is {after.state}")
-                if after.state is UnitState.RUNNING and before.maintenance != after.maintenance:
+                began = before.state is not UnitState.RUNNING
+                if after.state is UnitState.RUNNING and (
+                    began or before.maintenance != after.maintenance
+                ):
                     asked.append(after)
             for unit in asked:
                 self._see_ask(old, new, unit, changes)
@@ -81,8 +84,10 @@ class RolloutJudge:
 
     def _see_ask(self, old: Rollout, new: Rollout, unit: RolloutUnit, changes: Changes) -> None:
         self.asks += 1
+        self.drains += unit.drain
         found = [m for m in changes.maintenances if m.number == unit.maintenance]
-        if not found:
+        drains = [drain for drain in changes.drains if drain.host == unit.name]
+        if not (drains if unit.drain else found):
             raise Wrong(f"{unit.name} was noted as asked for, and was not")
         policy, which = old.policy, f"rollout {old.number} asked for {unit.name}"
         if old.state is not RolloutState.RUNNING:
@@ -106,6 +111,9 @@ class RolloutJudge:
         if len(failed) >= policy.stop_after:
             raise Wrong(f"{which} although {len(failed)} units have failed")
         self._see_places(unit, [one for one in running if one.name != unit.name], which)
+        if unit.drain:
+            self._see_drain(unit, which)
+            return
         (maintenance,) = found
         if policy.windows:
             opens = maintenance.opens_at or maintenance.requested_at
@@ -118,6 +126,15 @@ class RolloutJudge:
             if maintenance.requested_at > late:
                 raise Wrong(f"{which} after the cutoff")
 
+    def _see_drain(self, unit: RolloutUnit, which: str) -> None:
+        """A host is drained when machines of no other drain are there, or will be."""
+        machines = self._memory.all_machines
+        for drain in self._memory.all_drains.values():
+            for guest in drain.guests if drain.goes_on and drain.host != unit.name else ():
+                known = machines.get(key(guest.name))
+                if unit.name in {guest.to_host, known.host if known else ""}:
+                    raise Wrong(f"{which} while {guest.name} of {drain.host} is there")
+
     def _see_places(self, unit: RolloutUnit, others: list[RolloutUnit], which: str) -> None:
         """No two units under way take two update domains of a scope."""
         mine = self._domains(unit)
@@ -128,6 +145,8 @@ class RolloutJudge:
 
     def _domains(self, unit: RolloutUnit) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
+        drain = self._memory.all_drains.get(unit.name) if unit.drain else None
+        away = {key(guest.name) for guest in drain.guests} if drain and drain.goes_on else set()
         for machine in self._memory.all_machines.values():
             of: dict[TargetKind, Any] = {
                 TargetKind.HOST: machine.host,
@@ -135,6 +154,6 @@ class RolloutJudge:
                 TargetKind.MACHINES: machine.key,
             }
             name = unit.name if unit.kind is TargetKind.HOST else key(unit.name)
-            if of[unit.kind] == name:
+            if of[unit.kind] == name or machine.key in away:
                 found.setdefault(machine.scope, set()).add(machine.update_domain)
         return found

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from control.test_rollouts import Farm
-from forewarn.maintenance import fleet
+from forewarn.control import loading
+from forewarn.maintenance import fleet, rollout_plan
 from forewarn.maintenance.model import HostState
 from forewarn.maintenance.rollout_model import RolloutState, UnitState
+from simulation.test_seeds import broken
 
 SEEDS = (*range(1, 9), 43, 106, 126)
 """In 43 two hosts can only be drained one after the other; in 106 and 126 a host has several update
@@ -41,8 +43,17 @@ def cluster(chance: Random) -> fleet.Fleet:
     return msgspec.convert({"availability_set": sets, "machine": alone}, fleet.Fleet)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_rollout_of_drained_hosts_ends_when_its_plan_says(seed: int) -> None:
+def shared(farm: Farm, units: frozenset[str]) -> list[str]:
+    """Return the scopes of which several units have different update domains."""
+    taken: dict[str, dict[str, set[int]]] = {}
+    for machine in farm.machines():
+        if (host := farm.home[machine.name]) in units:
+            taken.setdefault(machine.scope, {}).setdefault(host, set()).add(machine.update_domain)
+    return [s for s, of in taken.items() if len(of) > 1 and len(set().union(*of.values())) > 1]
+
+
+def play(seed: int) -> Farm:
+    """Play one cluster's rollout to its end, and judge it."""
     chance = Random(seed)
     farm = Farm(cluster(chance))
     began = farm.clock.now()
@@ -52,10 +63,39 @@ def test_a_rollout_of_drained_hosts_ends_when_its_plan_says(seed: int) -> None:
         pause_seconds=chance.choice([0, 600]),
         order=chance.choice(["tightest", "listed"]),
     )
-    assert farm.rollout().state is RolloutState.DONE
     assert set(farm.states().values()) == {UnitState.DONE}
     assert {drain.state for drain in farm.drains().values()} == {HostState.UP}
     assert farm.where(*farm.home) == [*farm.home.values()]
     assert len(farm.all_operations()) == 2 * len(farm.home), "some machines moved twice"
+    for units in farm.together:
+        assert not shared(farm, units), f"{units} have several update domains of one scope"
     assert plan.latest_end is not None
     assert farm.clock.now() - began <= plan.latest_end - began + plan.rounds * TICK
+    return farm
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rollout_of_drained_hosts_ends_when_its_plan_says(seed: int) -> None:
+    assert play(seed).rollout().state is RolloutState.DONE
+
+
+def only_there(unit: Any, one: Any) -> Any:
+    """A host whose machines have left takes nothing."""
+    return machines_of_unit(unit, msgspec.structs.replace(one, drain=False))
+
+
+machines_of_unit = loading.machines_of_unit
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "other"),
+    [
+        (loading, "machines_of_unit", only_there),
+        (rollout_plan, "MOVE", timedelta(minutes=-10)),
+    ],
+    ids=["update domains", "notices"],
+)
+def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any) -> None:
+    with broken(place, name, other), pytest.raises(AssertionError):  # noqa: PT012 - until one does
+        for seed in SEEDS:
+            play(seed)

@@ -88,6 +88,7 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted += ["rollout", "step", "order pause", "order resume", "order stop", "order skip"]
     assert [what for what in wanted if not counts[what]] == []
     assert sum(town.judge.rollouts.asks for town in towns) > 50
+    assert sum(town.judge.rollouts.drains for town in towns) > 0
     assert {state for town in towns for state in town.judge.drained} == {*HostState}
     assert {town.on_unknown for town in towns} == {"ask", "repeat", "fail"}
     assert max(town.machines_at_first for town in towns) == max(run.SIZES)
