@@ -93,7 +93,7 @@ TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingP
             ("draining", HostTrigger.EMPTIED, HostState.EMPTY),
             ("empty", HostTrigger.FILL, HostState.DRAINING),
             ("empty", HostTrigger.REBOOT, HostState.REBOOTING),
-            ("empty rebooting", HostTrigger.BOOTED, HostState.BACK),
+            ("draining empty rebooting", HostTrigger.BOOTED, HostState.BACK),
             ("draining empty back stuck", HostTrigger.RETURN, HostState.RETURNING),
             ("waiting draining empty back returning stuck", HostTrigger.OPEN, HostState.UP),
             ("draining empty rebooting back returning", HostTrigger.STICK, HostState.STUCK),
@@ -230,6 +230,9 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
+    if drain.reboot_asked_at is not None and facts.boot_id not in {"", drain.boot_id}:
+        # Its drain was stuck, and it rebooted after all: nothing is shut down a second time.
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
     found = host_plan.plan(
         drain.host,
         view.survey,

@@ -376,6 +376,25 @@ def test_a_reboot_that_happened_after_all_is_not_repeated_by_a_retry() -> None:
     assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
 
 
+def test_a_retry_of_a_host_that_rebooted_late_shuts_no_machine_down_again() -> None:
+    world = World()
+    world.obstacles["db-0"] = ("a device",)
+    world.lose_reboots = True
+    world.drain("h1", reboot=True, stay=Stay.STOP)
+    world.go_on_until(HostState.REBOOTING)
+    world.wait(HOST_BACK)
+    assert world.state() is HostState.STUCK
+    world.boots["h1"] += 1
+    world.carry_all_out()  # its task saw the new boot id and started it
+    assert world.id_of("db-0") not in world.off
+    world.order("h1", host_drain.retry)
+    world.go_on()
+    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
+    kinds = [o.event_type for o in world.bench.snapshot.operations.values()]
+    assert kinds.count(EventType.REBOOT) == 1
+    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+
+
 def test_a_command_that_reports_a_failure_has_a_minute_to_be_proven_wrong() -> None:
     world = World()
     world.lose_reboots = True
