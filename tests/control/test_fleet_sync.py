@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from forewarn.control import fleet_sync
 from forewarn.control.fleet_sync import PAUSES, SILENT_SECONDS, FleetSync
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, StartCause
 from forewarn.maintenance.observations import LOOK_AGAIN, LOST_AFTER
@@ -335,6 +336,47 @@ def test_a_program_that_says_nothing_is_killed(hosts: Hosts) -> None:
             assert [about for kind, about in hosts.alerts() if kind is AlertKind.HOST_LOST] == [
                 "host h0"
             ]
+
+    play(story)
+
+
+def test_a_program_that_hangs_is_killed_with_all_that_it_began(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched(h2=("sh", "-c", "sleep 600; true")):
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists()
+            await h1.lists()
+            await hosts.until(lambda: "h2" in hosts.sync._running)
+        # The end of `run` waits until nobody holds the program's output.
+
+    play(story)
+
+
+def test_a_store_that_takes_long_makes_no_host_silent_and_loses_no_crash(hosts: Hosts) -> None:
+    held: Future[Any] = Future()
+    asked = []
+
+    class Slow(Plane):
+        def request(self, request: planner.Request) -> Any:
+            asked.append(request)
+            return held
+
+    async def story() -> None:
+        house = hosts.house
+        plane = Slow(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+        async with hosts.watched(plane):
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await h0.says(FAILED)
+            for host, state in ((h0, "off"), (h1, "gone")):
+                assert await host.hears() == f"look {G[0]}"
+                await host.says({"domain": domain(0, state)})
+            await hosts.until(lambda: asked)
+            hosts.real.advance(timedelta(seconds=SILENT_SECONDS))
+            await settle()
+            assert not held.cancelled()
+            held.set_result(None)
 
     play(story)
 

@@ -175,19 +175,22 @@ class CommandConnector(Connector):
         left, lost = await self._settled(earlier)
         if isinstance(left, RunResult):
             return self._outcome(left)
-        program = self._settings.program
+        program, begun = self._settings.program, False
         async with self._room(task, subject):
             for _ in range(MAX_RUNS):
                 try:
                     run = await self._begin(task, subject, program, earlier=lost)
                 except (OSError, ValueError) as error:
+                    if begun:  # what could not be started is only what goes on after it
+                        break
                     return Outcome(succeeded=False, message=f"could not start the program: {error}")
                 left, lost = await self._runs.end(run), run
                 if not self._goes_on(left):
                     break
+                begun = True
         if isinstance(left, RunResult):
             return self._outcome(left) if self._is_final(left) else None
-        if left is RunTrace.NOTHING:
+        if left is RunTrace.NOTHING and not begun:
             assert lost is not None, "only a run leaves nothing"
             why = await asyncio.to_thread(self._runs.trouble, lost) or "its runner was killed"
             return Outcome(succeeded=False, message=f"could not start the program: {why}")

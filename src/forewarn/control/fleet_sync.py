@@ -9,6 +9,8 @@ and done here, one line after another. All of it lives on the event loop's threa
 
 import asyncio
 import contextlib
+import os
+import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -79,6 +81,8 @@ class _Heard(msgspec.Struct):
     """When a program last said something, by the machine's monotonic time."""
 
     at: float
+    taking: bool = False
+    """Whether what it said is being recorded: the store may take long, and that is no silence."""
 
 
 class FleetSync:
@@ -250,7 +254,8 @@ class FleetSync:
     async def _be_silent(self, heard: "_Heard") -> None:
         """Return when a program has said nothing for too long."""
         never = asyncio.Event()
-        while (left := heard.at + SILENT_SECONDS - self._real.monotonic()) > 0:
+        whole = SILENT_SECONDS
+        while (left := whole if heard.taking else heard.at + whole - self._real.monotonic()) > 0:
             await self._real.wait(left, never)
 
     async def _read(self, host: str, process: Process, heard: "_Heard") -> str:
@@ -272,8 +277,10 @@ class FleetSync:
             if line.error:
                 why = line.error
                 continue
+            heard.taking = True
             async with self._turn:
                 await self._take(host, line)
+            heard.taking, heard.at = False, self._real.monotonic()
 
     async def _take(self, host: str, line: _Line) -> None:
         now = self._clock.now()
@@ -338,6 +345,7 @@ async def _end(process: Process) -> None:
         async with asyncio.timeout(END_SECONDS):
             await process.wait()
     except TimeoutError:
+        # With its ssh, which never ends by itself where the host hangs.
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

@@ -131,6 +131,33 @@ def test_a_reboot_command_that_ends_at_once_has_succeeded(shop: Workshop) -> Non
         assert all(outcome.succeeded for outcome in runner.run(story()))
 
 
+def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(shop: Workshop) -> None:
+    """It must not reboot the host later, when machines run there again."""
+    begun = shop.pipe("begun")
+    slow = shop.program("sh -c 'echo begun > begun; sleep 600; true'; true")
+    hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=(slow,)))
+
+    async def story() -> None:
+        rebooting = asyncio.create_task(hosts.reboot_host("h1"))
+        assert await asyncio.to_thread(begun.read_text) == "begun\n"
+        rebooting.cancel()
+        await asyncio.wait({rebooting})  # it waits until nobody holds the command's output
+
+    play(story())
+
+
+def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
+    code = (
+        "import subprocess; from forewarn.connectors.libvirt import __main__ as program; "
+        "subprocess.Popen(['sleep', '600']); program.end_group(); print('ended')"
+    )
+    asked = [sys.executable, "-c", code]
+    ran = subprocess.run(  # it waits until nobody holds the program's output
+        asked, capture_output=True, check=True, start_new_session=True, timeout=60
+    )
+    assert ran.stdout == b"ended\n"
+
+
 # What becomes of a run.
 
 ENDS = {
@@ -138,6 +165,13 @@ ENDS = {
     "failed": (libvirt.FAILED, Outcome(succeeded=False, message="it is", hosts={"web-0": "h2"})),
 }
 SAYS = """echo '{"hosts": {"web-0": "h2"}, "message": "it is"}'; exit """
+
+
+def test_a_run_that_was_lost_is_unknown_where_no_other_can_be_started(shop: Workshop) -> None:
+    """As on a full disk: the lost run may have done its work."""
+    hosts = acting(shop, "echo ran >> log; chmod -x python; kill -9 $$")
+    assert play(hosts.perform(task())) is Found.UNKNOWN
+    assert shop.lines("log") == ["ran"]
 
 
 @pytest.mark.parametrize("name", ENDS)

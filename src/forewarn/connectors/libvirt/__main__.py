@@ -6,6 +6,7 @@ and its own `__init__`, which belongs to the client, is not run.
 """
 
 import os
+import signal
 import sys
 import types
 from pathlib import Path
@@ -30,7 +31,15 @@ def main(verb: str) -> int:
     return 0 if verb == "probe" else program.run(verb, sys.stdin.read())
 
 
+def end_group() -> None:
+    """End what this program's connections have begun: an ssh to a host that hangs never ends."""
+    if os.getpgrp() == os.getpid():  # otherwise the group is the caller's
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+
+
 if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stderr.flush()
+    end_group()
     os._exit(status)  # a thread may be in a call that never returns

@@ -7,6 +7,7 @@ metadata. So one that was killed or has crashed is run again at once, and a chec
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -133,8 +134,9 @@ class LibvirtConnector(CommandConnector):
             return -1, b"", f"no answer in {seconds:g} s".encode()
         finally:
             if process.returncode is None:
+                # With all that it began, which could reboot the host later or hold a pipe open.
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         return process.returncode or 0, out, err
 
