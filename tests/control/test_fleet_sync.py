@@ -347,7 +347,8 @@ def test_a_program_that_hangs_is_killed_with_all_that_it_began(hosts: Hosts) -> 
             await h0.lists()
             await h1.lists()
             await hosts.until(lambda: "h2" in hosts.sync._running)
-        # The end of `run` waits until nobody holds the program's output.
+        # The end of `run` has waited until nobody holds the program's output.
+        assert not hosts.sync._running
 
     play(story)
 
