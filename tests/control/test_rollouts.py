@@ -19,6 +19,7 @@ from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, 
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
+from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     CheckProgress,
     Rollout,
@@ -28,7 +29,6 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
-from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.relay import state_file
-from forewarn.relay.held import HostDocuments
+from forewarn.relay.host_documents import HostDocuments
 from forewarn.relay.state_file import StateFile, StateUnusable
 from forewarn.server.relay_feed import News
 from guest import room

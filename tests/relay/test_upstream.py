@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from forewarn.relay import state_file
-from forewarn.relay.held import NewsFault
+from forewarn.relay.host_documents import NewsFault
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed

@@ -13,7 +13,7 @@ import pytest
 
 from control.test_rollouts import Farm
 from forewarn.control import loading
-from forewarn.maintenance import fleet, rollout_plan
+from forewarn.maintenance import fleet, rollout_forecast
 from forewarn.maintenance.model import HostState
 from forewarn.maintenance.rollout_model import RolloutState, UnitState
 from simulation.test_seeds import broken
@@ -91,7 +91,7 @@ machines_of_unit = loading.machines_of_unit
     ("place", "name", "other"),
     [
         (loading, "machines_of_unit", only_there),
-        (rollout_plan, "MOVE", timedelta(minutes=-10)),
+        (rollout_forecast, "MOVE", timedelta(minutes=-10)),
     ],
     ids=["update domains", "notices"],
 )

@@ -28,7 +28,7 @@ from forewarn.cli.operator import (
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
-    from forewarn.maintenance.domains import Imported, KnownFleet
+    from forewarn.maintenance.fleet_import import Imported, KnownFleet
     from forewarn.server.operator import schemas
     from forewarn.server.settings import Settings
 
@@ -319,18 +319,19 @@ def import_(
     """
     import msgspec
 
-    from forewarn.maintenance import domains
+    from forewarn.maintenance import fleet_import
 
     if out and (apply or dry_run):
         raise typer.BadParameter("--out excludes --apply and --dry-run")
     found = _hosts(settings_in_use(), libvirt, python, limit_seconds)
     hosts = {
-        name: msgspec.convert(host, type=tuple[domains.Domain, ...]) for name, host in found.items()
+        name: msgspec.convert(host, type=tuple[fleet_import.Domain, ...])
+        for name, host in found.items()
     }
-    known = domains.KnownFleet()
+    known = fleet_import.KnownFleet()
     if apply or dry_run:
         known = _known(service, {d.uuid for host in hosts.values() for d in host})
-    imported = domains.fleet_of(hosts, known)
+    imported = fleet_import.fleet_of(hosts, known)
     for warning in imported.warnings:
         output.note(f"warning: {output.printable(warning)}")
     if apply or dry_run:
@@ -467,7 +468,7 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
     """Return what the fleet has of these domains, and its scopes."""
     import msgspec
 
-    from forewarn.maintenance import domains
+    from forewarn.maintenance import fleet_import
     from forewarn.maintenance.fleet import NamedMachine
     from forewarn.maintenance.model import Scope
     from forewarn.maintenance.model import key as key_of
@@ -482,8 +483,8 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
             one = service.get(f"/v1/fleet/machines/{segment(listed['name'])}").tree()
             entry = {name: one[name] for name in NamedMachine.__struct_fields__ if name in one}
             known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
-            machines[one["vm_id"]] = msgspec.convert(known, type=domains.KnownMachine)
-    return domains.KnownFleet(machines=machines, scopes=scopes)
+            machines[one["vm_id"]] = msgspec.convert(known, type=fleet_import.KnownMachine)
+    return fleet_import.KnownFleet(machines=machines, scopes=scopes)
 
 
 def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
-    from forewarn.maintenance.rollout_plan import RolloutForecast
+    from forewarn.maintenance.rollout_forecast import RolloutForecast
     from forewarn.server.operator import rollout_schemas
 
 LOOK_EVERY: Final = 1.0

@@ -23,7 +23,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.maintenance import observations, planner
 from forewarn.maintenance.alerts import Alert
-from forewarn.maintenance.domains import Domain
+from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import (
     Changes,
     Drain,

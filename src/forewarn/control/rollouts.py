@@ -19,7 +19,14 @@ from forewarn.control import loading
 from forewarn.control.plane import Plane
 from forewarn.control.rounds import Stepped, Steps
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
-from forewarn.maintenance import decide, host_drain, host_plan, notice, rollout_check, rollout_plan
+from forewarn.maintenance import (
+    decide,
+    host_drain,
+    host_plan,
+    notice,
+    rollout_check,
+    rollout_forecast,
+)
 from forewarn.maintenance import rollout as deciding
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -42,6 +49,7 @@ from forewarn.maintenance.rollout import (
     Wait,
 )
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
+from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     MAX_UNITS,
     Rollout,
@@ -50,7 +58,6 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
-from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
@@ -314,7 +321,7 @@ def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSur
         state=HostState.UP,
         reboot=True,
         without_notice=of.task.without_notice,
-        avoid=rollout_plan.drained_soon(of, one),
+        avoid=rollout_forecast.drained_soon(of, one),
         requested_by=of.requested_by,
         requested_at=unit.now,
         changed_at=unit.now,
@@ -377,13 +384,13 @@ def prepared(
         number=0,
         task=task,
         policy=policy,
-        units=rollout_plan.arranged(units, lambda unit: takes[unit.key], policy),
+        units=rollout_forecast.arranged(units, lambda unit: takes[unit.key], policy),
         requested_by=by,
         requested_at=now,
         changed_at=now,
     )
     spare = len({*drained}.difference(unit.name for unit in units))
-    return rollout, rollout_plan.forecast(rollout, takes, now, spare=spare)
+    return rollout, rollout_forecast.forecast(rollout, takes, now, spare=spare)
 
 
 def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
@@ -411,7 +418,7 @@ def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForeca
         if unit.state is UnitState.WAITING:  # it begins when those of other hosts are home again
             machines = [m for m in machines if m.key not in away and m.key not in unit.done]
         takes[unit.key] = deciding.footprint(machines, rollout.policy.spread)
-    return rollout_plan.forecast(rollout, takes, now, drains)
+    return rollout_forecast.forecast(rollout, takes, now, drains)
 
 
 def _units(

@@ -16,10 +16,10 @@ transaction's body may run twice. Imports only `vocabulary`.
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
     rollout      what a rollout does next; rollout_model has its values
     rollout_check  the check that has to pass before a rollout goes on
-    rollout_plan the order of a rollout's units, and how it will go, on virtual time
+    rollout_forecast the order of a rollout's units, and how it will go, on virtual time
     time_windows when maintenance windows are open, as people write them
     fleet        the fleet file, and what applying one changes
-    domains      the fleet that libvirt's domains are
+    fleet_import the fleet that libvirt's domains are
     observations what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     news         what outsiders are told of a change

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import msgspec
 
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.domains import Domain
+from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import Machine, listed
 
 FAILURES = frozenset({("STOPPED", "FAILED"), ("STOPPED", "CRASHED"), ("CRASHED", "PANICKED")})

@@ -7,7 +7,7 @@
     upstream    requests to the service's replicas, one after another until one answers
     news_reader  reads what changed, for as long as the relay runs
     backend     what guests ask of the service: approvals, first requests; and who asked
-    held        what the relay knows of its host, and which news it takes; decides, and does nothing
+    host_documents  what the relay knows of its host, and which news it takes; decides, does nothing
     freshness   how old that is, and whether guests are answered from it; decides, and does nothing
     state_file  what it knows, kept on the disk for the next start
     status      the metrics, and one line for people

@@ -17,7 +17,7 @@ import structlog
 from forewarn.client.transport import RequestFailed
 from forewarn.relay import freshness, upstream
 from forewarn.relay.freshness import Freshness
-from forewarn.relay.held import NewsFault, NewsRefused
+from forewarn.relay.host_documents import NewsFault, NewsRefused
 from forewarn.relay.upstream import ReplicaConnection, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
 from forewarn.server.guest.counters import LimitLog

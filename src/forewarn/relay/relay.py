@@ -16,10 +16,10 @@ from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control import timekeeping
 from forewarn.control.sightings import SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.relay import held, status
+from forewarn.relay import host_documents, status
 from forewarn.relay.backend import SIGHTING_BEATS, UpstreamBackend
 from forewarn.relay.freshness import Freshness
-from forewarn.relay.held import HostDocuments
+from forewarn.relay.host_documents import HostDocuments
 from forewarn.relay.news_reader import NewsReader
 from forewarn.relay.settings import HostRelaySettings, replica
 from forewarn.relay.state_file import StateFile, StateUnusable
@@ -233,7 +233,7 @@ class HostRelay:
     async def _take(self, news: News) -> None:
         """Take news over: once it is saved, guests are answered by it."""
         before = self._held
-        after, change = held.take(before, news)
+        after, change = host_documents.take(before, news)
         if before is not None and not _same_clock(before.rules, after.rules):
             # Every time that guests were told is by the other clock.
             raise Crashed("the service's clock has another scale now: starting again")

@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from forewarn.relay import held
-from forewarn.relay.held import HostDocuments, NewsRefused
+from forewarn.relay import host_documents
+from forewarn.relay.host_documents import HostDocuments, NewsRefused
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import News
 
@@ -69,7 +69,7 @@ class StateFile:
                 total = zlib.crc32(body, total)
                 if line[:9] != b"%08x " % total:
                     raise StateUnusable(f"{self._path} is damaged: its sum is another one")
-                known, _ = held.take(known, relay_feed.decode_news(body))
+                known, _ = host_documents.take(known, relay_feed.decode_news(body))
         except (msgspec.DecodeError, NewsRefused) as error:
             raise StateUnusable(f"{self._path} cannot be read: {error}") from error
         if known is None:
@@ -109,7 +109,7 @@ class StateFile:
     def _replace(self, known: HostDocuments) -> None:
         """Replace the file, mode 0600, by one with a snapshot."""
         self._sum = self._changes = 0
-        data = HEAD + b"\n" + self._line(held.snapshot(known))
+        data = HEAD + b"\n" + self._line(host_documents.snapshot(known))
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_name(NAME + ".new")
         new.unlink(missing_ok=True)

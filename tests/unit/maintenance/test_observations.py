@@ -7,7 +7,7 @@ import pytest
 
 from builders import NOW, SECOND
 from forewarn.maintenance.alerts import AlertKind
-from forewarn.maintenance.domains import Domain
+from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import Machine
 from forewarn.maintenance.observations import (
     CRASHES_WITHIN,

@@ -12,8 +12,8 @@ from forewarn.control import rollouts
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import model
 from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import Rollout, RolloutPolicy, RolloutTask
-from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.maintenance.time_windows import Span
 from forewarn.server.operator import requests, rollout_schemas, routing, schemas, views
 from forewarn.server.operator.requests import Backend, TheBackend, TheCaller, one_line

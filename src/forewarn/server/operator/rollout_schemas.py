@@ -8,6 +8,7 @@ import msgspec
 from forewarn import vocabulary
 from forewarn.maintenance import planner
 from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     MAX_UNITS,
     RolloutPolicy,
@@ -15,7 +16,6 @@ from forewarn.maintenance.rollout_model import (
     RolloutTask,
     UnitState,
 )
-from forewarn.maintenance.rollout_plan import RolloutForecast
 from forewarn.maintenance.time_windows import MAX_WINDOWS
 from forewarn.server.operator.schemas import Body, ListPage, Moment, ShortText, Value
 

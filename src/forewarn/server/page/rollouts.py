@@ -11,8 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from forewarn.control import rollouts as preparing
+from forewarn.maintenance.rollout_forecast import PlannedWave
 from forewarn.maintenance.rollout_model import UnitState
-from forewarn.maintenance.rollout_plan import PlannedWave
 from forewarn.server.operator import api, requests, rollout_routes, rollout_schemas, routing
 from forewarn.server.operator.requests import TheBackend, TheCaller
 from forewarn.server.page import forms, orders, sending, standing

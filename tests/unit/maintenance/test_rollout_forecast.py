@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW
-from forewarn.maintenance import rollout_plan
+from forewarn.maintenance import rollout_forecast
 from forewarn.maintenance.model import Drain, HostState
 from forewarn.maintenance.rollout import SEVERAL, Footprint, Obstacle
 from forewarn.maintenance.rollout_model import (
@@ -35,7 +35,7 @@ def made(takes: Takes, *, seconds: int = 600, drain: bool = False, **policy: Any
         number=1,
         task=RolloutTask(event_type=EventType.REBOOT, duration_seconds=seconds),
         policy=rules,
-        units=rollout_plan.arranged(units, lambda unit: takes[unit.key], rules),
+        units=rollout_forecast.arranged(units, lambda unit: takes[unit.key], rules),
         requested_at=NOW,
         changed_at=NOW,
     )
@@ -64,7 +64,7 @@ def large(chance: Random, count: int = 1000) -> Takes:
 
 def test_units_that_take_the_same_domains_go_together() -> None:
     takes = hosts(30, domains=3)
-    forecast = rollout_plan.forecast(made(takes, at_once="100%"), takes, NOW)
+    forecast = rollout_forecast.forecast(made(takes, at_once="100%"), takes, NOW)
     assert forecast.rounds == 3
     assert (forecast.units, forecast.machines) == (30, 30)
     assert forecast.earliest_end == NOW + 3 * 10 * MINUTE
@@ -93,7 +93,7 @@ def test_units_are_dealt_to_waves_by_number_and_by_part() -> None:
 def test_a_plan_counts_the_pauses_between_waves() -> None:
     takes = hosts(4)
     rollout = made(takes, waves=("1", "rest"), at_once="4", pause_seconds=3600)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     assert [wave.number for wave in forecast.waves] == [1, 2]
     assert [len(wave.units) for wave in forecast.waves] == [1, 3]
     assert forecast.earliest_end == NOW + timedelta(hours=1) + 20 * MINUTE
@@ -103,12 +103,12 @@ def test_a_plan_counts_the_pauses_between_waves() -> None:
 def test_a_plan_counts_the_checks_after_units() -> None:
     takes = hosts(3)
     rollout = made(takes, check="smoke", check_within_seconds=120)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     assert forecast.earliest_end == NOW + 30 * MINUTE
     assert forecast.latest_end == NOW + 3 * (25 + 2) * MINUTE
     assert Obstacle.CHECK in forecast.limited_by
     several = made(takes, at_once="2", check="smoke", check_within_seconds=120)
-    forecast = rollout_plan.forecast(several, takes, NOW)
+    forecast = rollout_forecast.forecast(several, takes, NOW)
     assert forecast.latest_end == NOW + 2 * (25 + 2) * MINUTE
 
 
@@ -119,7 +119,7 @@ def test_a_check_that_outlasts_other_units_does_not_turn_the_plan_back() -> None
         rollout.units[0], state=UnitState.RUNNING, changed_at=NOW - 15 * MINUTE
     )
     under_way = msgspec.structs.replace(rollout, units=(first, *rollout.units[1:]))
-    forecast = rollout_plan.forecast(under_way, takes, NOW)
+    forecast = rollout_forecast.forecast(under_way, takes, NOW)
     # h0 ends, and is checked for an hour, in which h1 ends, which is checked too; then two more.
     assert forecast.latest_end == NOW + MINUTE + 2 * timedelta(hours=1) + 16 * MINUTE + timedelta(
         hours=1
@@ -137,7 +137,7 @@ def test_a_plan_of_what_is_halted_tells_how_it_goes_on_once_it_is_resumed() -> N
         state=RolloutState.HALTED,
         check=progress,
     )
-    forecast = rollout_plan.forecast(halted, takes, NOW)
+    forecast = rollout_forecast.forecast(halted, takes, NOW)
     assert forecast.earliest_end == NOW + 10 * MINUTE
     assert forecast.units == 1
 
@@ -146,7 +146,7 @@ def test_a_plan_counts_how_long_guests_have_to_approve() -> None:
     takes = hosts(2)
     until = NOW + timedelta(hours=48)
     rollout = made(takes, at_once="2", approval_until=until)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     assert forecast.earliest_end == NOW + 10 * MINUTE
     assert forecast.latest_end == until + 10 * MINUTE
 
@@ -154,7 +154,7 @@ def test_a_plan_counts_how_long_guests_have_to_approve() -> None:
 def test_a_plan_tells_that_a_wave_has_to_be_confirmed() -> None:
     takes = hosts(4)
     rollout = made(takes, waves=("1", "rest"), at_once="4", pause_seconds=CONFIRM)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     assert Obstacle.CONFIRMATION in forecast.limited_by
     assert forecast.latest_end == NOW + 50 * MINUTE
 
@@ -162,7 +162,7 @@ def test_a_plan_tells_that_a_wave_has_to_be_confirmed() -> None:
 def test_a_plan_goes_on_in_the_next_window() -> None:
     takes = hosts(10)
     rollout = made(takes, windows=("daily 22:00-23:00",), seconds=1200)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     starts = [unit.earliest_start for wave in forecast.waves for unit in wave.units]
     assert {start.hour for start in starts} == {22}
     assert len({start.date() for start in starts}) > 1
@@ -172,14 +172,14 @@ def test_a_plan_goes_on_in_the_next_window() -> None:
 def test_a_plan_that_cannot_end_says_so() -> None:
     takes = hosts(2)
     rollout = made(takes, windows=("daily 22:00-22:10",), cutoff_seconds=3600)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     assert forecast.latest_end is None
     assert forecast.units == 0
 
 
 def test_units_without_machines_are_named() -> None:
     takes = hosts(2) | {"h9": Footprint(machines=(), domains={})}
-    forecast = rollout_plan.forecast(made(takes), takes, NOW)
+    forecast = rollout_forecast.forecast(made(takes), takes, NOW)
     assert forecast.without_machines == ("h9",)
     assert forecast.units == 2
 
@@ -194,28 +194,28 @@ def test_a_plan_begins_where_a_rollout_is() -> None:
         for unit, state in zip((first, second, third), states, strict=True)
     )
     under_way = msgspec.structs.replace(rollout, units=units)
-    forecast = rollout_plan.forecast(under_way, takes, NOW)
+    forecast = rollout_forecast.forecast(under_way, takes, NOW)
     assert forecast.units == 2
     assert forecast.earliest_end == NOW + 20 * MINUTE
 
 
 def test_a_plan_counts_the_notices_of_machines_that_leave_and_come_home() -> None:
     takes = hosts(4, domains=4)
-    forecast = rollout_plan.forecast(made(takes, drain=True, at_once="2"), takes, NOW)
+    forecast = rollout_forecast.forecast(made(takes, drain=True, at_once="2"), takes, NOW)
     assert forecast.earliest_end == NOW + 4 * (1 + 10 + 1) * MINUTE
     assert forecast.latest_end == NOW + 4 * (16 + 10 + 16) * MINUTE
     assert (forecast.drained, forecast.most_at_once) == (4, 1)
     assert len(forecast.notes) == 3
     assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN, Obstacle.UNITS)
-    stopped = rollout_plan.forecast(made(hosts(4), at_once="2"), hosts(4), NOW)
+    stopped = rollout_forecast.forecast(made(hosts(4), at_once="2"), hosts(4), NOW)
     assert (stopped.drained, stopped.most_at_once) == (0, 2)
 
 
 def test_a_plan_counts_the_notice_of_each_update_domain_of_a_unit() -> None:
     takes = {"h0": Footprint(machines=("a", "b", "c"), domains={"web": SEVERAL}, turns=3)}
-    drained = rollout_plan.forecast(made(takes, drain=True), takes, NOW)
+    drained = rollout_forecast.forecast(made(takes, drain=True), takes, NOW)
     assert drained.latest_end == NOW + (3 * 16 + 10 + 3 * 16) * MINUTE
-    rolling = rollout_plan.forecast(made(takes), takes, NOW)
+    rolling = rollout_forecast.forecast(made(takes), takes, NOW)
     assert rolling.earliest_end == NOW + 3 * 10 * MINUTE
     assert rolling.latest_end == NOW + 3 * 25 * MINUTE
 
@@ -223,7 +223,7 @@ def test_a_plan_counts_the_notice_of_each_update_domain_of_a_unit() -> None:
 def test_update_domains_that_a_window_cuts_off_have_their_turn_in_the_next_one() -> None:
     takes = {"h0": Footprint(machines=("a", "b", "c"), domains={"web": SEVERAL}, turns=3)}
     rollout = made(takes, windows=("daily 22:00-22:40",))
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     night = NOW + timedelta(hours=10)
     # Two of them at 22:00 and 22:25; the third would be at 22:50.
     assert forecast.latest_end == night + timedelta(days=1) + 10 * MINUTE
@@ -239,7 +239,7 @@ def test_a_plan_of_a_drain_that_is_under_way_counts_what_is_left_of_it() -> None
     def ends(state: HostState, minutes: int) -> tuple[timedelta, timedelta]:
         since = NOW - minutes * MINUTE
         drain = Drain(host="h0", state=state, requested_at=since, changed_at=since)
-        forecast = rollout_plan.forecast(rollout, takes, NOW, {"h0": drain})
+        forecast = rollout_forecast.forecast(rollout, takes, NOW, {"h0": drain})
         assert forecast.earliest_end is not None
         assert forecast.latest_end is not None
         return forecast.earliest_end - NOW, forecast.latest_end - NOW
@@ -255,7 +255,7 @@ def test_where_machines_can_only_move_to_hosts_of_the_rollout_these_wait_for_the
     takes = hosts(4)
     takes["h0"] = msgspec.structs.replace(takes["h0"], turns=2)
     rollout = made(takes, drain=True, at_once="2", order=RolloutOrder.LISTED)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     (wave,) = forecast.waves
     starts = {unit.name: unit.latest_start - NOW for unit in wave.units}
     first = (2 * 16 + 10 + 2 * 16) * MINUTE
@@ -267,8 +267,8 @@ def test_hosts_are_not_drained_together_where_their_machines_would_have_nowhere_
     takes = hosts(2)
     rollout = made(takes, drain=True, at_once="2")
     one = (16 + 10 + 16) * MINUTE
-    assert rollout_plan.forecast(rollout, takes, NOW).latest_end == NOW + 2 * one
-    assert rollout_plan.forecast(rollout, takes, NOW, spare=1).latest_end == NOW + one
+    assert rollout_forecast.forecast(rollout, takes, NOW).latest_end == NOW + 2 * one
+    assert rollout_forecast.forecast(rollout, takes, NOW, spare=1).latest_end == NOW + one
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -279,7 +279,7 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned_quickly(
     takes = large(Random(1))
     began = time.process_time()
     rollout = made(takes, at_once=at_once, drain=drain)
-    forecast = rollout_plan.forecast(rollout, takes, NOW)
+    forecast = rollout_forecast.forecast(rollout, takes, NOW)
     took = time.process_time() - began
     assert forecast.machines == 10_000
     assert forecast.latest_end is not None
@@ -289,7 +289,9 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned_quickly(
 def test_the_tightest_order_needs_fewer_rounds_than_the_given_one() -> None:
     takes = large(Random(2), 300)
     rounds = {
-        order: rollout_plan.forecast(made(takes, at_once="100%", order=order), takes, NOW).rounds
+        order: rollout_forecast.forecast(
+            made(takes, at_once="100%", order=order), takes, NOW
+        ).rounds
         for order in RolloutOrder
     }
     assert rounds[RolloutOrder.TIGHTEST] < rounds[RolloutOrder.LISTED]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.relay import held
-from forewarn.relay.held import HostDocuments, NewsFault, NewsRefused
+from forewarn.relay import host_documents
+from forewarn.relay.host_documents import HostDocuments, NewsFault, NewsRefused
 from forewarn.server.relay_feed import GuestRules, News, ScopeDocument
 from guest import room
 
@@ -23,17 +23,17 @@ SNAPSHOT = News(
 
 
 def known() -> HostDocuments:
-    return held.take(None, SNAPSHOT)[0]
+    return host_documents.take(None, SNAPSHOT)[0]
 
 
 def test_a_snapshot_is_all_there_is() -> None:
-    after, change = held.take(None, SNAPSHOT)
+    after, change = host_documents.take(None, SNAPSHOT)
     assert set(after.machines) == {"web-0", "web-1", "bastion"}
     assert (len(change.machines), len(change.scopes)) == (3, 2)
     smaller = msgspec.structs.replace(
         SNAPSHOT, position="e.6", machines=(room.MACHINES[0],), scopes=(WEB,)
     )
-    last, change = held.take(after, smaller)
+    last, change = host_documents.take(after, smaller)
     assert set(last.machines) == {"web-0"}
     assert set(change.removed_machines) == {"web-1", "bastion"}
     assert change.removed_scopes == ("bastion",)
@@ -41,7 +41,7 @@ def test_a_snapshot_is_all_there_is() -> None:
 
 
 def test_news_that_is_taken_twice_changes_nothing_more() -> None:
-    after, change = held.take(known(), SNAPSHOT)
+    after, change = host_documents.take(known(), SNAPSHOT)
     assert after == known()
     assert change == News(host="h1", position="e.5")
 
@@ -65,32 +65,34 @@ def test_news_that_is_taken_twice_changes_nothing_more() -> None:
 )
 def test_news_that_does_not_fit_is_refused(news: News, fault: NewsFault) -> None:
     with pytest.raises(NewsRefused) as refused:
-        held.take(known(), news)
+        host_documents.take(known(), news)
     assert refused.value.fault is fault
 
 
 def test_more_machines_than_any_host_has_are_refused() -> None:
-    crowd = tuple(room.machine(f"m{n}", scope="web") for n in range(held.MAX_MACHINES + 1))
+    crowd = tuple(
+        room.machine(f"m{n}", scope="web") for n in range(host_documents.MAX_MACHINES + 1)
+    )
     with pytest.raises(NewsRefused) as refused:
-        held.take(None, msgspec.structs.replace(SNAPSHOT, machines=crowd))
+        host_documents.take(None, msgspec.structs.replace(SNAPSHOT, machines=crowd))
     assert refused.value.fault is NewsFault.LIMIT
 
 
 def test_before_the_first_snapshot_nothing_else_is_taken() -> None:
     with pytest.raises(NewsRefused) as refused:
-        held.take(None, News(host="h1", position="e.5"))
+        host_documents.take(None, News(host="h1", position="e.5"))
     assert refused.value.fault is NewsFault.NO_BASE
 
 
 def test_a_snapshot_of_another_epoch_is_taken_whatever_its_number() -> None:
-    after, _ = held.take(known(), msgspec.structs.replace(SNAPSHOT, position="f.1"))
+    after, _ = host_documents.take(known(), msgspec.structs.replace(SNAPSHOT, position="f.1"))
     assert after.position == "f.1"
 
 
 def test_rules_stay_where_news_has_none() -> None:
     rules = GuestRules(rate_per_second=7)
-    before, _ = held.take(None, msgspec.structs.replace(SNAPSHOT, rules=rules))
-    after, change = held.take(before, News(host="h1", position="e.6"))
+    before, _ = host_documents.take(None, msgspec.structs.replace(SNAPSHOT, rules=rules))
+    after, change = host_documents.take(before, News(host="h1", position="e.6"))
     assert (after.rules, change.rules) == (rules, None)
 
 
@@ -126,7 +128,7 @@ def test_whatever_comes_each_machine_has_its_document_and_changes_add_up(
     for news in told:
         before = have
         try:
-            have, change = held.take(have, news)
+            have, change = host_documents.take(have, news)
         except NewsRefused:
             assert have is before
             continue
@@ -137,8 +139,10 @@ def test_whatever_comes_each_machine_has_its_document_and_changes_add_up(
         machines |= {each.key: each for each in change.machines}
         documents |= {each.scope.key: each for each in change.scopes}
         assert (machines, documents) == (have.machines, have.documents)
-        assert held.take(None, held.snapshot(have))[0] == have
+        assert host_documents.take(None, host_documents.snapshot(have))[0] == have
         assert {each.scope for each in have.machines.values()} <= documents.keys()
         assert news.snapshot or before is not None
-        if before is not None and held.epoch(before.position) == held.epoch(have.position):
+        if before is not None and host_documents.epoch(before.position) == host_documents.epoch(
+            have.position
+        ):
             assert int(have.position.partition(".")[2]) >= int(before.position.partition(".")[2])

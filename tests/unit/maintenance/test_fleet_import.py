@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.domains import (
+from forewarn.maintenance.fleet_import import (
     Domain,
     Imported,
     KnownFleet,
