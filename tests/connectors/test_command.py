@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import re
+import resource
 from pathlib import Path
 
 import pytest
+import structlog
 
 from connectors.workshop import Workshop, play, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
@@ -275,6 +277,30 @@ def test_a_run_that_cannot_be_begun_is_a_failure_that_says_why(shop: Workshop) -
     assert not outcome.succeeded
     assert outcome.message
     assert not shop.lines("ran")
+
+
+def test_an_end_that_cannot_be_looked_at_for_want_of_files_is_no_failure(shop: Workshop) -> None:
+    begun, go = shop.pipe("begun"), shop.pipe("go")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def story() -> Outcome | Found:
+        performing = asyncio.create_task(
+            shop.connector(f"echo > {begun}; read _ < {go}").perform(task())
+        )
+        await told(begun)
+        writing = os.open(go, os.O_RDWR)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with structlog.testing.capture_logs() as said:
+                os.write(writing, b"go\n")
+                while not said and not performing.done():  # noqa: ASYNC110 - a log has no event
+                    await asyncio.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            os.close(writing)
+        return await performing
+
+    assert play(story()) == GO_ON
 
 
 def test_machines_are_done_together_as_far_as_the_limit_allows(shop: Workshop) -> None:

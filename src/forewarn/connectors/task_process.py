@@ -17,6 +17,7 @@ until the runner does. All functions here block, but for `TaskRuns.end`: they be
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -39,6 +40,10 @@ WHOLE = "_all"
 
 CHECKS = "check"
 """What runs of the check command begin with, in the place of the attempt."""
+
+LOOK_AGAIN_SECONDS = 1.0
+"""How long to wait for file descriptors. Whether a program runs or has ended is then not known: to
+call it failed would let it run on, and another begin."""
 
 MAX_TROUBLE = 1000
 """How many bytes of a runner's own complaint are quoted: its last lines."""
@@ -180,9 +185,18 @@ class TaskRuns:
 
     async def end(self, run: TaskRun) -> RunResult | RunTrace:
         """Wait until nobody is at work on a run, and return its result or what is left of it."""
-        while (pipe := await asyncio.to_thread(_living, run.folder / "alive")) is not None:
-            await _closing(pipe)
-        return await asyncio.to_thread(self._left, run)
+        while True:
+            try:
+                pipe = await asyncio.to_thread(_living, run.folder / "alive")
+                if pipe is None:
+                    return await asyncio.to_thread(self._left, run)
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                    raise
+                _log.warning("cannot look at a run: out of file descriptors", run=str(run.folder))
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            else:
+                await _closing(pipe)
 
     def adopt(self, task: RunOwner, subject: str, run: TaskRun | None, check: TaskRun) -> None:
         """Let the check command's result be the result of a run that was lost; None: elsewhere."""
