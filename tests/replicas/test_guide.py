@@ -256,6 +256,7 @@ def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> 
     )
     for replica in moved.replicas.values():
         replica.start()
+    until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
     assert [event["id"] for event in moved.live()] == [event["id"] for event in before]
     assert _incarnation(moved) >= highest + 1_000_000
 
