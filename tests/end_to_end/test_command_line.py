@@ -106,7 +106,7 @@ def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Pat
     more.write_text(json.dumps({"machine": [{"name": "spare"}]}))
     tried = service.call("fleet", "apply", str(more), "--dry-run")
     assert tried.stdout.splitlines()[0] == "1 would be added: spare"
-    assert "3 not in the file, kept (--prune removes them)" in tried.stdout
+    assert "3 not in the file, kept ('fleet apply --prune' removes them)" in tried.stdout
     assert service.call("fleet", "show", "spare").returncode == ExitStatus.NOT_FOUND
     assert service.call("fleet", "apply", str(more)).stdout.startswith("1 added: spare")
     again = service.call("fleet", "apply", str(more)).stdout

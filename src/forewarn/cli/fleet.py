@@ -167,7 +167,8 @@ def _draw_change(change: "schemas.FleetChange") -> None:
     kept, gone = change.missing, change.tombstones
     if kept.count:
         output.say(
-            f"{kept.count} not in the file, kept (--prune removes them): {output.names(kept)}"
+            f"{kept.count} not in the file, kept ('fleet apply --prune' removes them): "
+            f"{output.names(kept)}"
         )
     if gone.count:
         listed = output.names(gone)
@@ -499,6 +500,6 @@ def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:
         raise Failed(ExitStatus.USAGE, message) from error
     file = imported.fleet
     count = len(file.machine) + sum(len(each.machines) for each in file.availability_set)
-    output.note(
-        f"{out} has {count} machines of {', '.join(hosts)}: 'forewarn fleet apply' applies it"
-    )
+    machines = "1 machine" if count == 1 else f"{count} machines"
+    output.note(f"{out} has {machines} of {', '.join(hosts)}: apply it by")
+    output.note(f"forewarn fleet apply {out}")

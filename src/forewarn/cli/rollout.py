@@ -83,7 +83,11 @@ SpreadOption = Annotated[
 ]
 WindowOption = Annotated[
     list[str] | None,
-    option("--window", "WHEN", "When units may start, such as 'Sat,Sun 22:00-04:00'. Repeatable."),
+    option(
+        "--window",
+        "WHEN",
+        "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'. Repeatable.",
+    ),
 ]
 ZoneOption = Annotated[
     str, option("--zone", "ZONE", "The time zone of the windows, such as Europe/Berlin.")
