@@ -542,8 +542,12 @@ def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> N
     assert site.rollout().units[0].state is RUNNING
 
 
-def test_a_rollout_that_drains_hosts_has_no_time_for_approval() -> None:
-    for given in ({"drained": ("h1",), "approval_until": NOW}, {"approval_until": NOW + YEARS}):
+def test_a_rollout_that_drains_hosts_takes_no_other_notice_than_theirs() -> None:
+    for given in (
+        {"drained": ("h1",), "approval_until": NOW},
+        {"drained": ("h1",), "notice_seconds": 1800},
+        {"approval_until": NOW + YEARS},
+    ):
         with pytest.raises(Refused) as refused:
             RolloutSite().prepare(HOSTS, **given)
         assert refused.value.code is ErrorCode.INVALID

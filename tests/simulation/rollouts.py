@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from forewarn.control import rollouts
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance.model import Refused
@@ -75,13 +77,16 @@ class RolloutOperators:
             event_type=chance.choice([EventType.REBOOT, EventType.FREEZE, EventType.REDEPLOY]),
             without_notice=chance.random() < 0.7,
         )
+        drained = () if policy.approval_until or chance.random() < 0.5 else self._drained()
+        if drained and kind == "hosts" and task.event_type is EventType.REBOOT:
+            policy = msgspec.structs.replace(policy, notice_seconds=0)
         try:
             rollout, _ = rollouts.prepared(
                 memory,
                 RolloutTargets(**{kind: named[kind]}),
                 task,
                 policy,
-                drained=() if policy.approval_until or chance.random() < 0.5 else self._drained(),
+                drained=drained,
                 by="ann",
                 now=self._town.now,
             )
@@ -90,9 +95,9 @@ class RolloutOperators:
             return
         self._town.ask("rollout", self._town.plane.order, rollouts.start, rollout)
 
-    def _drained(self) -> list[str]:
+    def _drained(self) -> tuple[str, ...]:
         hosts = self._town.drains.survey().hosts
-        return [host for host, facts in hosts.items() if facts.can_reboot]
+        return tuple(host for host, facts in hosts.items() if facts.can_reboot)
 
     def going(self) -> list[Rollout]:
         return [one for one in self._town.memory.all_rollouts.values() if one.goes_on]

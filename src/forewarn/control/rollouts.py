@@ -373,7 +373,7 @@ def prepared(
     if task.event_type is not EventType.REBOOT:
         drained = ()
     units, members = _units(reading, targets, drained)
-    _check_approval(policy, units, now)
+    _check_notice(policy, units, now)
     if not units:
         raise Refused(ErrorCode.INVALID, "expected hosts, scopes, machines or tags: nothing fits")
     if len(units) > MAX_UNITS:
@@ -393,15 +393,21 @@ def prepared(
     return rollout, rollout_forecast.forecast(rollout, takes, now, spare=spare)
 
 
-def _check_approval(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
-    if policy.approval_until is None:
-        return
-    message = ""
-    if any(unit.drain for unit in units):
-        message = "approval_until is not for hosts that are drained: their machines move away live"
-    elif policy.approval_until > now + notice.FURTHEST:
+def _check_notice(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
+    drains = any(unit.drain for unit in units)
+    for name, given in (
+        ("approval_until", policy.approval_until),
+        ("notice_seconds", policy.notice_seconds),
+    ):
+        if drains and given:
+            message = (
+                f"{name} is not for hosts that are drained: their machines move away live, with "
+                "the least notice; leave it out, or do not drain the hosts"
+            )
+            raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    until = policy.approval_until
+    if until is not None and until > now + notice.FURTHEST:
         message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
-    if message:
         raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
 
 
