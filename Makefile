@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 # An environment of its own: what it brings changes what other packages load.
 SITE := .venv-docs
 ANSIBLE := .venv-ansible
-# Many tests wait for processes: two workers more than there are cores.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Most tests wait for processes at times, the soaks less: more workers than there are cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(CORES) + 4)
+SOAK_WORKERS ?= $(shell expr $(CORES) + 2)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
@@ -33,9 +35,9 @@ test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak (API_CASES=5000), 100 seeds, 200 kills, a storm
-	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m soak $(ARGS)
-	@export PYTHONPATH=tests; $(BIN)/python -m simulation.run --seeds 100 & seeds=$$!; \
-		$(BIN)/python -m kills; kills=$$?; wait $$seeds && exit $$kills
+	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(SOAK_WORKERS) --dist loadfile --no-loadscope-reorder -m soak $(ARGS) & tests=$$!; \
+		PYTHONPATH=tests nice $(BIN)/python -m simulation.run --seeds 100; seeds=$$?; wait $$tests && exit $$seeds
+	@PYTHONPATH=tests $(BIN)/python -m kills
 	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks
 
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
@@ -74,7 +76,7 @@ simulate: $(VENV)/.dev ## Play fleets from seeds against the rules (SEEDS=1000, 
 format: $(VENV)/.dev ## Format, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
-mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test notices (MODULES=maintenance.decide SAMPLE=25)
+mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test notices (MODULES=maintenance.commands SAMPLE=25)
 	@PYTHONPATH=tests $(BIN)/python -m mutation $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)

@@ -38,7 +38,7 @@ LIMIT_SECONDS: Final = 1200
 
 def forewarn(lab: Lab, guests: Sequence[Guest], hosts: Sequence[str]) -> None:
     """Drain, reboot and refill hosts with notice to the guests, who approve."""
-    lab.forewarn("host", "drain", *hosts, "--reboot", "--watch")
+    lab.forewarn("host", "drain", *hosts, "--reboot", "--wait")
     assert {guest.name: guest.host() for guest in guests}.items() <= PLACES.items()
 
 

@@ -208,7 +208,7 @@ class RelayContestant:
             listener=self._listener,
         )
         (folder / "relay.toml").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "forewarn.relay"]
+        command = [sys.executable, "-m", "forewarn.relay.run"]
         return [*self._within, *command, "--config", str(folder / "relay.toml")]
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.agent.settings import AgentSettings
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.relay.settings import HostRelaySettings
 from forewarn.server.settings import Settings
 

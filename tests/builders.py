@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from forewarn.maintenance import decide, fleet, invariants, planner
+from forewarn.maintenance import commands, fleet_file, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -67,7 +67,7 @@ FLEET = msgspec.convert(
         ],
         "machine": [{"name": "bastion", "address": "10.0.3.10"}],
     },
-    fleet.Fleet,
+    fleet_file.Fleet,
 )
 """web-0 to web-5 in domains 0, 1, 2, 0, 1, 2; batch_0 to _3; firm_0; FrontEnd_IN_0 to _2;
 bastion."""
@@ -102,7 +102,7 @@ class Bench:
 
     def __init__(
         self,
-        wanted: fleet.Fleet = FLEET,
+        wanted: fleet_file.Fleet = FLEET,
         now: datetime = NOW,
         queue: Queueing = Queueing.ANNOUNCEMENT,
     ) -> None:
@@ -112,14 +112,14 @@ class Bench:
         self.policy = Policy(queue=queue)
         self.sightings: dict[str, Sighting] = {}
         self.user_events_pending = 0
-        first = fleet.apply(Snapshot(), wanted, prune=False, mint=self.mint)
+        first = fleet_file.apply(Snapshot(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
 
     def decide(self, rule: Callable[..., Iterable[str]], *given: Any, **named: Any) -> Decision:
         snapshot = msgspec.structs.replace(
             self.snapshot, user_events_pending=self.user_events_pending
         )
-        decision = decide.decide(
+        decision = commands.decide(
             snapshot,
             lambda working: rule(working, *given, **named),
             self.now,
@@ -135,7 +135,7 @@ class Bench:
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)
-        return self.decide(decide.request_maintenance, request=request, number=next(self.numbers))
+        return self.decide(commands.request_maintenance, request=request, number=next(self.numbers))
 
     def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
         """Ask for each update domain of `web` by itself: 1.1, 2.1 and 3.1, all announced."""
@@ -145,7 +145,7 @@ class Bench:
 
     def approve(self, *event_ids: str, scope: str | None = None) -> Decision:
         return self.decide(
-            decide.approve_events, event_ids=event_ids, approval=self.word(), scope=scope
+            commands.approve_events, event_ids=event_ids, approval=self.word(), scope=scope
         )
 
     def word(self, by: str = "web-0") -> Approval:
@@ -157,7 +157,7 @@ class Bench:
                 o.id for o in self.snapshot.operations.values() if o.maintenance == maintenance
             )
         return self.decide(
-            decide.cancel_operations,
+            commands.cancel_operations,
             operations=operations,
             reason="not now",
             maintenances=() if maintenance is None else (maintenance,),
@@ -165,27 +165,29 @@ class Bench:
 
     def hold(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
-        return self.decide(decide.place_hold, hold)
+        return self.decide(commands.place_hold, hold)
 
     def release(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
-        return self.decide(decide.release_hold, hold)
+        return self.decide(commands.release_hold, hold)
 
     def postpone(self, *operations: str, to: datetime) -> Decision:
-        return self.decide(decide.postpone_operations, operations=operations, asked=to)
+        return self.decide(commands.postpone_operations, operations=operations, asked=to)
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time
-        return self.decide(decide.advance_time)
+        return self.decide(commands.advance_time)
 
     def claim(self, *operations: str, lease: timedelta = MINUTE) -> Decision:
-        return self.decide(decide.claim_tasks, operations=operations, executor="here", lease=lease)
+        return self.decide(
+            commands.claim_tasks, operations=operations, executor="here", lease=lease
+        )
 
     def finish(self, operation: str, *, succeeded: bool = True, message: str = "") -> Decision:
         if self.operation(operation).lease_until is None:
             self.claim(operation)
         return self.decide(
-            decide.finish_task,
+            commands.finish_task,
             operation_id=operation,
             attempt=self.operation(operation).attempt,
             succeeded=succeeded,

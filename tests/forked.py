@@ -40,7 +40,7 @@ PRELOADED: Final = (
     "forewarn.cli.main",
     "forewarn.client.sync",
     "forewarn.connectors.command",
-    "forewarn.maintenance.fleet",
+    "forewarn.maintenance.fleet_file",
     "forewarn.relay.run",
     "forewarn.server.run",
     "forewarn.testing.emulator",
@@ -387,6 +387,8 @@ def _main() -> None:
     orders = socket.socket(fileno=int(sys.argv[1]))
     for name in PRELOADED:
         importlib.import_module(name)
+    operators = importlib.import_module("forewarn.server.operator.application")
+    operators.application(backend=None, page=operators)  # registers the routes, once for all
     gc.collect()
     gc.freeze()
     order = _serve(orders)

@@ -115,11 +115,12 @@ class TcpProxy:
             except OSError:
                 client.close()
                 continue
+            for each in (client, server):  # while nobody else can close them
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = _Link(client, server)
             with self._lock:
                 self._links.add(link)
             for source, target, asks in ((client, server, True), (server, client, False)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 work = (link, source, target, asks)
                 threading.Thread(target=self._pass_on, args=work, daemon=True).start()
 

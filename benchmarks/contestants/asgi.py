@@ -8,7 +8,7 @@ import os
 import uuid
 from typing import Any
 
-from forewarn.protocol import codec, document, exchange
+from forewarn.protocol import codec, exchange, versions
 from forewarn.protocol.exchange import GetDocument, Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
 from service import address_of
@@ -29,7 +29,7 @@ def answer(request: HttpRequest, address: str) -> Reply:
     if asked.machine is None and address not in CALLERS:
         return exchange.unknown_caller(address)
     assert isinstance(asked, GetDocument)
-    body = codec.encode_document(document.Document(incarnation=0), asked.version)
+    body = codec.encode_document(versions.Document(incarnation=0), asked.version)
     return exchange.document_reply(asked, 0, body)
 
 

@@ -26,16 +26,20 @@ from forewarn.version import __version__
 
 if TYPE_CHECKING:
     from forewarn.client.aio import AsyncClient, AsyncDocuments, AsyncWatch
-    from forewarn.client.errors import BadAnswer, ClientError, Misuse, Refused, Unreachable
     from forewarn.client.event import (
         Appeared,
+        BadAnswer,
         Change,
+        ClientError,
         Document,
         Event,
         Gone,
         Machine,
+        Misuse,
+        Refused,
         Started,
         Trouble,
+        Unreachable,
         Updated,
     )
     from forewarn.client.session import Pace
@@ -68,10 +72,10 @@ __all__ = [
 
 _ROOMS = {
     "aio": ("AsyncClient", "AsyncDocuments", "AsyncWatch"),
-    "errors": ("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
     "event": (
         *("Appeared", "Change", "Document", "Event", "Gone"),
         *("Machine", "Started", "Trouble", "Updated"),
+        *("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
     ),
     "session": ("Pace",),
     "sync": ("Client", "Documents", "Watch"),

@@ -40,6 +40,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 _UNKNOWN_KEY: Final = "Object contains unknown field `"
+_NAME: Final = re.compile(r"matching regex '\^\[A-Za-z0-9]\[A-Za-z0-9([^]]+)]\{0,(\d+)}")
 _PATH: Final = " - at `"
 """msgspec ends an error with the path, as ``Expected `int` - at `$.guest.listener[0].port` ``."""
 
@@ -194,6 +195,9 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
         what = f"unknown key {name!r}{suggestion(name, _fields(hint))}"
     elif choices := _choices(hint):
         what = f"{what}; expected one of {', '.join(map(repr, choices))}"
+    elif named := _NAME.search(what):
+        signs = " ".join(named[1])
+        what = f"expected at most {int(named[2]) + 1} letters, digits and {signs}, no sign first"
     elif _element(hint) is not None and "got `object`" in what:
         table = re.sub(r"\[\d+\]", "", where)
         what = f"{what}; in TOML write [[{table}]]"

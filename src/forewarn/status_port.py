@@ -17,7 +17,11 @@ import h11
 from forewarn import clock
 
 CONNECTIONS: Final = 64
-"""At once: probes and peers take milliseconds. Any more are closed."""
+"""At once: probes and peers take milliseconds. One more ends the oldest that has not asked yet, so
+that nobody keeps a balancer's probe out by connecting and saying nothing."""
+
+PLACE_SECONDS: Final = 0.1
+"""How long that one's thread may take to notice; otherwise the new connection is closed."""
 
 CLOSE_SECONDS: Final = 1.0
 """How long the thread may take to see that the port is closed."""
@@ -46,11 +50,7 @@ class StatusServer:
     """
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        page: Callable[[str, bool], Page | None],
-        *,
-        name: str,
+        self, address: tuple[str, int], page: Callable[[str, bool], Page | None], *, name: str
     ) -> None:
         six = ":" in address[0]
         self._socket = socket.create_server(
@@ -64,6 +64,8 @@ class StatusServer:
         self._page = page
         self._name = name
         self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self._silent: dict[socket.socket, None] = {}
+        """Those that have not asked yet, oldest first; a thread takes out its own."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
         self._thread.start()
@@ -83,14 +85,23 @@ class StatusServer:
             except OSError:
                 self._closed.wait(NO_FILES_SECONDS)
                 continue
-            if not self._places.acquire(blocking=False):
+            if not self._places.acquire(blocking=False) and not self._make_room():
                 connection.close()
                 continue
+            self._silent[connection] = None
             try:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
             except RuntimeError:  # the system gives no more threads
+                del self._silent[connection]
                 self._places.release()
                 connection.close()
+
+    def _make_room(self) -> bool:
+        """End the oldest connection that has not asked yet; return whether a place is free."""
+        for oldest in list(self._silent)[:1]:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                oldest.shutdown(socket.SHUT_RDWR)
+        return self._places.acquire(timeout=PLACE_SECONDS)
 
     def _answer(self, connection: socket.socket) -> None:
         try:
@@ -100,12 +111,14 @@ class StatusServer:
                 own = connection.getpeername()[0] == connection.getsockname()[0]
                 http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
                 request = _request(http, connection, until)
+                self._silent.pop(connection, None)
                 is_head = request is not None and request.method == b"HEAD"
                 page = self._answer_to(request, own=own)
                 answer = _respond(http, page, self._name, is_head=is_head)
                 connection.settimeout(max(0.1, until - clock.monotonic()))
                 connection.sendall(answer)
         finally:
+            self._silent.pop(connection, None)
             self._places.release()
 
     def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:

@@ -14,7 +14,6 @@ from typing import Final, TextIO
 ANSWER_SECONDS: Final = 1.0
 """How long a datagram may wait for room in the manager's queue; then it is dropped."""
 
-
 FIRST_LISTENING_FILE: Final = 3
 """The number of the first file that is handed over, SD_LISTEN_FDS_START."""
 

@@ -74,8 +74,7 @@ def interval(text: str) -> tuple[datetime, datetime]:
     except InvalidTime:
         first = last = timedelta()
     if not isinstance(first, datetime) or not isinstance(last, datetime):
-        message = f"invalid interval {text!r}: expected two RFC 3339 times, as FROM/TO"
-        raise InvalidTime(message)
+        raise InvalidTime(f"invalid interval {text!r}: expected two RFC 3339 times, as FROM/TO")
     return first, last
 
 
@@ -85,11 +84,11 @@ def shown(at: datetime | None) -> str:
 
 
 def brief(at: datetime, now: datetime) -> str:
-    """Return a time in UTC for a narrow table: `14:05` today, else `11-21 14:05` with the day."""
+    """Return a time in UTC for a narrow table: `14:05Z` today, else `11-21 14:05Z`."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
     if at.date() == now.date():
-        return at.strftime("%H:%M")
-    return at.strftime("%m-%d %H:%M" if at.year == now.year else "%Y-%m-%d %H:%M")
+        return at.strftime("%H:%MZ")
+    return at.strftime("%m-%d %H:%MZ" if at.year == now.year else "%Y-%m-%d %H:%MZ")
 
 
 def precise(at: datetime) -> str:

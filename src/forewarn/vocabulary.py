@@ -117,7 +117,7 @@ class AccessRole(StrEnum):
     METRICS = "metrics"
     """Read the metrics, and nothing else."""
     VIEWER = "viewer"
-    """Read everything but the accounts and the audit log."""
+    """Read everything but the accounts and the audit log, and plan by dry runs."""
     OPERATOR = "operator"
     """Change the fleet and maintenance, and read the audit log."""
     ADMIN = "admin"

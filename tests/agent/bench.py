@@ -4,15 +4,14 @@ from typing import Any
 
 import msgspec
 
-from forewarn.agent.action_settings import RuleAction
-from forewarn.agent.decider import Decider
-from forewarn.agent.messages import (
+from forewarn.agent.decider import (
     ActionFinished,
     AgentStarted,
     ApprovalAnswered,
     ApproveEvent,
     AskPeers,
     BeginAction,
+    Decider,
     DocumentSeen,
     FactsFound,
     Input,
@@ -23,7 +22,7 @@ from forewarn.agent.messages import (
     StopAction,
     TimePassed,
 )
-from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
 from forewarn.agent.state import AnyRecord, Record
 from forewarn.client.event import Event
 

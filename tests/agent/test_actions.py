@@ -18,9 +18,9 @@ import pytest
 from agent import workplace
 from agent.bench import event
 from agent.workplace import Done, Site, Units
-from forewarn.agent.action_settings import RuleAction
-from forewarn.agent.actions import notify
+from forewarn.agent.actions import http
 from forewarn.agent.actions.action import ActionFailed, ActionStopped
+from forewarn.agent.rules import RuleAction
 from forewarn.settings import explain
 from house import tree
 from ports import free_port
@@ -132,6 +132,17 @@ def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) 
     script = f"sleep 1000 & echo $! > {pids}"
     Done(command={"run": ["sh", "-c", script]}).prepare()
     assert workplace.ended(int(pids.read_text()))
+
+
+def test_what_a_program_leaves_behind_elsewhere_is_not_read_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pids = tmp_path / "pid"
+    endless = f"echo $$ > {pids}; while echo x; do sleep 0.02; done"
+    script = f'setsid sh -c "{endless}" & while [ ! -s {pids} ]; do sleep 0.02; done'
+    Done(command={"run": ["sh", "-c", script.replace("$$", "\\$\\$")]}).prepare()
+    assert workplace.ended(int(pids.read_text()))
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
 
 
 def test_an_action_that_is_stopped_before_it_begins_is_cut() -> None:
@@ -490,7 +501,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
     assert Done(http={"url": site.url}).prepare() == "answered 200"
 
 
-@pytest.mark.skipif(not notify.installed(), reason="apprise is not installed")
+@pytest.mark.skipif(not http.installed(), reason="apprise is not installed")
 def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
     urls = tmp_path / "urls"
     urls.write_text(f"# ours\njson://127.0.0.1:{site.server_port}/hook\n")
@@ -560,5 +571,5 @@ def test_a_message_has_one_way(given: dict[str, str]) -> None:
 
 
 def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:
-    with pytest.raises(ActionFailed, match="/no/such" if notify.installed() else "needs"):
+    with pytest.raises(ActionFailed, match="/no/such" if http.installed() else "needs"):
         Done(notify={"urls_file": "/no/such"}).prepare()

@@ -13,15 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.bench import MARGIN, ME, START, event, read_again, service
 from agent.bench import command as program
 from agent.bench import rule as made
-from forewarn.agent.approval import REFUSED_SECONDS
-from forewarn.agent.decider import Decider
-from forewarn.agent.messages import (
+from forewarn.agent.decider import (
+    REFUSED_SECONDS,
     ActionFinished,
     AgentStarted,
     ApprovalAnswered,
     ApproveEvent,
     AskPeers,
     BeginAction,
+    Decider,
     DocumentSeen,
     FactsFound,
     Input,

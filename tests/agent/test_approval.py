@@ -3,15 +3,17 @@
 import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, event, rule, service
-from forewarn.agent import approval
-from forewarn.agent.approval import (
+from forewarn.agent import decider
+from forewarn.agent.decider import (
     APPROVAL_SECONDS,
+    NAME_SECONDS,
     PEERS_LIMIT_SECONDS,
     PEERS_SECONDS,
     REFUSED_SECONDS,
+    ApprovalAnswered,
+    PeersAnswered,
+    TimePassed,
 )
-from forewarn.agent.decider import NAME_SECONDS
-from forewarn.agent.messages import ApprovalAnswered, PeersAnswered, TimePassed
 
 OURS = (ME, "web-1", "web-2")
 
@@ -159,15 +161,15 @@ def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
 def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> None:
     bench = prepared("web-1", ME)
     (case,) = bench.decider.state.cases.values()
-    assert not approval.agrees(case)
+    assert not decider.agrees(case)
     bench.end("web")
-    assert approval.agrees(case)
+    assert decider.agrees(case)
     bench = Bench(rule(service(), approve="never"))
     bench.see(event())
     bench.end("web")
     (case,) = bench.decider.state.cases.values()
     assert case.phase == "Prepared"
-    assert not approval.agrees(case)
+    assert not decider.agrees(case)
 
 
 def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
@@ -189,7 +191,7 @@ def test_an_event_that_has_been_approved_is_agreed_with() -> None:
     bench.end("web")
     bench.answer(taken=True)
     (case,) = bench.decider.state.cases.values()
-    assert approval.agrees(case)
+    assert decider.agrees(case)
     assert bench.tell(TimePassed()) == []
 
 

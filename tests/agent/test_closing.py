@@ -1,7 +1,7 @@
 """An agent that is to end, and one with nothing more to do: neither waits for what never comes."""
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.messages import ShutdownRequested
+from forewarn.agent.decider import ShutdownRequested
 from forewarn.agent.rules import ActionOutcome
 
 FAILED = ActionOutcome.FAILED

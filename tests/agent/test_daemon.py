@@ -16,11 +16,10 @@ from client.scripted import document, message, serving
 from client.world import EVENT_ID, listed
 from end_to_end.agents import until
 from forewarn import clock
-from forewarn.agent.action_settings import ReadySettings, RuleAction
 from forewarn.agent.daemon import Daemon
+from forewarn.agent.decider import DocumentSeen
 from forewarn.agent.journal import Journal, JournalError
-from forewarn.agent.messages import DocumentSeen
-from forewarn.agent.rules import Rule
+from forewarn.agent.rules import ReadySettings, Rule, RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import (
     ActionBegun,

@@ -4,8 +4,14 @@ import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent import state
-from forewarn.agent.decider import GRACE_SECONDS, LONGEST_PAUSE_SECONDS, NAME_SECONDS
-from forewarn.agent.messages import ActionFinished, ShutdownRequested, TimePassed
+from forewarn.agent.decider import (
+    GRACE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    NAME_SECONDS,
+    ActionFinished,
+    ShutdownRequested,
+    TimePassed,
+)
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import ActionEnded, FactsNoted
 

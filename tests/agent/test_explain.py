@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.workplace import Units
 from client.scripted import Scripted, message, serving
 from forewarn.cli import main
 from house import tree
@@ -134,6 +135,27 @@ def test_check_notes_programs_that_are_not_there(
         f"note: rule 'r': no executable program {str(tmp_path / name)!r} on this machine"
         for name in ("gone", "plain")
     ]
+
+
+def test_check_notes_units_that_systemd_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = Units(tmp_path)
+    monkeypatch.setenv("PATH", str(units.bin))
+    units.put("web", "active")
+    (tmp_path / "agent.toml").write_text(
+        "[[rule]]\nname = 'r'\nprepare = [\n"
+        "  { service = { stop = 'web' } }, { service = { stop = 'wbe' } },\n"
+        "  { signal = { unit = 'dbx', signal = 'SIGTERM' } },\n]\n",
+        encoding="utf-8",
+    )
+    check = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
+    assert main.execute(check) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert has(lines, (("'r'", "'wbe'"), ("'r'", "'dbx'"))), lines
+    monkeypatch.setenv("PATH", str(tmp_path))  # without systemd nobody knows
+    assert main.execute(check) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("way", "needed"), [("urls_file", True), ("slack", False)])

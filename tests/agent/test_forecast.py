@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from agent.bench import MARGIN, command, event, rule, service
-from forewarn.agent import forecast as agent_forecast
-from forewarn.agent.forecast import ActionForecast
+from forewarn.agent import decider
+from forewarn.agent.decider import ActionForecast
 from forewarn.agent.rules import ActionOutcome, Rule
 
 
@@ -16,7 +16,7 @@ def ready(seconds: float, **terms: Any) -> dict[str, Any]:
 
 def forecast(taken: Rule, notice: float, *, started: bool = False) -> list[ActionForecast]:
     status, starts_by = ("Started", None) if started else ("Scheduled", notice)
-    return agent_forecast.forecast(taken, event(status=status, starts_by=starts_by), MARGIN)
+    return decider.forecast(taken, event(status=status, starts_by=starts_by), MARGIN)
 
 
 CASES = [

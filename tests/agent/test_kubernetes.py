@@ -10,8 +10,8 @@ import yaml
 from agent import cluster
 from agent.cluster import NODE, Cluster
 from agent.workplace import Done
-from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.actions.action import ActionFailed
+from forewarn.agent.rules import RuleAction
 from forewarn.settings import SettingsError, convert
 from patience import PATIENCE_SECONDS
 from recipes import pages

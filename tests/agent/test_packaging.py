@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forewarn.agent import action_settings, settings
+from forewarn.agent import rules, settings
 from forewarn.agent.decider import GRACE_SECONDS
 from forewarn.agent.settings import AgentSettings, StatusSettings
 from forewarn.cli import main
@@ -36,7 +36,7 @@ def test_stopping_waits_longer_than_any_action_of_the_defaults_takes() -> None:
     (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", UNIT.read_text(encoding="utf-8"))
     longest = max(
         field.default
-        for kind in action_settings.ActionSettings.__subclasses__()
+        for kind in rules.ActionSettings.__subclasses__()
         for field in msgspec.structs.fields(kind)
         if field.name == "time_limit_seconds"
     )

@@ -14,7 +14,8 @@ from agent.bench import begin, event, rule
 from end_to_end.agents import until
 from forewarn import status_port
 from forewarn.agent.actions.action import ActionRunner
-from forewarn.agent.messages import (
+from forewarn.agent.daemon import Poller
+from forewarn.agent.decider import (
     ActionFinished,
     ApprovalAnswered,
     ApproveEvent,
@@ -22,7 +23,6 @@ from forewarn.agent.messages import (
     Input,
     PeersAnswered,
 )
-from forewarn.agent.poller import Poller
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.status import ANSWER_SECONDS, Peers
 from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer

@@ -8,8 +8,7 @@ import pytest
 
 from agent.bench import START, Bench, command, event, rule, service
 from forewarn.agent import status
-from forewarn.agent.decider import ENDED_IN_IT
-from forewarn.agent.messages import ActionFinished
+from forewarn.agent.decider import ENDED_IN_IT, ActionFinished
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import AgentState, AnyRecord
 

@@ -12,10 +12,9 @@ import pytest
 
 from agent import bench
 from forewarn import settings
-from forewarn.agent import action_settings
-from forewarn.agent.action_settings import ActionSettings, RuleAction
+from forewarn.agent import rules
 from forewarn.agent.actions.action import ActionRun
-from forewarn.agent.rules import Match, Rule
+from forewarn.agent.rules import ActionSettings, Match, Rule, RuleAction
 from forewarn.agent.settings import AgentSettings, ClientSettings, StateSettings, StatusSettings
 from house import tree
 from house.documented import each_setting, field_texts, written
@@ -31,10 +30,7 @@ HOLDERS: Final[dict[str, type[msgspec.Struct]]] = {
     "rule[]": Rule,
     "rule[].match": Match,
     "prepare[].(kind)": ActionSettings,
-    **{
-        f"prepare[].{kind}": getattr(action_settings, f"{kind.capitalize()}Settings")
-        for kind in action_settings.KINDS
-    },
+    **{f"prepare[].{kind}": getattr(rules, f"{kind.capitalize()}Settings") for kind in rules.KINDS},
 }
 """The struct of each table, by the path that the page gives it."""
 
@@ -85,12 +81,10 @@ def test_each_setting_of_a_closed_list_names_its_values(told: Told) -> None:
     assert told.values == ", ".join(f'`"{value}"`' for value in values)
 
 
-@pytest.mark.parametrize("kind", action_settings.KINDS)
+@pytest.mark.parametrize("kind", rules.KINDS)
 def test_each_kind_of_action_is_told_as_its_class_tells_it(kind: str) -> None:
     (text,) = re.findall(rf"^## `{kind}`\n\n((?:.+\n)+)", PAGE, re.MULTILINE)
-    assert " ".join(text.split()) == inspect.getdoc(
-        getattr(action_settings, f"{kind.capitalize()}Settings")
-    )
+    assert " ".join(text.split()) == inspect.getdoc(getattr(rules, f"{kind.capitalize()}Settings"))
 
 
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
@@ -98,9 +92,7 @@ def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
     work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
     rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
     templates, variables, keys = zip(*rows, strict=True)
-    assert (
-        list(filter(None, templates)) == list(action_settings.VARIABLES) == list(work.variables())
-    )
+    assert list(filter(None, templates)) == list(rules.VARIABLES) == list(work.variables())
     assert list(variables) == list(work.environment())
     assert list(keys) == list(msgspec.json.decode(work.document()))
 

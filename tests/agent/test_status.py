@@ -4,6 +4,7 @@ import http.client
 import re
 import socket
 import threading
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.bench import Bench, command, event, rule
 from forewarn import status_port
 from forewarn.agent import status
-from forewarn.agent.messages import ApprovalAnswered
+from forewarn.agent.decider import ApprovalAnswered
 from forewarn.agent.status import FAMILIES, PREFIX, Metrics
 from forewarn.status_port import StatusServer
 
@@ -146,6 +147,17 @@ def test_it_closes_although_somebody_is_connected_and_says_nothing() -> None:
     with socket.create_connection(("127.0.0.1", port.number)):
         port.close()
         assert not port._thread.is_alive()
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+    with ExitStack() as silent:
+        for _ in range(2 * status_port.CONNECTIONS):
+            where = ("127.0.0.1", port.number)
+            silent.enter_context(socket.create_connection(where, timeout=10))
+        assert ask(port.number, "/here")[0] == 200
+        assert threading.active_count() < 2 * status_port.CONNECTIONS
+    port.close()
 
 
 def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:

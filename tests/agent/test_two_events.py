@@ -2,8 +2,8 @@
 
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
 from forewarn.agent import status
-from forewarn.agent.decider import OTHERS_AT_ONCE
-from forewarn.agent.messages import (
+from forewarn.agent.decider import (
+    OTHERS_AT_ONCE,
     ActionFinished,
     FactsFound,
     ProceedAction,
@@ -118,25 +118,49 @@ def test_what_waits_while_another_ends_badly_is_tried_after_it() -> None:
     assert bench.end("web") == ["approve E2"]
 
 
-def test_what_is_being_undone_is_waited_for_and_done_anew() -> None:
-    bench = Bench(rule(service()))
+def test_an_undo_that_may_not_be_repeated_is_waited_for() -> None:
+    bench = Bench(rule(command("drain")))
     bench.see(event())
-    bench.find("web", active=True)
-    bench.end("web")
+    bench.find("drain", active=True)
+    bench.end("drain")
     bench.see()
     assert bench.see(SECOND) == []
-    assert bench.end("web") == ["do web"]
-    assert bench.runs["web"].facts is None
+    assert bench.end("drain") == ["do drain"]
+    assert bench.runs["drain"].facts is None
 
 
-def test_what_is_being_undone_for_too_long_is_not_waited_for() -> None:
-    bench = Bench(rule(service()))
+def test_an_undo_that_may_not_be_repeated_is_waited_for_until_the_notice_is_over() -> None:
+    bench = Bench(rule(command("drain")))
     bench.see(event())
-    bench.end("web")
+    bench.end("drain")
     bench.see()
     bench.see(PREEMPT)
     assert bench.wait(25) == []
     assert bench.decider.state.cases["E2"].results == [ActionOutcome.NO_TIME]
+
+
+def test_an_undo_that_may_be_repeated_gives_way_to_an_event_that_needs_the_action() -> None:
+    bench = Bench(rule(service(undo_retries=0)))
+    bench.see(event())
+    bench.find("web", active=True)
+    bench.end("web")
+    assert bench.see() == ["undo web"]
+    assert bench.see(PREEMPT) == ["stop web"]
+    assert bench.end("web", ActionOutcome.CUT) == ["do web"]
+    assert bench.end("web") == ["approve E2"]
+    assert bench.see() == ["undo web"]
+    assert bench.runs["web"].facts == {"active": True}
+
+
+def test_an_undo_gives_way_only_when_the_turn_of_its_action_has_come() -> None:
+    bench = Bench(REBOOTS, rule(command("checkpoint"), service("web"), name="later"))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    bench.see()
+    assert bench.end("drain") == ["undo web"]
+    assert bench.see(PREEMPT) == ["do checkpoint"]
+    assert bench.end("checkpoint") == ["stop web"]
 
 
 def test_what_could_not_be_undone_is_done_anew_and_knows_how_things_were() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from agent.bench import begin, event
-from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.actions import action
 from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
-from forewarn.agent.messages import FactsFound, Input
+from forewarn.agent.decider import FactsFound, Input
+from forewarn.agent.rules import RuleAction
 from forewarn.client.event import Event
 
 SYSTEMCTL = """#!{python}

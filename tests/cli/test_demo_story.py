@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from forewarn.cli import demo
-from forewarn.maintenance import fleet, model
+from forewarn.maintenance import fleet_file, model
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType, TargetKind
 
@@ -119,6 +119,6 @@ def test_an_end_that_the_story_does_not_have_is_found() -> None:
 
 
 def test_every_machine_of_the_fleet_has_a_guest() -> None:
-    wanted = fleet.flatten(msgspec.convert(tomllib.loads(demo.FLEET), fleet.Fleet))
+    wanted = fleet_file.flatten(msgspec.convert(tomllib.loads(demo.FLEET), fleet_file.Fleet))
     named = [member.name for group in wanted for member in group.members]
     assert sorted(named) == sorted(guest.machine for guest in demo.GUESTS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.cli import fleet_file
+from forewarn.cli import fleet
 from forewarn.cli.exits import ExitStatus, Failed
 
 TOML = """
@@ -23,7 +23,7 @@ def told(folder: Path, message: str, text: str = TOML, **facts: str) -> str:
     """What is said of a file that the service refuses with this message."""
     path = folder / "fleet"
     path.write_text(text)
-    failed = fleet_file.read(str(path)).blamed(Failed(ExitStatus.USAGE, message, facts))
+    failed = fleet.read_file(str(path)).blamed(Failed(ExitStatus.USAGE, message, facts))
     assert (failed.status, failed.facts) == (ExitStatus.USAGE, facts)
     return failed.message.replace(str(path), "FILE")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from builders import NOW
 from forewarn import times
 from forewarn.cli import follow
-from forewarn.cli.stream import StreamEvent
+from forewarn.cli.follow import StreamEvent
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.server.operator import rollout_schemas, schemas

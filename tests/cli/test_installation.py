@@ -1,11 +1,17 @@
 """Which steps install a component as a systemd service, and which remove it."""
 
+import os
 import re
-from pathlib import PurePosixPath
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from forewarn.cli import installation, installer
+from forewarn.cli import installation
+from forewarn.cli.exits import ExitStatus
 from forewarn.cli.installation import (
     AGENT,
     RELAY,
@@ -26,19 +32,19 @@ MINE = "[Service]\nExecStart=/bin/mine\n"
 
 def shipped(component: Component) -> dict[str, str]:
     names = (*component.units, component.settings)
-    return {name: installer.packaged(name) for name in names}
+    return {name: installation.packaged(name) for name in names}
 
 
 def install(
     component: Component, around: Surroundings, environment: Environment = OPT
 ) -> list[InstallStep]:
-    return installation.install(component, shipped(component), environment, around)
+    return installation.install_steps(component, shipped(component), environment, around)
 
 
 def uninstall(
     component: Component, around: Surroundings, *, purge: bool = False
 ) -> list[InstallStep]:
-    return installation.uninstall(component, shipped(component), around, purge=purge)
+    return installation.uninstall_steps(component, shipped(component), around, purge=purge)
 
 
 def written(steps: list[InstallStep]) -> dict[str, str]:
@@ -167,18 +173,42 @@ def test_an_environment_that_the_unit_cannot_read_is_refused(
         OPT._replace(program=f"{folder}/bin/forewarn"),
         OPT._replace(folders=(*OPT.folders, folder)),
     ):
-        if taken:
-            assert written(install(component, Surroundings(), environment))
-        else:
-            with pytest.raises(installation.Refused, match=re.escape(folder)):
-                install(component, Surroundings(), environment)
+        found = installation.obstacle(component, shipped(component), environment)
+        assert (folder not in found) is taken
+        assert bool(found) is not taken
 
 
 def test_a_folder_that_only_root_may_enter_is_refused_for_the_units_user_and_not_for_root() -> None:
     environment = OPT._replace(closed=("/opt/secret",))
-    with pytest.raises(installation.Refused, match="/opt/secret"):
-        install(SERVICE, Surroundings(), environment)
-    assert written(install(AGENT, Surroundings(), environment))
+    assert "/opt/secret" in installation.obstacle(SERVICE, shipped(SERVICE), environment)
+    assert not installation.obstacle(AGENT, shipped(AGENT), environment)
+
+
+def test_a_dry_run_shows_its_steps_also_where_the_unit_could_not_run_the_program(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=installation.TEMPORARY[1]) as hidden:
+        venv.create(hidden, symlinks=True)
+        program = Path(hidden, "bin", "forewarn")
+        program.write_text("")
+        program.chmod(0o755)
+
+        def install(*more: str) -> subprocess.CompletedProcess[str]:
+            python = [f"{hidden}/bin/python", "-m", "forewarn", "agent", "install"]
+            return subprocess.run(
+                [*python, "--root", str(tmp_path), *more],
+                env={"PYTHONPATH": os.pathsep.join(sys.path)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        refused, shown = install(), install("--dry-run")
+    assert (refused.returncode, refused.stdout) == (ExitStatus.REFUSED, "")
+    assert shown.returncode == ExitStatus.OK
+    assert str(UNITS / AGENT.units[0]) in shown.stdout
+    assert hidden in shown.stderr
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperGroup, TyperOption
 
-from forewarn.cli import main, watch
+from forewarn.cli import guest, main
 from forewarn.cli.exits import ExitStatus
 from forewarn.client.event import Trouble
 
@@ -41,6 +41,23 @@ def said_once(capsys: Capture) -> str:
     assert lines[0].startswith("forewarn: ")
     assert "Traceback" not in captured.err
     return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "command"),
+    [
+        (["schedule", "reboot", "web-0", "--notice", "abc"], "'--notice'", "schedule"),
+        (["postpone", "3", "30m"], "'TIME'", "postpone"),
+        (["rollout", "plan", "reboot", "--blackout", "x/y"], "'--blackout'", "rollout plan"),
+    ],
+)
+def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
+    arguments: list[str], option: str, command: str, capsys: Capture
+) -> None:
+    assert main.execute(arguments) == ExitStatus.USAGE
+    line = said_once(capsys)
+    assert option in line
+    assert f"'forewarn {command} --help'" in line
 
 
 @pytest.mark.parametrize(
@@ -79,6 +96,7 @@ def said_once(capsys: Capture) -> str:
         (["events", "--operator", "http://"], "'http://'"),
         (["events", "--operator", "http://h:x"], "'http://h:x'"),
         (["events", "--frob"], "--frob"),
+        (["host", "drain", "h1", "--notice", "1h"], "least notice"),
         (["watch", "--since", "/nonexistent/state"], "/nonexistent"),
         (["watch", "--since", "/"], "--since"),
         (["watch", "--exec", "./nosuch"], "./nosuch"),
@@ -93,6 +111,19 @@ def said_once(capsys: Capture) -> str:
 def test_a_mistake_is_said_in_one_line(arguments: list[str], said: str, capsys: Capture) -> None:
     assert main.execute(arguments) == ExitStatus.USAGE
     assert said in said_once(capsys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [("--notice", ""), ("--without-notic", "--without-notice"), ("--rebot", "--reboot")],
+)
+def test_no_option_that_removes_a_protection_is_suggested_for_another(
+    typed: str, suggested: str, capsys: Capture
+) -> None:
+    assert main.execute(["host", "drain", "h1", typed]) == ExitStatus.USAGE
+    line = said_once(capsys)
+    assert suggested in line
+    assert bool(suggested) or "--without-notice" not in line
 
 
 def single_valued() -> list[tuple[str, str]]:
@@ -192,8 +223,9 @@ def test_the_default_address_is_the_services_own(
     ],
     ids=["line", "ssh", "nothing", "other", "status", "short"],
 )
+@pytest.mark.parametrize("scheme", ["", "unix:"])
 def test_something_else_at_the_address_is_not_taken_for_the_service(
-    answer: bytes, said: str, tmp_path: Path, capsys: Capture
+    answer: bytes, said: str, scheme: str, tmp_path: Path, capsys: Capture
 ) -> None:
     address = str(tmp_path / "other.sock")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -208,9 +240,26 @@ def test_something_else_at_the_address_is_not_taken_for_the_service(
 
         thread = threading.Thread(target=serve_one)
         thread.start()
-        assert main.execute(["events", "--operator", address]) == ExitStatus.UNREACHABLE
+        assert main.execute(["events", "--operator", scheme + address]) == ExitStatus.UNREACHABLE
         thread.join()
     assert said in said_once(capsys)
+
+
+def test_https_to_a_port_without_tls_names_http(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse_one() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=refuse_one)
+        thread.start()
+        address = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        assert main.execute(["events", "--operator", address]) == ExitStatus.UNREACHABLE
+        thread.join()
+    assert "http://" in said_once(capsys)
 
 
 def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
@@ -264,11 +313,11 @@ def test_a_reader_that_stops_reading_is_no_fault() -> None:
 
 @pytest.mark.parametrize("word", ["cd", '"$HOME/x"', "X=a/b", "drain", "(./x;"])
 def test_watch_leaves_other_commands_to_the_shell(word: str) -> None:
-    assert watch.NAMED.fullmatch(word) is None
+    assert guest.NAMED.fullmatch(word) is None
 
 
 def test_watch_prints_one_trouble_of_name_and_events_once(capsys: Capture) -> None:
-    troubles = watch.Troubles()
+    troubles = guest.Troubles()
     for message in ("the name is not known: no answer", "no answer", "it answers", "no answer"):
         troubles.tell(Trouble(reason="no-answer", message=message))
     told = capsys.readouterr().err.splitlines()

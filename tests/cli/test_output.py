@@ -1,5 +1,6 @@
 """A table on a terminal: a row has a line, and a column that is left out is named."""
 
+import operator
 from datetime import datetime
 
 import pytest
@@ -164,4 +165,21 @@ def test_a_cell_has_the_whole_time_unless_it_is_told_what_day_it_is() -> None:
     at = datetime.fromisoformat("2026-11-22T14:05:59Z")
     columns = {"AT": lambda moment: moment}
     assert output.cells([at], columns) == [("2026-11-22 14:05:59Z",)]
-    assert output.cells([at], columns, at) == [("14:05",)]
+    assert output.cells([at], columns, at) == [("14:05Z",)]
+
+
+def test_several_lines_become_one_and_escapes_are_replaced() -> None:
+    shown = output.shown("succeeded: none\nweb-0: \x1b[31mexit status 1")
+    assert shown == "succeeded: none; web-0: \N{REPLACEMENT CHARACTER}[31mexit status 1"
+
+
+def test_a_table_in_a_pipe_is_whole_whatever_the_width_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [dict(zip(HISTORY, row, strict=True)) for row in zip(*HISTORY.values(), strict=True)]
+    output.table(rows, {heading: operator.itemgetter(heading) for heading in HISTORY})
+    shown = capsys.readouterr()
+    assert set(HISTORY) <= set(shown.out.splitlines()[0].split())
+    assert all(column[0] in shown.out for column in HISTORY.values())
+    assert shown.err == ""

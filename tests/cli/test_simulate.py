@@ -1,12 +1,11 @@
 """`forewarn simulate`: a timeline, a status, and the line that does not hold."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import structlog
 
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -31,12 +30,11 @@ Simulate = Callable[..., Done]
 
 
 @pytest.fixture
-def simulate(capsys: pytest.CaptureFixture[str]) -> Iterator[Simulate]:
+def simulate(capsys: pytest.CaptureFixture[str]) -> Simulate:
     def run(file: Path, *more: str) -> Done:
         return Done(main.execute(["simulate", str(file), *more]), *capsys.readouterr())
 
-    yield run
-    structlog.reset_defaults()  # it silences the log, which later tests of this process read
+    return run
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def _arguments(node: ast.stmt) -> str:
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     written = ast.unparse(node.args)
     written = re.sub(r"^self(, )?", "", written)
-    return f"({written})".replace("event.", "")
+    return f"({written})".replace("event.", "").replace("session.", "")
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:

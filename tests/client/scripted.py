@@ -9,7 +9,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import msgspec
@@ -184,3 +184,18 @@ def serving(
             talk.send(said)
 
     return Scripted(script, port, address)
+
+
+@contextlib.contextmanager
+def losing() -> Iterator[tuple[str, int]]:
+    """Give an address whose connections are never answered: the system drops what comes there."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(4):  # a full queue takes no more
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(full.getsockname())
+        yield full.getsockname()

@@ -3,21 +3,22 @@
 import asyncio
 import errno
 import gc
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from client import scripted
-from client.scripted import document, message, serving
+from client.scripted import document, losing, message, serving
 from client.shells import QUICK
 from client.test_shells import Silent
 from client.world import listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
-from forewarn.client.errors import Misuse
-from forewarn.client.event import Change
+from forewarn.client.event import Change, Misuse
 from forewarn.protocol.message import Reply
 from forewarn.testing import Emulator
 
@@ -64,7 +65,7 @@ def test_a_task_that_is_cancelled_leaves_no_socket_behind(doing: str) -> None:
         del task
         await asyncio.sleep(0)
         assert await asyncio.to_thread(server.everyone_left)
-        assert client._idle == [] or all(line._streams is None for line in client._idle)
+        assert client._idle == [] or all(line._stream is None for line in client._idle)
         await client.close()
 
     with Silent() as server:
@@ -176,8 +177,8 @@ def test_a_silent_peer_is_asked_again_on_a_fresh_connection_at_once() -> None:
         client = AsyncClient(server.url, name="web-0")
         assert (await client.document()).events == ()
         (connection,) = client._idle
-        assert connection._streams is not None
-        connection._streams[0].set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        assert connection._stream is not None
+        connection._stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
         outcome = (await connection.do(client._session.question())).outcome
         assert isinstance(outcome, Reply)
         assert server.connections == 2
@@ -185,3 +186,43 @@ def test_a_silent_peer_is_asked_again_on_a_fresh_connection_at_once() -> None:
 
     with serving(lambda _asked, _number: message(200, document())) as server:
         asyncio.run(run(server))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_that_another_loop_asks_connects_again() -> None:
+    async def ask(client: AsyncClient) -> int | None:
+        return (await client.document()).incarnation
+
+    with serving(lambda _asked, number: message(200, document(incarnation=number))) as server:
+        client = AsyncClient(server.url, name="web-0")
+        assert [asyncio.run(ask(client)) for _ in range(3)] == [1, 2, 3]
+        assert server.connections == 3
+        del client
+        gc.collect()  # while the warnings of asyncio are ignored
+
+
+class TwoAddresses(asyncio.SelectorEventLoop):
+    """A loop for which a name has two addresses, as a resolver that has both would say."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **asked: Any) -> Any:
+        if host != "two.test":
+            return await super().getaddrinfo(host, port, **asked)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+            for each in ("127.0.0.1", "127.0.0.2")
+        ]
+
+
+def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
+    async def run(port: int) -> int | None:
+        endpoint = f"http://two.test:{port}"
+        pace = msgspec.structs.replace(QUICK, connect_seconds=1.0)
+        async with AsyncClient(endpoint, name="web-0", pace=pace) as client:
+            return (await client.document()).incarnation
+
+    with (
+        losing() as (_, port),
+        serving(lambda *_: message(200, document(incarnation=7)), port, "127.0.0.2"),
+        asyncio.Runner(loop_factory=TwoAddresses) as runner,
+    ):
+        assert runner.run(run(port)) == 7

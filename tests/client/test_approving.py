@@ -10,7 +10,7 @@ import pytest
 from client.scripted import Asked, document, message, serving
 from client.shells import Shell
 from client.world import EVENT_ID, listed
-from forewarn.client.errors import BadAnswer, Misuse, Refused
+from forewarn.client.event import BadAnswer, Misuse, Refused
 from forewarn.testing import Emulator
 
 Connect = Callable[..., Shell]
@@ -40,7 +40,7 @@ def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
         return message(200, document(*[listed()] * (next(copies) < 2)))
 
     copies = itertools.count()  # a document that lists it, and then two that do not
-    with serving(answers) as server, pytest.raises(BadAnswer, match="is over"):
+    with serving(answers) as server, pytest.raises(BadAnswer, match="ended"):
         connect(server.url, name="web-0").approve(EVENT_ID)
     assert next(posts) == 2
 

@@ -9,7 +9,7 @@ from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import session, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse, Refused
+from forewarn.client.event import Misuse, Refused
 from forewarn.client.session import Attempt, Pace
 
 STARTED = {"EventStatus": "Started"}

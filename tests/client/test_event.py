@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from client import world
 from forewarn import clock
 from forewarn.client import watch
-from forewarn.client.errors import Misuse
-from forewarn.client.event import OVER, Appeared, Event, Gone, Started, Trouble, Updated
+from forewarn.client.event import OVER, Appeared, Event, Gone, Misuse, Started, Trouble, Updated
 from forewarn.vocabulary import EventStatus, EventType
 
 EVENT = Event(

@@ -7,8 +7,7 @@ import pytest
 from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import session, watch
-from forewarn.client.responses import FailedAnswer
-from forewarn.client.session import Question
+from forewarn.client.session import FailedAnswer, Question
 from forewarn.protocol.message import Reply
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from client import world
 from forewarn.client import watch
 from forewarn.client.event import Change
-from forewarn.client.responses import FailedAnswer
-from forewarn.client.session import Question
+from forewarn.client.session import FailedAnswer, Question
 from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
 

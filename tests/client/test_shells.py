@@ -17,7 +17,7 @@ from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.shells import QUICK, Shell
 from client.world import EVENT_ID, listed
 from forewarn.client import transport
-from forewarn.client.errors import BadAnswer, Misuse, Refused, Unreachable
+from forewarn.client.event import BadAnswer, Misuse, Refused, Unreachable
 from forewarn.testing import Emulator
 
 Connect = Callable[..., Shell]
@@ -323,6 +323,13 @@ def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None
             connect(server.url, name="web-0").document()
         assert (caught.value.status, caught.value.text) == (status, "Forbidden.")
         assert server.connections == 1
+
+
+def test_a_refusal_with_400_has_no_cause_but_what_the_server_said(connect: Connect) -> None:
+    with serving(lambda *_: message(400, b'{"error":"Bad request."}')) as server:
+        with pytest.raises(Refused) as caught:
+            connect(server.url, name="web-0").document()
+        assert str(caught.value).rstrip("'").endswith("Bad request.")
 
 
 def test_nobody_there_is_unreachable(connect: Connect) -> None:

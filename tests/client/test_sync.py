@@ -4,10 +4,12 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,10 +23,8 @@ from client.shells import QUICK
 from client.test_shells import Silent
 from client.world import listed
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse, Unreachable
-from forewarn.client.event import Trouble
-from forewarn.client.responses import FailedAnswer
-from forewarn.client.session import Session
+from forewarn.client.event import Misuse, Trouble, Unreachable
+from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
@@ -117,6 +117,83 @@ def test_two_threads_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
                 next(watch)
             watch.close()
             assert told.result(scripted.WAIT_SECONDS) == []
+
+
+def test_a_thread_that_closes_a_watch_is_no_second_reader_of_it() -> None:
+    class Slow(socket.socket):
+        """What the closing thread stays in until the other one has come by."""
+
+        def close(self) -> None:
+            super().close()
+            closing.set()
+            came_by.wait(scripted.WAIT_SECONDS)
+
+    closing, came_by = threading.Event(), threading.Event()
+    with serving(lambda *_: message(200, document())) as server:
+        watch = Client(server.url, name="web-0", pace=QUICK).watch()
+        bell = watch._connection._bell
+        watch._connection._bell = Slow(fileno=bell.detach())
+        with ThreadPoolExecutor() as pool:
+            closed = pool.submit(watch.close)
+            assert closing.wait(scripted.WAIT_SECONDS)
+            assert list(watch) == []
+            came_by.set()
+            closed.result(scripted.WAIT_SECONDS)
+
+
+def in_child(doing: Callable[[], object]) -> None:
+    """Run something in a forked process; fail if it raises."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            doing()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_ends_no_watch_of_its_parent() -> None:
+    with Silent() as server, Client(server.url, name="web-0") as client:
+        watch = client.watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert server.asked.wait(scripted.WAIT_SECONDS)
+            in_child(client.close)
+            with pytest.raises(TimeoutError):
+                told.result(0.2)
+            watch.close()
+            assert told.result(scripted.WAIT_SECONDS) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with (
+        serving(lambda *_: message(200, document(listed()))) as server,
+        Client(server.url, name="web-0") as client,
+        client.watch() as watch,
+    ):
+        client.document()
+        next(watch)
+        assert server.connections == 2
+        held, released = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with client._guard:
+                held.set()
+                released.wait(scripted.WAIT_SECONDS)
+
+        with ThreadPoolExecutor() as pool:  # no such thread goes on in the child
+            pool.submit(hold)
+            assert held.wait(scripted.WAIT_SECONDS)
+            in_child(client.document)
+            released.set()
+        in_child(client.watch().__next__)
+        assert server.connections == 4
+        client.document()
+        assert server.connections == 4
 
 
 def test_a_closed_client_makes_no_watch() -> None:

@@ -1,6 +1,5 @@
 """HTTP without the socket: any bytes, in any pieces, are an answer or none; and one request."""
 
-import contextlib
 import itertools
 import shutil
 import socket
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.scripted import Scripted, Talk, message, serving
+from client.scripted import Scripted, Talk, losing, message, serving
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.session import Question
@@ -208,17 +207,11 @@ def test_a_request_has_one_deadline_however_the_answer_trickles_in() -> None:
 
 
 def test_an_address_that_loses_packets_leaves_time_for_the_next_one() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
-        for _ in range(4):  # a full queue takes no more: the system drops what else comes
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                waiting.connect(full.getsockname())
-        with socket.create_server(("127.0.0.1", 0)) as answers:
-            places = [(socket.AF_INET, each.getsockname()) for each in (full, answers)]
-            tried: list[socket.socket] = []
-            with transport._first_to_answer(places, time.monotonic() + 1, tried.append) as found:
-                assert found.getpeername() == answers.getsockname()
+    with losing() as lost, socket.create_server(("127.0.0.1", 0)) as answers:
+        places = [(socket.AF_INET, each) for each in (lost, answers.getsockname())]
+        tried: list[socket.socket] = []
+        with transport.connect(("", 0), 1, tried.append, places) as found:
+            assert found.getpeername() == answers.getsockname()
     assert (tried[0].gettimeout() or 1) <= 0.5
 
 

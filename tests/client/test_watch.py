@@ -8,11 +8,10 @@ import pytest
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
 from forewarn.client import watch
-from forewarn.client.errors import Misuse
-from forewarn.client.event import Updated
-from forewarn.client.responses import FailedAnswer
-from forewarn.client.session import Question
+from forewarn.client.event import Misuse, Updated
+from forewarn.client.session import FailedAnswer, Question
 from forewarn.client.watch import EventFilter
+from forewarn.protocol import codec
 from forewarn.protocol.message import Reply
 from forewarn.vocabulary import EventType
 
@@ -398,16 +397,22 @@ def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
     assert known.starts_by == world.ORIGIN + 900
 
 
-def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document() -> None:
+@pytest.mark.parametrize(("slept", "paused"), [(60.0, 0.0), (0.0, 60.0)])
+def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
+    slept: float, paused: float
+) -> None:
     held: list[bool] = []
 
     def answers(ask: Question, _held: bool) -> Reply:
         held.append(bool(ask.held))
         if len(held) == 2:
-            run.slept = 60.0
+            run.slept = slept
             run.seconds += 60.0
-            return reply(304, ETag="1", Preference_Applied="wait=60")
-        return document(listed(), ETag="1")
+        stood = 0.0 if len(held) == 1 else slept + paused
+        sent = codec.http_date(at(run.seconds, stood).now).decode()
+        if len(held) == 2:
+            return reply(304, ETag="1", Preference_Applied="wait=60", Date=sent)
+        return document(listed(), ETag="1", Date=sent)
 
     run = Run(answers)
     run.ask()

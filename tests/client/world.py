@@ -8,8 +8,15 @@ import msgspec
 
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Change, Event
-from forewarn.client.responses import FailedAnswer
-from forewarn.client.session import Attempt, ClockReading, Pace, Pause, Question, Session
+from forewarn.client.session import (
+    Attempt,
+    ClockReading,
+    FailedAnswer,
+    Pace,
+    Pause,
+    Question,
+    Session,
+)
 from forewarn.client.watch import EventFilter, Watcher
 from forewarn.protocol.message import Reply
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import forked
+import patience
 from connectors.workshop import STARTED, Workshop, play, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Found, Outcome
@@ -36,10 +39,10 @@ asyncio.run(connector.perform(task))
 SLOW = "echo $$ > began; echo began >> log; cat go; echo done >> log; echo fine >&2"
 
 
-def serve(shop: Workshop) -> "subprocess.Popen[bytes]":
+def serve(shop: Workshop) -> forked.Forked:
     arguments = (str(shop.state), shop.program(SLOW), STARTED.isoformat())
-    return subprocess.Popen(
-        [sys.executable, "-c", SERVICE, *arguments],
+    return forked.Forked(
+        ["-c", SERVICE, *arguments],
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -83,6 +86,26 @@ def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
         assert await connector.perform(task(attempt=3)) == Outcome(succeeded=True, message="fine")
 
     play(story())
+    assert shop.lines("log") == ["began", "done"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
+def test_a_result_waits_for_room_on_a_full_disk(shop: Workshop) -> None:
+    """A limit on the size of files stands for the full disk, with EFBIG in the place of ENOSPC."""
+    began, go = shop.pipe("began"), shop.pipe("go")
+
+    async def story() -> Outcome | Found:
+        performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
+        await told(began)
+        runner = shop.runner()
+        _, hard = resource.prlimit(runner, resource.RLIMIT_FSIZE)
+        resource.prlimit(runner, resource.RLIMIT_FSIZE, (0, hard))
+        await tell(go)
+        await asyncio.to_thread(patience.until, (shop.run_folder() / "result.new").exists)
+        resource.prlimit(runner, resource.RLIMIT_FSIZE, (hard, hard))
+        return await performing
+
+    assert play(story()) == Outcome(succeeded=True, message="fine")
     assert shop.lines("log") == ["began", "done"]
 
 

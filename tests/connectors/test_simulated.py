@@ -57,6 +57,11 @@ def test_a_host_that_lost_its_last_machine_is_still_there_after_a_restart(room: 
     assert play(room.connector().survey())["h1"].guests == ()
 
 
+def test_a_file_that_a_power_cut_left_empty_keeps_no_service_from_its_start(room: Room) -> None:
+    room.file.touch()
+    assert [*play(room.connector().survey())] == ["h1", "h2"]
+
+
 def test_a_reboot_takes_its_time_and_gives_the_host_a_new_boot_id(room: Room) -> None:
     connector = room.connector()
     before = play(connector.survey())["h1"].boot_id

@@ -76,6 +76,17 @@ def done(future: "Future[Any]") -> Any:
     return future.result(timeout=10)
 
 
+@contextmanager
+def lost_tail(store: memory.MemoryStore) -> Iterator[None]:
+    """Forget what is committed within, as a standby does that was behind and is promoted."""
+    kept = {name: value for name, value in vars(store).items() if name not in {"_turn", "_members"}}
+    before = {
+        name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()
+    }
+    yield
+    vars(store).update(before)
+
+
 @pytest.fixture
 def house() -> Iterator[House]:
     built = House()

@@ -11,7 +11,7 @@ from control.busy import Busy
 from control.conftest import done
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.control.writer import MAX_BATCH
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
@@ -80,8 +80,8 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
 
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     count = MAX_BATCH + 7
-    machines = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(count))
-    done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    machines = tuple(fleet_file.StandaloneMachine(name=f"m{n}") for n in range(count))
+    done(busy.plane.apply_fleet(fleet_file.Fleet(machine=machines)))
     events = busy.ask(*(machine.name for machine in machines))
     with busy.store.read() as reading:
         scopes = {

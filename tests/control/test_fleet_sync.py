@@ -21,12 +21,13 @@ from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.control import fleet_sync
 from forewarn.control.fleet_sync import PAUSES, SILENT_SECONDS, FleetSync
+from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet, planner
+from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.alerts import AlertKind
+from forewarn.maintenance.host_observations import LOOK_AGAIN, LOST_AFTER
 from forewarn.maintenance.model import Changes, HostState, Machine, StartCause
-from forewarn.maintenance.observations import LOOK_AGAIN, LOST_AFTER
 from forewarn.vocabulary import EventStatus, EventType
 from store.values import drain
 
@@ -102,8 +103,7 @@ class Hosts:
             plane = plane or self.house.plane
             self.sync = FleetSync(plane, self.house.clock, self.real, programs, {"A": "b"})
             with self.house.store.read() as reading:
-                machines, live = reading.machines(), reading.live_operations()
-            self.sync.fill(machines.values(), live.values())
+                self.sync.learn(everything(known_of(reading)))
             self.house.feed.subscribe(self.sync.learn)
             running = asyncio.create_task(self.sync.run())
             try:
@@ -164,11 +164,11 @@ class Hosts:
 @pytest.fixture
 def hosts(house: House) -> Hosts:
     machines = tuple(
-        fleet.NamedMachine(name=f"g{n}", vm_id=vm_id, host=f"h{n % 2}", update_domain=0)
+        fleet_file.NamedMachine(name=f"g{n}", vm_id=vm_id, host=f"h{n % 2}", update_domain=0)
         for n, vm_id in enumerate(G)
     )
-    group = fleet.AvailabilitySet(name="guests", machines=machines)
-    done(house.plane.apply_fleet(fleet.Fleet(availability_set=(group,))))
+    group = fleet_file.AvailabilitySet(name="guests", machines=machines)
+    done(house.plane.apply_fleet(fleet_file.Fleet(availability_set=(group,))))
     return Hosts(house)
 
 
@@ -202,8 +202,8 @@ def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) -> Non
             assert hosts.machine(1).host == "h1"
             # One that the fleet learns of later is watched as well.
             vm_id = "00000000-0000-4000-8000-0000000000ff"
-            late = fleet.StandaloneMachine(name="g7", vm_id=vm_id, host="h9")
-            done(hosts.house.plane.apply_fleet(fleet.Fleet(machine=(late,))))
+            late = fleet_file.StandaloneMachine(name="g7", vm_id=vm_id, host="h9")
+            done(hosts.house.plane.apply_fleet(fleet_file.Fleet(machine=(late,))))
             await h0.says(event("STARTED", "0", {"uuid": vm_id, "name": "x", "state": "running"}))
             await hosts.until(lambda: hosts.machine(7).host == "h0")
 
@@ -216,6 +216,7 @@ def test_a_crash_is_an_unforeseen_reboot_of_that_machine(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0), domain(2))
             await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             for host in (h0, h1):
                 assert await host.hears() == f"look {G[0]}"
@@ -369,6 +370,7 @@ def test_a_store_that_takes_long_makes_no_host_silent_and_loses_no_crash(hosts: 
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             for host, state in ((h0, "off"), (h1, "gone")):
                 assert await host.hears() == f"look {G[0]}"
@@ -416,6 +418,7 @@ def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             store.away = True
             for again in (False, True):
@@ -457,12 +460,45 @@ def test_an_internal_error_ends_neither_the_watch_nor_the_service(hosts: Hosts) 
     play(story)
 
 
+def test_a_crash_is_told_again_after_an_internal_error(hosts: Hosts) -> None:
+    class BrokenOnce(Plane):
+        asked = 0
+
+        def request(self, *given: Any, **more: Any) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError
+            return super().request(*given, **more)
+
+    async def story() -> None:
+        house = hosts.house
+        plane = BrokenOnce(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+        async with hosts.watched(plane):
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await h0.says(FAILED)
+            for asked in (1, 2):
+                for host, state in ((h0, "off"), (h1, "gone")):
+                    assert await host.hears() == f"look {G[0]}"
+                    await host.says({"domain": domain(0, state)})
+                await hosts.until(lambda now=asked: plane.asked == now)
+                await settle()
+                house.clock.advance(LOOK_AGAIN)
+                hosts.real.advance(timedelta(seconds=1))
+            assert len(hosts.operations()) == 1
+
+    play(story)
+
+
 def test_what_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0), domain(2))
             await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             assert await h0.hears()
             # It leaves the fleet, and this is not told.
@@ -481,7 +517,7 @@ def test_without_hosts_nothing_is_run(house: House) -> None:
     async def story() -> None:
         sync = FleetSync(house.plane, house.clock, house.clock, {}, {})
         with house.store.read() as reading:
-            sync.fill(reading.machines().values(), ())
+            sync.learn(everything(known_of(reading)))
         house.feed.subscribe(sync.learn)
         house.ask(EventType.REBOOT, "web-0", no_notice=True)
         assert not sync._machines

@@ -18,11 +18,13 @@ from forewarn.control import host_drains as driver
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.plane import Plane
+from forewarn.control.outbox import everything, known_of
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet, host_drain
+from forewarn.maintenance import fleet_file, host_drain
 from forewarn.maintenance.model import (
+    Changes,
     Drain,
     HoldKind,
     HostState,
@@ -50,7 +52,7 @@ FLEET = msgspec.convert(
         ],
         "machine": [{"name": "db", "host": "h1"}, {"name": "cache", "host": "h3"}],
     },
-    fleet.Fleet,
+    fleet_file.Fleet,
 )
 TURNS = 100
 """Turns of the loop after which everything that can happen without time has happened."""
@@ -115,7 +117,7 @@ class Rebooted(SimulatedConnector):
 class Site:
     """A service without sockets, whose processes can be killed and started again."""
 
-    def __init__(self, of: fleet.Fleet = FLEET) -> None:
+    def __init__(self, of: fleet_file.Fleet = FLEET) -> None:
         self.store = Mortal()
         self.clock = ManualClock(NOW)
         self.reboots: list[str] = []
@@ -140,14 +142,14 @@ class Site:
         self.hosts = HostDrains(
             self.plane, self.connector, self.clock, self.machines, self.host_back
         )
-        self.ticker = Ticker(self.plane, self.clock, timedelta(days=90))
+        self.ticker = Ticker(self.plane, self.clock, Retention())
         self.executor = Executor(self.plane, self.connector, self.clock, "here")
 
     def start(self) -> None:
         self._wire()
         done(self.plane.release_claims())
         with self.store.read() as reading:
-            self.hosts.fill(reading.drains().values())
+            self.hosts.learn(everything(known_of(reading)))
         parts = (self.ticker, self.executor, self.hosts)
         for part in parts:
             self.feed.subscribe(part.learn)
@@ -360,6 +362,32 @@ def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site)
         done(site.plane.order_drain("h1", host_drain.retry))
         await site.until(HostState.UP)
         assert site.reboots == ["h1", "h1"]
+
+    site.play(story)
+
+
+def test_no_host_is_rebooted_by_a_service_that_stood_still_since_it_looked(site: Site) -> None:
+    def stand_still(changes: Changes) -> None:
+        if any(drain.state is HostState.REBOOTING for drain in changes.drains):
+            site.clock.advance(2 * host_drain.LOOK_AGE_LIMIT)
+
+    async def story() -> None:
+        site.feed.subscribe(stand_still)
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.STUCK)
+        assert site.reboots == []
+
+    site.play(story)
+
+
+def test_a_drain_that_cannot_be_decided_on_keeps_no_other_from_going_on(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", reboot=True)
+        await site.settle()
+        broken = site.drains()["h1"]
+        site.hosts.drains = {"nobody knows it": broken, **site.hosts.drains}
+        await site.until(HostState.UP)
+        assert site.reboots == ["h1"]
 
     site.play(story)
 

@@ -11,7 +11,7 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control import rollouts
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Drain, HoldKind, HostState, Refused
@@ -305,5 +305,5 @@ def test_news_is_trimmed_when_it_is_old_enough(house: House, reader: Reader) -> 
     house.ask(REBOOT, "web-0")
     house.clock.advance(2 * HOUR)
     house.ask(REBOOT, "bastion")
-    assert done(house.plane.trim_news(HOUR)) == 2
+    done(house.plane.forget(Retention(news=HOUR)))
     assert reader.types() == [NewsType.MAINTENANCE_SCHEDULED, NewsType.OPERATION_SCHEDULED]

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from builders import NOW
 from control.conftest import Counting
 from forewarn.clock import SystemClock
-from forewarn.control import news_tail
-from forewarn.control.changefeed import Reached
-from forewarn.control.news_tail import NewsTail
+from forewarn.control import changefeed
+from forewarn.control.changefeed import NewsTail, Reached
 from forewarn.maintenance import news
 from forewarn.store.port import NewChange, Reading, StoreUnavailable
 
@@ -98,7 +97,7 @@ def test_what_others_committed_is_read_once_for_all_followers() -> None:
 
 
 def test_long_news_is_taken_apart_on_another_thread() -> None:
-    assert len(LARGE) > news_tail.MAX_HANDED_OVER
+    assert len(LARGE) > changefeed.MAX_HANDED_OVER
     store = Store()
     tail = tail_of(store)
 
@@ -130,7 +129,7 @@ def test_nothing_is_kept_while_nobody_follows_and_nothing_is_missed() -> None:
 def test_who_is_further_behind_than_memory_goes_reads_the_store() -> None:
     store = Store()
     tail = tail_of(store)
-    rows = news_tail.MAX_KEPT_BYTES // 60_000 + 50
+    rows = changefeed.MAX_KEPT_BYTES // 60_000 + 50
 
     async def run() -> None:
         item = news.encode([news.lost(1, "r" * 60_000, NOW)])

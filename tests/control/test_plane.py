@@ -9,9 +9,9 @@ from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import plane
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import (
     AuditAction,
     Changes,
@@ -297,7 +297,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
 
 
 def test_a_host_is_one_operation_over_its_scopes_and_walks_on(house: House) -> None:
-    more = fleet.Fleet(machine=(fleet.StandaloneMachine(name="extra", host="h0"),))
+    more = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="extra", host="h0"),))
     done(house.plane.apply_fleet(more))
     plan = house.ask(REBOOT, host="h0")
     (operation,) = plan.operations
@@ -336,6 +336,41 @@ def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, n
     )
     with house.store.read() as reading:
         assert reading.holds() == ()
+
+
+@pytest.mark.parametrize("moves_first", [False, True])
+@pytest.mark.parametrize("approves", [False, True])
+def test_a_hold_of_a_host_covers_what_has_moved_there(
+    house: House, *, moves_first: bool, approves: bool
+) -> None:
+    house.ask(REBOOT, "bastion")
+    machines = done(house.plane.record_hosts({"bastion": "h7", "firm_0": "h8"}))
+    assert len(machines) == 2
+    moves = house.plane.record_hosts
+    if moves_first:
+        done(moves({"bastion": "h8"}))
+    held = done(house.plane.hold(HoldKind.HOST, "h8", reason="", by="ann"))
+    assert [o.id for o in held] == (["1.1"] if moves_first else [])
+    done(moves({"bastion": "h8"}))
+    if approves:
+        done(house.plane.approve_for_guests(["1"], by="ann"))
+    house.clock.advance(15 * MINUTE)
+    done(house.plane.advance())
+    assert house.operation("1.1").held_at is not None
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+    assert house.operation("1.1").hosts == ("h8",)
+    done(house.plane.release(HoldKind.HOST, "h8", by="ann"))
+    house.clock.advance(15 * MINUTE)
+    done(house.plane.advance())
+    assert house.operation("1.1").status is EventStatus.STARTED
+
+
+def test_a_hold_of_a_host_does_not_cover_what_has_left_it(house: House) -> None:
+    done(house.plane.record_hosts({"bastion": "h7", "firm_0": "h7"}))
+    house.ask(REBOOT, "bastion")
+    done(house.plane.record_hosts({"bastion": "h8"}))
+    assert done(house.plane.hold(HoldKind.HOST, "h7", reason="", by="ann")) == ()
+    assert house.operation("1.1").held_at is None
 
 
 @pytest.mark.parametrize("kind", [HoldKind.SCOPE, HoldKind.HOST, HoldKind.MACHINE])
@@ -464,7 +499,7 @@ def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> 
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance == first.maintenance
     done(house.plane.cancel(["1"], reason=""))
     house.clock.advance(2 * MINUTE)
-    done(house.plane.purge(MINUTE))
+    done(house.plane.forget(Retention(history=MINUTE)))
     assert house.ask(REBOOT, "bastion", idempotency_key="k1").maintenance.number == 1002
 
 
@@ -510,7 +545,7 @@ def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> Non
     house.ask(REBOOT, "web-0")
     house.clock.advance(MINUTE)
     house.ask(REBOOT, "web-1")
-    assert done(house.plane.trim(timedelta(0))) == 2
+    assert not done(house.plane.forget(Retention(outbox=timedelta(0))))
     with house.store.read() as reading:
         assert [row.sequence for row in reading.changes_after(0, 9)] == [3]
 
@@ -521,9 +556,10 @@ def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House)
     house.ask(REBOOT, "web-1")
     keep = timedelta(days=90)
     house.clock.advance(keep)
-    assert done(house.plane.purge(keep)) == 0
+    done(house.plane.forget(Retention(history=keep)))
+    assert house.operation("1.1")
     house.clock.advance(timedelta(seconds=1))
-    assert done(house.plane.purge(keep)) == 1
+    done(house.plane.forget(Retention(history=keep)))
     with house.store.read() as reading:
         page = reading.history(HistoryQuery())
     assert [o.id for o in page.operations] == ["2.1"]
@@ -532,7 +568,7 @@ def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House)
 
 
 def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
-    more = fleet.Fleet(machine=(fleet.StandaloneMachine(name="extra"),))
+    more = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="extra"),))
     told = len(house.told)
     assert done(house.plane.apply_fleet(more, dry_run=True)).added == ("extra",)
     assert len(house.told) == told
@@ -559,8 +595,10 @@ def test_machines_are_removed_unless_something_live_names_them(house: House) -> 
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
-    names = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5))
-    done(house.plane.apply_fleet(fleet.Fleet(machine=names)))
+    names = tuple(
+        fleet_file.StandaloneMachine(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5)
+    )
+    done(house.plane.apply_fleet(fleet_file.Fleet(machine=names)))
     house.ask(EventType.FREEZE, *(machine.name for machine in names))
     house.clock.advance(15 * MINUTE)
     assert done(house.plane.advance()) == plane.ADVANCE_BATCH

@@ -1,7 +1,8 @@
 """Relays that are away: their hosts are held once, by whichever replica, and released."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +13,16 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.control import relay_watch
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.follower import Follower
+from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import SAVE_SECONDS, SETTLE, RelayWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Hold, HoldKind, Operation, Policy, Queueing, Refused
+from forewarn.maintenance.model import Changes, Hold, HoldKind, Operation, Policy, Queueing, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
 from forewarn.store import memory
-from forewarn.store.port import Store, StoreUnavailable
+from forewarn.store.port import Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from store.wrapped import Wrapped
 
@@ -30,16 +31,25 @@ STARTS = Policy(queue=Queueing.START)
 
 
 class Deaf(Wrapped):
-    """A store that is away when it is told to be, as far as relays are concerned."""
+    """A store that takes no writes when it is told to take none."""
 
     def __init__(self) -> None:
         super().__init__(memory.MemoryStore())
         self.away = False
 
     def hear(self, relays: Iterable[Relay]) -> None:
+        self._fail()
+        super().hear(relays)
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self._fail()
+        with super().write() as transaction:
+            yield transaction
+
+    def _fail(self) -> None:
         if self.away:
             raise StoreUnavailable("the disk is full")
-        super().hear(relays)
 
 
 class RelayReplica:
@@ -66,7 +76,8 @@ class RelayReplica:
         feed.subscribe(self.watch.learn)
         self.follower = follower
         with store.read() as reading:
-            self.watch.fill(reading.relay_tokens().values())
+            self.watch.learn(Changes(relay_tokens=tuple(reading.relay_tokens().values())))
+            self.watch.settle()
             follower.begin(reading.position())
 
     def hear(self, host: str = "h0", wait: float = BUSY) -> None:
@@ -271,6 +282,21 @@ def test_a_stall_moves_the_notices_of_its_host_alone(replica: RelayReplica) -> N
     assert replica.holds() == ()
     replica.watch.stalled("h0", 4.0)
     assert replica.operation().not_before == before.not_before + 30 * SECOND
+
+
+def test_a_stall_while_the_store_is_away_moves_the_notices_once_that_is_back() -> None:
+    store = Deaf()
+    one = RelayReplica(store, ManualClock(NOW))
+    done(one.plane.apply_fleet(FLEET))
+    one.ask()
+    one.clock.advance(MINUTE)
+    before = one.operation()
+    store.away = True
+    one.watch.stalled("h0", 30.0)
+    store.away = False
+    one.look()
+    one.look()
+    assert one.operation().not_before == before.not_before + 30 * SECOND
 
 
 def test_a_stall_during_an_absence_counts_once(replica: RelayReplica) -> None:

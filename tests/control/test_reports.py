@@ -15,7 +15,7 @@ from control.busy import Busy
 from control.conftest import done
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.writer import MAX_BATCH
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
@@ -29,7 +29,7 @@ LEASE = timedelta(seconds=60)
 class Fleet(Busy):
     """A busy plane with a fleet, and an executor that claims all that has started."""
 
-    def __init__(self, wanted: fleet.Fleet = FLEET, store: Store | None = None) -> None:
+    def __init__(self, wanted: fleet_file.Fleet = FLEET, store: Store | None = None) -> None:
         super().__init__(store)
         done(self.plane.apply_fleet(wanted))
 
@@ -163,7 +163,7 @@ def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_tu
         ],
         "machine": [{"name": "bastion", "host": "h2"}],
     }
-    busy = Fleet(msgspec.convert(document, fleet.Fleet))
+    busy = Fleet(msgspec.convert(document, fleet_file.Fleet))
     try:
         busy.ask(host="h1")
         busy.ask(EventType.REDEPLOY, "bastion", no_notice=True)
@@ -185,8 +185,8 @@ def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_tu
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     count = MAX_BATCH + 7
     names = [f"m{n}" for n in range(count)]
-    machines = tuple(fleet.StandaloneMachine(name=name) for name in names)
-    done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    machines = tuple(fleet_file.StandaloneMachine(name=name) for name in names)
+    done(busy.plane.apply_fleet(fleet_file.Fleet(machine=machines)))
     busy.ask(EventType.REBOOT, *names, no_notice=True)
     acts = busy.claim()
     before = busy.store.commits
@@ -262,7 +262,7 @@ def test_claims_that_are_renewed_together_share_one_commit(busy: Fleet) -> None:
     assert busy.store.commits == before + 2
 
 
-def shared_hosts() -> fleet.Fleet:
+def shared_hosts() -> fleet_file.Fleet:
     """Three sets of two domains on four hosts, a low-priority scale set, and two alone."""
     sets = [
         {
@@ -283,7 +283,7 @@ def shared_hosts() -> fleet.Fleet:
     }
     alone = [{"name": "bastion", "host": "h1"}, {"name": "vault", "host": "h2"}]
     document = {"availability_set": sets, "scale_set": [spot], "machine": alone}
-    return msgspec.convert(document, fleet.Fleet)
+    return msgspec.convert(document, fleet_file.Fleet)
 
 
 def play(seed: int, *, together: bool) -> list[list[Any]]:

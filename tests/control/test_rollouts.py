@@ -13,8 +13,9 @@ from builders import MINUTE, NOW, SECOND
 from control.conftest import done
 from control.test_host_drains import Site
 from forewarn.control import rollouts
+from forewarn.control.outbox import everything, known_of
 from forewarn.control.rollouts import Rollouts, RolloutTargets
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout import RolloutOrderKind
@@ -71,18 +72,23 @@ class RolloutSite(Site):
     def start(self) -> None:
         super().start()
         with self.store.read() as reading:
-            self.rollouts.fill(reading.rollouts().values())
+            self.rollouts.learn(everything(known_of(reading)))
         self.feed.subscribe(self.rollouts.learn)
         self._tasks.append(asyncio.create_task(self.rollouts.run()))
 
     def prepare(
-        self, targets: RolloutTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
+        self,
+        targets: RolloutTargets = HOSTS,
+        *,
+        task: RolloutTask = REBOOT,
+        drained: tuple[str, ...] = (),
+        **policy: Any,
     ) -> Rollout:
         with self.store.read() as reading:
             rollout, _ = rollouts.prepared(
                 reading,
                 targets,
-                REBOOT,
+                task,
                 RolloutPolicy(**policy),
                 drained=drained,
                 by="ann",
@@ -391,7 +397,7 @@ def test_targets_that_name_nothing_are_refused(targets: RolloutTargets, code: Er
 def test_machines_are_named_by_their_tags() -> None:
     site = RolloutSite()
     tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
-    done(site.plane.apply_fleet(msgspec.convert(tagged, fleet.Fleet)))
+    done(site.plane.apply_fleet(msgspec.convert(tagged, fleet_file.Fleet)))
     rollout = site.prepare(RolloutTargets(tags=(("role", "leader"),), machines=("cache",)))
     assert sorted(unit.name for unit in rollout.units) == ["cache", "db"]
 
@@ -553,6 +559,22 @@ def test_a_rollout_that_drains_hosts_takes_no_other_notice_than_theirs() -> None
         assert refused.value.code is ErrorCode.INVALID
 
 
+@pytest.mark.parametrize(
+    ("event_type", "least"), [(EventType.REBOOT, 900), (EventType.REDEPLOY, 600)]
+)
+def test_a_rollout_takes_no_notice_below_the_least(event_type: EventType, least: int) -> None:
+    def prepare(seconds: int) -> None:
+        web = RolloutTargets(scopes=("web",))
+        task = RolloutTask(event_type=event_type)
+        RolloutSite().prepare(web, task=task, notice_seconds=seconds)
+
+    prepare(least)
+    with pytest.raises(Refused) as refused:
+        prepare(least - 1)
+    assert refused.value.code is ErrorCode.NOTICE_TOO_SHORT
+    assert refused.value.facts == {"where": "policy.notice_seconds"}
+
+
 def test_until_a_time_no_step_of_a_unit_starts_without_approval() -> None:
     until = NOW + timedelta(hours=5)
 
@@ -574,7 +596,7 @@ def test_until_a_time_no_step_of_a_unit_starts_without_approval() -> None:
     assert all(o.started_at is not None and o.started_at >= until for o in later)
 
 
-def farm_of(hosts: int, *, shared: bool) -> fleet.Fleet:
+def farm_of(hosts: int, *, shared: bool, settle: int = 0) -> fleet_file.Fleet:
     """Hosts with three machines each: of one update domain of three scopes, or each alone."""
     machines = {
         scope: [
@@ -583,17 +605,18 @@ def farm_of(hosts: int, *, shared: bool) -> fleet.Fleet:
         for scope in ("web", "app", "db")
     }
     sets = [
-        {"name": scope, "update_domains": hosts, "machines": its} for scope, its in machines.items()
+        {"name": scope, "update_domains": hosts, "machines": its, "settle_seconds": settle}
+        for scope, its in machines.items()
     ]
     alone = [{"name": m["name"], "host": m["host"]} for its in machines.values() for m in its]
     plain = {"availability_set": sets} if shared else {"machine": alone}
-    return msgspec.convert(plain, fleet.Fleet)
+    return msgspec.convert(plain, fleet_file.Fleet)
 
 
 class Farm(RolloutSite):
     """Hosts that are drained."""
 
-    def __init__(self, of: fleet.Fleet) -> None:
+    def __init__(self, of: fleet_file.Fleet) -> None:
         super().__init__(of)
         self.home = {machine.name: machine.host for machine in self.machines()}
         self.names = tuple(sorted(set(self.home.values())))
@@ -663,10 +686,35 @@ def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
     assert max(len(units) for units in apart.together) == 2
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("settle", [0, 1200])
 @pytest.mark.parametrize("approving", [True, False])
-def test_drained_hosts_end_when_the_plan_says(*, shared: bool, approving: bool) -> None:
-    farm = Farm(farm_of(4, shared=shared))
+def test_scopes_end_when_the_plan_says(*, settle: int, approving: bool) -> None:
+    site = Farm(farm_of(3, shared=True, settle=settle))
+    began = site.clock.now()
+    targets, policy = RolloutTargets(scopes=("web", "app")), RolloutPolicy()
+    task = msgspec.structs.replace(REBOOT, duration_seconds=180)
+    with site.store.read() as reading:
+        _, plan = rollouts.prepared(reading, targets, task, policy, drained=(), by="ann", now=began)
+
+    async def story(site: RolloutSite) -> None:
+        site.begin(targets)
+        done_in = site.is_in(RolloutState.DONE)
+        await site.reach(done_in, approving=approving, rounds=3000)
+
+    played(story, site)
+    said = plan.earliest_end if approving else plan.latest_end
+    assert said is not None
+    took = site.clock.now() - began
+    assert took <= said - began + MINUTE
+    assert said - began < 2 * took
+
+
+@pytest.mark.parametrize(("shared", "settle"), [(True, 0), (True, 600), (False, 0)])
+@pytest.mark.parametrize("approving", [True, False])
+def test_drained_hosts_end_when_the_plan_says(
+    *, shared: bool, settle: int, approving: bool
+) -> None:
+    farm = Farm(farm_of(4, shared=shared, settle=settle))
     began = farm.clock.now()
     plan = farm.roll(at_once="2", approving=approving)
     said = plan.earliest_end if approving else plan.latest_end

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders import MINUTE, NOW, SECOND
-from control.conftest import House, done
+from control.conftest import House, done, lost_tail
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
@@ -21,9 +21,11 @@ from forewarn.control.executor import (
     Executor,
     OnUnknown,
 )
+from forewarn.control.plane import Retention
 from forewarn.control.ticker import Ticker
-from forewarn.maintenance import fleet, planner
+from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, Verdict
+from forewarn.store import memory
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
@@ -41,7 +43,7 @@ def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
 
     async def run() -> None:
         connector = Scripted()
-        ticker = Ticker(house.plane, house.clock, timedelta(days=90))
+        ticker = Ticker(house.plane, house.clock, Retention())
         executor = Executor(house.plane, connector, house.clock, "here")
         house.feed.subscribe(ticker.learn)
         house.feed.subscribe(executor.learn)
@@ -146,6 +148,23 @@ def test_a_long_act_keeps_its_lease(house: House) -> None:
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
         await settle()
         assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play(house, story)
+
+
+def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        assert isinstance(house.store, memory.MemoryStore)
+        with lost_tail(house.store):
+            house.ask(REBOOT, "web-0", no_notice=True)
+            await settle()
+        with house.store.write() as transaction:
+            transaction.skip_maintenance_numbers(1)
+        await passes(house, RENEW_EVERY)
+        house.ask(REBOOT, "bastion", no_notice=True)
+        await settle()
+        await passes(house, RENEW_EVERY)
+        assert [task.operation for task in connector.tasks] == ["1.1", "2.1"]
 
     play(house, story)
 
@@ -508,8 +527,8 @@ def act(event_type: EventType) -> Task:
 
 def test_thousands_that_are_due_at_once_all_start(house: House) -> None:
     count = 2500
-    machines = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(count))
-    done(house.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    machines = tuple(fleet_file.StandaloneMachine(name=f"m{n}") for n in range(count))
+    done(house.plane.apply_fleet(fleet_file.Fleet(machine=machines)))
     request = planner.Request(event_type=REBOOT, machines=tuple(m.name for m in machines))
     done(house.plane.request(request))
 

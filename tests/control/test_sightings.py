@@ -1,12 +1,16 @@
 """What machines tell one replica counts at the others."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from forewarn.control.sightings import BEATS, SharedSightings
+from msgspec.structs import replace
+
+from forewarn.control.replicas import BEATS, SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import Replica
 from forewarn.vocabulary import AgentStatus
+from store.conformance import save
+from store.conformance_outbox import WITH_MACHINES
 from store.values import NOW
 
 SECOND = timedelta(seconds=1)
@@ -18,7 +22,8 @@ class Seeing:
     def __init__(self, name: str, store: MemoryStore) -> None:
         self.seen: dict[str, Sighting] = {}
         self.sightings = SharedSightings(self.seen.get)
-        self._store = store
+        self.sightings.set_back_own = self._set_back
+        self.store = store
         self._row = Replica(name=name, process="", version="", started_at=NOW, beat_at=NOW)
 
     def sees(self, machine: str, seconds: float, agent: AgentStatus | None = None) -> None:
@@ -30,17 +35,22 @@ class Seeing:
         if known is None or word:
             self.sightings.hear(machine)
 
+    def _set_back(self, now: datetime) -> None:
+        for machine, sight in self.seen.items():
+            self.seen[machine] = replace(sight, asked_at=min(sight.asked_at, now))
+
     def beat(self) -> int:
         """Write the news, read what others wrote; return how many rows were news."""
         news = self.sightings.news()
-        self._store.beat(self._row, news)
-        with self._store.read() as reading:
+        self.store.beat(self._row, news)
+        with self.store.read() as reading:
             self.sightings.learn_others(reading.sightings())
         return len(news)
 
 
 def pair() -> tuple[Seeing, Seeing]:
     store = MemoryStore()
+    save(store, WITH_MACHINES)
     return Seeing("r1", store), Seeing("r2", store)
 
 
@@ -61,6 +71,22 @@ def test_a_machine_that_asks_all_the_time_is_written_again_and_again_but_not_at_
             one.sees(machine, beat)
         rows += one.beat()
     assert 6 <= rows <= 3 * BEATS
+
+
+def test_a_machine_that_is_removed_while_rows_are_read_stays_forgotten() -> None:
+    one, _ = pair()
+    one.sees("web-0", 1)
+    one.beat()
+    del one.seen["web-0"]
+    one.sightings.news()
+    with one.store.read() as reading:
+        found = reading.sightings()
+    one.sightings.learn(Changes(removed_machines=("web-0",)))
+    one.sightings.learn_others(found)
+    assert one.sightings("web-0") is None
+    one.sightings.news()  # it may come back later, and ask another replica
+    one.sightings.learn_others(found)
+    assert one.sightings("web-0") is not None
 
 
 def test_what_an_agent_says_anew_is_written_at_the_next_beat() -> None:
@@ -133,6 +159,25 @@ def test_a_machine_that_moves_from_the_service_to_a_relay_keeps_what_it_said_las
     one.sightings.learn(Changes(removed_machines=("web-0",)))
     one.seen.clear()
     assert one.sightings("web-0") is None
+
+
+def test_what_was_seen_before_a_clock_was_set_back_is_no_later_than_now() -> None:
+    one, _ = pair()
+    one.sees("web-0", 600)
+    one.beat()
+    one.sightings.learn_others({}, NOW)
+    one.sightings.relay("web-1", seen(900, AgentStatus.BACK))
+    one.sightings.relay("db", seen(-9))
+    one.sightings.set_back(NOW)
+    now = NOW.replace(microsecond=0)
+    assert one.sightings("web-0") == replace(seen(0), asked_at=now)
+    assert one.sightings("web-1") == replace(seen(0, AgentStatus.BACK), asked_at=now)
+    assert one.sightings("db") == seen(-9)
+    one.sees("web-0", 2)
+    assert one.sightings("web-0") == seen(2)
+    assert one.beat() == 3
+    with one.store.read() as reading:
+        assert reading.sightings()["web-0"].asked_at == NOW + 2 * SECOND
 
 
 def seen(seconds: float, agent: AgentStatus | None = None) -> Sighting:

@@ -26,13 +26,12 @@ from forewarn.clock import ScaledClock, SystemClock
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
-from forewarn.control.machine_returns import ReturnWatch
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.service_clock import Heartbeat, ServiceClock
-from forewarn.control.ticker import Ticker
+from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import invariants
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -224,7 +223,7 @@ class Stress:
             lambda operation: self.waited.add(operation.id),
         )
         self.heartbeat = Heartbeat(self.plane, self.watch, real)
-        self.ticker = Ticker(self.plane, self.watch, timedelta(days=90), self.watch.may_start)
+        self.ticker = Ticker(self.plane, self.watch, Retention(), self.watch.may_start)
         self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
         self.mirror = Mirror(self.wrong)
@@ -453,7 +452,11 @@ def test_threads_the_loop_and_the_disk_agree_after_random_stalls(tmp_path: Path)
     assert counts["returning"] > 0
 
 
+LONG_SECONDS = 6.0
+"""Two notices of fifteen minutes, and thirty leases."""
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_they_agree_for_long_and_from_many_seeds(tmp_path: Path, seed: int) -> None:
-    assert stress(seed, tmp_path / "forewarn.db", 15.0).counts["operations"] > 0
+    assert stress(seed, tmp_path / "forewarn.db", LONG_SECONDS).counts["operations"] > 0

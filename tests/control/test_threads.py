@@ -22,11 +22,11 @@ from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import LEASE, Executor
-from forewarn.control.plane import Plane
+from forewarn.control.plane import Plane, Retention
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Operation
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
@@ -104,7 +104,7 @@ async def until(question: Callable[[], object]) -> None:
 
 def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(room: Room) -> None:
     async def story() -> None:
-        ticker = Ticker(room.plane, room.clock, timedelta(days=90))
+        ticker = Ticker(room.plane, room.clock, Retention())
         room.feed.subscribe(ticker.learn)
         room.feed.deliver_on(asyncio.get_running_loop())
         running = asyncio.create_task(ticker.run())
@@ -134,7 +134,7 @@ def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(r
 
 def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn(room: Room) -> None:
     async def story() -> None:
-        ticker = Ticker(room.plane, room.clock, timedelta(days=90))
+        ticker = Ticker(room.plane, room.clock, Retention())
         running = asyncio.create_task(ticker.run())
         await until(lambda: room.sleepers == 1)
         commits, questions = room.store.commits, room.plane.questions

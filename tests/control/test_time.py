@@ -2,20 +2,26 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
 from forewarn.clock import ManualClock
-from forewarn.control.plane import Plane
+from forewarn.connectors.port import Outcome
+from forewarn.control.outbox import Follower
+from forewarn.control.plane import Plane, Retention
+from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
 from forewarn.control.service_clock import SETTING, Heartbeat, Served, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance.model import HoldKind, Operation
+from forewarn.maintenance.model import HoldKind, Operation, Sighting
+from forewarn.store.port import Replica
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 HOUR = timedelta(hours=1)
@@ -29,9 +35,32 @@ class Start:
         self.clock = house.clock
         self.watch = ServiceClock(house.clock, house.clock)
         writer = InlineWriter(house.store, self.watch, house.feed)
-        self.plane = house.plane = Plane(writer, mint("d"), may_start=self.watch.may_start)
-        self.heartbeat = Heartbeat(self.plane, self.watch, house.clock)
+        self.sightings: dict[str, Sighting] = {}
+        seen = self.seen = SharedSightings(self.sightings.get)
+        self.seen.set_back_own = self._set_back
+        self.plane = house.plane = Plane(
+            writer,
+            mint("d"),
+            may_start=self.watch.may_start,
+            listening=self.watch.listening,
+            sighting=seen,
+        )
+        own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
+        database = DatabaseClock(house.clock, house.clock.now())
+        follower = Follower(house.store, house.feed, house.clock)
+        replicas = Replicas(house.store, own, follower, self.watch, database, sightings=seen)
+        self.heartbeat = Heartbeat(self.plane, self.watch, house.clock, replicas)
         asyncio.run(self.heartbeat.begin())
+
+    def _set_back(self, now: datetime) -> None:
+        for machine, seen in self.sightings.items():
+            self.sightings[machine] = replace(seen, asked_at=min(now, seen.asked_at))
+
+    def asks(self, machine: str) -> None:
+        """Let a machine ask for its events."""
+        self.sightings[machine] = Sighting(asked_at=self.watch.now(), version="2020-07-01")
+        self.seen.hear(machine)
+        done(self.plane.record_returns(["1.1"]))
 
     def open(self) -> "Start":
         self.watch.open()
@@ -106,6 +135,20 @@ def test_a_start_after_a_long_outage_starts_nothing_and_gives_the_whole_notice_b
     assert again.status() is EventStatus.SCHEDULED
     again.live(SECOND)
     assert again.status() is EventStatus.STARTED
+
+
+@pytest.mark.parametrize(("up", "listens"), [(299, True), (300, False)])
+def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
+    start: Start, up: int, listens: bool
+) -> None:
+    asked = Sighting(asked_at=start.clock.now(), version="2020-07-01")
+    start.live(SECOND)
+    start.clock.advance(2 * HOUR)
+    again = Start(start.house).open()
+    again.sightings["web-0"] = asked
+    again.live((up - 1) * SECOND)
+    done(again.plane.approve_for_guests(["1.1"], by="ops"))
+    assert again.operation().awaited == (("web-0",) if listens else ())
 
 
 def test_an_outage_moves_notice_once_though_the_service_crashes_right_after(start: Start) -> None:
@@ -373,9 +416,43 @@ def test_while_the_store_is_away_what_is_owed_stays_owed(start: Start) -> None:
     assert start.not_before() == NOW + 16 * MINUTE
 
 
+def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
+    hung: Future[None] = Future()
+
+    class Hung(Plane):
+        def put_setting(self, name: str, value: str) -> "Future[Any]":
+            return hung
+
+    heartbeat = Heartbeat(
+        Hung(InlineWriter(start.house.store, start.watch, start.house.feed), mint("h")),
+        start.watch,
+        start.clock,
+    )
+
+    async def let_pass(time: timedelta) -> None:
+        for _ in range(int(time / SECOND * 4)):
+            start.clock.advance(SECOND / 4)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def scene() -> None:
+        running = asyncio.create_task(heartbeat.run())
+        await let_pass(4 * SECOND)
+        assert heartbeat.store_down is None
+        await let_pass(2 * SECOND)
+        assert heartbeat.store_down is not None
+        hung.set_result(None)
+        await let_pass(SECOND)
+        assert heartbeat.store_down is None
+        heartbeat.stop()
+        await running
+
+    asyncio.run(scene())
+
+
 def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(start: Start) -> None:
     async def tick(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        ticker = Ticker(start.plane, start.watch, timedelta(days=90), start.watch.may_start)
+        ticker = Ticker(start.plane, start.watch, Retention(), start.watch.may_start)
         running = asyncio.create_task(ticker.run())
         await act()
         ticker.stop()
@@ -400,3 +477,27 @@ def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(star
         assert start.operation().status is EventStatus.STARTED
 
     asyncio.run(tick(scene))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_asked_before_a_clock_was_set_back_has_not_asked_again_after_a_reboot(
+    start: Start, *, restarts: bool
+) -> None:
+    start.live(HOUR)
+    start.clock.jump(-HOUR)
+    start.asks("web-0")
+    start.live(MINUTE)
+    start.believe()
+    if restarts:
+        start = Start(start.house).open()
+    event = start.operation().events[0].id
+    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    assert start.operation().awaited == ("web-0",)
+    start.live(SECOND)
+    (task,) = done(start.plane.claim("here", MINUTE, 1))
+    done(start.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
+    done(start.plane.record_returns(["1.1"]))
+    assert start.status() is EventStatus.RETURNING
+    start.live(2 * SECOND)
+    start.asks("web-0")
+    assert start.status() is EventStatus.COMPLETED

@@ -4,7 +4,7 @@ from builders import FLEET, MINUTE
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import tombstones
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.vocabulary import EventType
 
@@ -19,7 +19,7 @@ def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: H
     done(house.plane.apply_fleet(FLEET, dry_run=True))
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 3
-    only = fleet.Fleet(machine=(fleet.StandaloneMachine(name="other"),))
+    only = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="other"),))
     done(house.plane.apply_fleet(only, prune=True))
     done(house.plane.apply_fleet(FLEET))
     assert (house.incarnation("bastion"), house.incarnation("web")) == (4, 3)
@@ -42,9 +42,9 @@ def test_a_machine_that_is_removed_and_added_elsewhere_never_meets_a_number_agai
     house: House,
 ) -> None:
     remove_after_an_event(house)
-    members = (fleet.NamedMachine(name="WEB-1"),)
-    away = fleet.AvailabilitySet(name="away", machines=members)
-    done(house.plane.apply_fleet(fleet.Fleet(availability_set=(away,))))
+    members = (fleet_file.NamedMachine(name="WEB-1"),)
+    away = fleet_file.AvailabilitySet(name="away", machines=members)
+    done(house.plane.apply_fleet(fleet_file.Fleet(availability_set=(away,))))
     assert house.incarnation("away") == 3
 
 
@@ -68,8 +68,10 @@ def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
     done(house.plane.finish("2.1", act.attempt, Outcome(succeeded=True)))
     left = house.incarnation("batch")
     assert left == 5
-    away = fleet.AvailabilitySet(name="away", machines=(fleet.NamedMachine(name="batch_0"),))
-    wanted = fleet.Fleet(availability_set=(away,))
+    away = fleet_file.AvailabilitySet(
+        name="away", machines=(fleet_file.NamedMachine(name="batch_0"),)
+    )
+    wanted = fleet_file.Fleet(availability_set=(away,))
     assert done(house.plane.apply_fleet(wanted, again=True)).added == ("batch_0",)
     assert house.incarnation("away") == left + 1
 

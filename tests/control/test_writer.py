@@ -18,7 +18,7 @@ from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
@@ -87,7 +87,22 @@ def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
     with pytest.raises(ZeroDivisionError):
         failed.result(10)
     assert threaded.store.names() == {"a", "b"}
-    assert [[scope.name for scope in changes.scopes] for changes in threaded.told] == [["a", "b"]]
+
+
+def test_a_defect_leaves_nothing_of_what_its_job_wrote(threaded: Busy) -> None:
+    def spoil(unit: UnitOfWork) -> Work:
+        unit.store.put_setting("half", "done")
+        return fail(unit)
+
+    threaded.hold()
+    futures = [threaded.writer.submit(job) for job in (save("a"), spoil)]
+    threaded.release()
+    assert futures[0].result(10)[0] == "a"
+    for failed in (futures[1], threaded.writer.submit(spoil)):
+        with pytest.raises(ZeroDivisionError):
+            failed.result(10)
+    with threaded.store.read() as reading:
+        assert reading.setting("half") is None
 
 
 def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:
@@ -225,7 +240,7 @@ def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Bu
 def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Busy) -> None:
     machines = [{"name": "web-0"}, {"name": "web-1"}]
     both, one = (
-        msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet.Fleet)
+        msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet_file.Fleet)
         for some in (machines, machines[:1])
     )
     threaded.plane.apply_fleet(both).result(10)

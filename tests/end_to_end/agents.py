@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,19 +25,11 @@ PYTHON = os.environ.get("FOREWARN_AGENT_PROGRAM") or sys.executable
 COMMAND_LINE = ("-m", "forewarn", "agent", "run")
 """What people run; it becomes the agent."""
 
-ACTION = """#!{python}
+ACTION = """#!/bin/sh
 # Leaves a line in the log for each run; with a file `hold` beside the log it waits for its end.
-import os, pathlib, sys, time
-log = pathlib.Path({log!r})
-def say(word):
-    with log.open("a") as file:
-        file.write(word + "\\n")
-        file.flush()
-        os.fsync(file.fileno())
-say(sys.argv[1] + " begins")
-while (log.parent / "hold").exists():
-    time.sleep(0.02)
-say(sys.argv[1] + " ends")
+echo "$1 begins" >>{log}
+while [ -e {hold} ]; do sleep 0.02; done
+echo "$1 ends" >>{log}
 """
 
 
@@ -138,7 +131,10 @@ class Agent:
         self.said = folder / "agent.log"
         self.settings = folder / "agent.toml"
         self.action = folder / "action"
-        self.action.write_text(ACTION.format(python=sys.executable, log=str(self.log)))
+        paths = {"log": str(self.log), "hold": str(folder / "hold")}
+        self.action.write_text(
+            ACTION.format_map({name: shlex.quote(path) for name, path in paths.items()})
+        )
         self.action.chmod(0o755)
         place = folder / "agent.d"
         place.mkdir(exist_ok=True)

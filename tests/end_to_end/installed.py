@@ -16,7 +16,7 @@ from house.tree import ROOT
 HIDDEN = ("/root", "/home", "/tmp", "/run")
 """Where the service's unit can run no Python."""
 
-SOON = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
+SOON = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
 """Packages of tests are as large as they like: xz takes a minute of processor time."""
 
 DEPENDENCIES = sysconfig.get_path("purelib")
@@ -33,15 +33,29 @@ def built(folder: Path, of: Path = ROOT) -> Path:
 
 def once(program: str, folders: pytest.TempPathFactory) -> Path:
     """Run one of `packaging/build_*.py`, once for all workers of a run; return its folder."""
+    script = ROOT / "packaging" / f"build_{program}.py"
+    return _once(program, folders, [sys.executable, str(script)], {**os.environ, **SOON})
+
+
+def debian(folders: pytest.TempPathFactory, root: Path) -> None:
+    """Put a Debian that was just installed into a folder; it was made once for all workers."""
+    include = "--include=systemd,systemd-sysv,dbus,python3"
+    argv = ["mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", include, "bookworm"]
+    made = _once("debian", folders, argv, {**os.environ})
+    subprocess.run(["cp", "--archive", made, root], check=True)
+
+
+def _once(
+    name: str, folders: pytest.TempPathFactory, command: list[str], environment: dict[str, str]
+) -> Path:
     root = folders.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
-    folder = root / program
+    folder = root / name
     with filelock.FileLock(f"{folder}.lock"):
         if not folder.exists():
             building = folder.with_suffix(".building")
-            command = [sys.executable, ROOT / "packaging" / f"build_{program}.py", building]
-            subprocess.run(command, check=True, env={**os.environ, **SOON})
+            subprocess.run([*command, building], check=True, env=environment)
             building.rename(folder)
     return folder
 
@@ -53,9 +67,8 @@ def take(wheels: Path, *locks: str) -> str:
     """
     argv = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={wheels}"]
     argv += ["--require-hashes", "--only-binary=:all:", "--python-version=3.11"]
-    for lock in locks:
-        taken = [*argv, f"--requirement={ROOT / 'requirements' / lock}.txt"]
-        subprocess.run(taken, check=True, capture_output=True)
+    argv += [f"--requirement={ROOT / 'requirements' / lock}.txt" for lock in locks]
+    subprocess.run(argv, check=True, capture_output=True)
     return "[global]\nno-index = true\nfind-links = /wheels\n"
 
 
@@ -87,10 +100,13 @@ class Machine:
         assert Path(forewarn.__file__).parent != packages / "forewarn"
 
     def bring_dependencies(self) -> None:
-        """Copy what the package needs into the environment, which then stands on its own."""
+        """Copy what the package needs into the environment, which then stands on its own.
+
+        The browsers' driver, which is as large as a third of the rest, stays away.
+        """
         (pointer,) = self.environment.glob("lib/python*/site-packages/dependencies.pth")
         pointer.unlink()
-        away = shutil.ignore_patterns("forewarn*", "_*forewarn*", "__pycache__")
+        away = shutil.ignore_patterns("forewarn*", "_*forewarn*", "playwright")
         shutil.copytree(DEPENDENCIES, pointer.parent, ignore=away, dirs_exist_ok=True)
 
     def clear(self) -> None:

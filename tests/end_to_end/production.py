@@ -1,11 +1,14 @@
-"""The guide docs/guides/production.md, as tests read it: its examples by language and words."""
+"""The guides production.md and proxies.md, as tests read them: examples by language and words."""
 
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "guides" / "production.md").read_text(encoding="utf-8")
+GUIDES = ROOT / "docs" / "guides"
+TEXT = "".join(
+    (GUIDES / name).read_text(encoding="utf-8") for name in ("production.md", "proxies.md")
+)
 EXAMPLES = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 

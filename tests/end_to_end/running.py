@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class Running:
     def start(
         self,
         *by: str,
+        program: Sequence[str] = ("-m", "forewarn"),
         errors: int | None = None,
         files: Collection[int] = (),
         awaits: bool = True,
@@ -99,6 +100,7 @@ class Running:
 
         Args:
             by: The command that is to start it; it is forked if left out.
+            program: What a forked one runs.
             errors: Where its standard error goes; to its log if left out.
             files: Open files that the command is to have.
             awaits: Whether to wait.
@@ -109,9 +111,8 @@ class Running:
                 command = [*by, *self.command]
                 self._process = subprocess.Popen(command, stdout=log, stderr=to, pass_fds=files)
             else:
-                self._process = forked.Forked(
-                    self._arguments, stdout=log, stderr=to, pass_fds=files
-                )
+                arguments = [*program, *self._arguments[2:]]
+                self._process = forked.Forked(arguments, stdout=log, stderr=to, pass_fds=files)
         deadline = time.monotonic() + START_SECONDS
         while awaits and not self._answers():
             assert self._process.poll() is None, self.log.read_text()

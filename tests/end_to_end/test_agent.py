@@ -15,7 +15,7 @@ import forked
 from client.scripted import Asked, message, serving
 from end_to_end.agents import COMMAND_LINE, PYTHON, Agent, Endpoint, event, run, started, until
 from end_to_end.running import Running
-from forewarn.agent.poller import Poller
+from forewarn.agent.daemon import Poller
 
 TWO = """
 [[rule]]
@@ -97,7 +97,7 @@ def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_it_cannot(
     assert agent.process is not None
     agent.write("[[rule]]\nnam = 'two'\n")
     agent.process.send_signal(signal.SIGHUP)
-    agent.until(lambda: "the rules stay as they were" in agent.said.read_text())
+    agent.until(lambda: "kept the old rules" in agent.said.read_text())
     assert "rule[0]: unknown key 'nam'" in agent.said.read_text()
     agent.write(TWO)
     agent.process.send_signal(signal.SIGHUP)

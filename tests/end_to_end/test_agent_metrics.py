@@ -162,4 +162,4 @@ def test_approvals_that_are_not_taken_are_counted_by_reason(cloud: Endpoint, age
 def reload(agent: Agent) -> None:
     assert agent.process is not None
     agent.process.send_signal(signal.SIGHUP)
-    until(lambda: "the rules were read again" in agent.said.read_text())
+    until(lambda: "reloaded the rules" in agent.said.read_text())

@@ -150,7 +150,7 @@ def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
     try:
         agent.start(by=("-c", EARLY))
         agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-        agent.until(lambda: "the rules were read again" in agent.said.read_text())
+        agent.until(lambda: "reloaded the rules" in agent.said.read_text())
         assert agent.kill(signal.SIGTERM) == 0
     finally:
         agent.close()
@@ -199,7 +199,7 @@ def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
     told = asked(agent, "retry")
     assert (told.returncode, told.stdout) == (0, "retrying E1 Reboot\n")
     second, third = told.stderr.splitlines()
-    assert second.startswith("E2 Reboot is Started")
+    assert second.startswith("E2 Reboot stays held: ")
     assert "even_if_started" in second
     assert third.startswith("E3 Reboot stays held: ")
     agent.until(lambda: "E3 stays held: " in agent.said.read_text())

@@ -109,16 +109,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     subprocess.run(["make", "-s", ".venv-ansible/.ansible"], cwd=ROOT, check=True)
     folder = tmp_path_factory.mktemp("machine")
     root = folder / "root"
-    include = "--include=systemd,systemd-sysv,dbus,python3,python3-apt,python3-venv"
-    argv = ["mmdebstrap", "--quiet", "--variant=minbase", include, "bookworm", str(root)]
-    subprocess.run(argv, check=True)
+    installed.debian(tmp_path_factory, root)
+    inside = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit"]
+    needs = "apt-get update -qq; apt-get install -qq -y --no-install-recommends"
+    needs += " python3-apt python3-venv"
+    subprocess.run([*inside, "--pipe", "sh", "-ec", needs], check=True)
     # The machine has no network: what the wheel requires is beside it.
     requirements = ROOT / "requirements" / "agent.txt"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "-d", str(root / "wheels")]
     subprocess.run([*pip, "--require-hashes", "-r", requirements], check=True)
     (root / "etc" / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
-    argv = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit"]
-    argv += ["--private-network", "--link-journal=no", "--console=pipe", "--boot"]
+    argv = [*inside, "--private-network", "--link-journal=no", "--console=pipe", "--boot"]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=quiet) as process:
         try:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.production import ROOT, by_this_python, example
+from end_to_end.production import by_this_python, example
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 
-OPERATING = (ROOT / "docs" / "guides" / "operating.md").read_text(encoding="utf-8")
 PATIENCE = pytest.mark.timeout(300)  # starts, ends and commands, beside whatever else runs
 
 
@@ -47,11 +46,6 @@ def killed_after_a_backup(folder: Path) -> Running:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.glob("forewarn.db*")}
-
-
-def test_both_guides_give_the_same_steps() -> None:
-    steps = example("sh", "restore-check").splitlines()
-    assert "\n".join(f"    {step}" for step in steps) in OPERATING
 
 
 @PATIENCE

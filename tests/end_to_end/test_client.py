@@ -18,13 +18,12 @@ from client.shells import SHELLS, Awaited, Shell
 from end_to_end.agents import until
 from end_to_end.running import START_SECONDS, Running, lasting
 from forewarn.client.aio import AsyncClient
-from forewarn.client.errors import Refused
-from forewarn.client.event import Change
+from forewarn.client.event import Change, Refused
 from forewarn.client.session import Pace
 from server.running import Client
 
 SCOPES = 4
-ROUNDS = 3
+ROUNDS = 2
 ALL_SECONDS = 120.0
 """How long every client may take to be told something; a second or two is usual."""
 
@@ -239,7 +238,7 @@ class Watching:
         await asyncio.gather(*self.tasks)
 
 
-@pytest.mark.timeout(600)  # eight starts of the service under the load of all who come back
+@pytest.mark.timeout(600)  # six starts of the service under the load of all who come back
 @pytest.mark.parametrize(
     ("count", "rounds"), [(40, 1), pytest.param(500, ROUNDS, marks=pytest.mark.soak)]
 )

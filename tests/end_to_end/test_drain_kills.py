@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from end_to_end.running import Running
-from forewarn.testing.trace import Trace
+from forewarn.testing.invariants import Trace
 from seeds import SEED
 
 FEW, MANY = 3, 12

@@ -132,6 +132,23 @@ def test_operators_are_told_what_is_wrong() -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_rollouts_and_drains_of_hosts_are_refused_and_lead_to_the_demo(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
+    with running("--fleet", str(fleet)) as at:
+        for words in (
+            ("rollout", "start", "reboot", "--host", "h1", "--host", "h2"),
+            ("schedule", "reboot", "--host", "h1", "--host", "h2"),
+            ("host", "drain", "h1"),
+        ):
+            argv = [*FOREWARN, *words, "--operator", at["operators"]]
+            refused = forked.run(argv, timeout=PATIENCE)
+            assert refused.returncode == ExitStatus.REFUSED
+            assert "forewarn demo --keep" in refused.stderr
+        alone = {"event_type": "Reboot", "machines": ["a"]}
+        assert order(at["operators"], "maintenance", **alone).status_code == 201
+
+
 def test_a_client_that_asks_for_another_protocol_is_answered_without_a_warning() -> None:
     upgrade = ["-H", "Connection: Upgrade, HTTP2-Settings", "-H", "Upgrade: h2c"]
     ask = ["curl", "-sS", "--fail", "--noproxy", "*", *upgrade]  # as Java's HttpClient does
@@ -221,6 +238,15 @@ def test_a_mistake_is_named_in_a_line(arguments: tuple[str, str], named: str) ->
     assert refused.returncode == ExitStatus.USAGE
     assert named in refused.stderr.splitlines()[-1]
     assert "Errno" not in refused.stderr
+
+
+def test_a_mistake_in_the_fleet_file_is_told_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('[[machine]]\nnme = "web-0"\n', encoding="utf-8")
+    refused = run("--fleet", str(path))
+    assert refused.returncode == ExitStatus.USAGE
+    assert f"{path}: machine[0]" in refused.stderr
+    assert "'name'" in refused.stderr
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")

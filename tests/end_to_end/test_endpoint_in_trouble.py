@@ -9,8 +9,8 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.test_agent import DONE, TWO, UNDONE
-from forewarn.agent.messages import ApprovalAnswered, ApproveEvent
-from forewarn.agent.poller import APPROVAL_SECONDS, Poller
+from forewarn.agent.daemon import APPROVAL_SECONDS, Poller
+from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event
 from ports import free_port
 

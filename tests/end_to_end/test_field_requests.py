@@ -98,6 +98,10 @@ FORMS: Final[dict[str, tuple[bytes, str]]] = {
         get(head=HEAD + "Via: 1.1 squid\r\nForwarded: for=10.0.0.1\r\n"),
         "200",
     ),
+    "the original's own name": (
+        get(head=HEAD.replace("169.254.169.254", "metadata.azure.internal")),
+        "200",
+    ),
     "a proxy's X-Forwarded-For": (get(head=HEAD + "X-Forwarded-For: 10.0.0.1\r\n"), "400"),
     "If-None-Match: 0, as Azure's sample for Node": (
         get(head=HEAD + "If-None-Match: 0\r\n"),

@@ -209,7 +209,11 @@ def test_a_python_that_is_none_is_told(service: Running, tmp_path: Path) -> None
 
 def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Told) -> None:
     written = tag("web", "1") | {"address": "::1"}
-    told.tells(uuid=IDS[0], name="web-0", hosts=["h1", "h2"], tag=written)
+    hosts_of_it = [
+        {"uri": "x:///", "hostname": "its-own-name"},
+        {"uri": "y:///", "hostname": "h2"},
+    ]
+    told.tells(uuid=IDS[0], name="web-0", hosts=hosts_of_it, tag=written)
     hosts = ("--libvirt", "h1=x:///", "--libvirt", "y:///")
     given = ("--domain", "1", "--address", "0::1", "--name", "")
     done = call(service, told, "tag", "web-0", *given, *hosts)
@@ -234,5 +238,6 @@ def test_libvirts_own_test_driver_is_imported_and_tagged(service: Running) -> No
     assert (machine["name"], machine["host"]) == ("test", "lab")
     tagged = service.call("fleet", "tag", "test", "--scope", "web", "--domain", "0", *hosts)
     assert tagged.returncode == 0, tagged.stderr
+    assert "test on lab" in tagged.stdout
     missing = service.call("fleet", "tag", "none", "--scope", "web", *hosts)
     assert missing.returncode == ExitStatus.NOT_FOUND

@@ -8,8 +8,8 @@ from typing import Any
 
 import forked
 from end_to_end.running import START_SECONDS, Running
-from forewarn.cli.operator import OperatorClient
-from forewarn.cli.stream import EventParser
+from forewarn.cli.follow import EventParser
+from forewarn.cli.operator_client import OperatorClient
 from patience import until
 
 FLEET = "\n".join(f'[[machine]]\nname = "m{n}"\naddress = "10.0.0.{n + 1}"' for n in range(9))
@@ -123,5 +123,26 @@ def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
         assert (
             running.call("rollout", "plan", "freeze", "--machine", "m0", "--wait").returncode == 2
         )
+    finally:
+        running.stop()
+
+
+def test_waiting_for_a_rollout_goes_on_while_the_service_is_killed(folder: Path) -> None:
+    running = Running(folder, clock="scale = 600")
+    running.start()
+    running.apply(FLEET)
+    machines = [word for n in range(2) for word in ("--machine", f"m{n}")]
+    try:
+        given = ("rollout", "start", "freeze", *machines, "--notice", "60m", "--wait")
+        waiting = begun(running, folder, *given)
+        until(lambda: "m0  running" in (folder / "out").read_text())
+        before = (folder / "err").read_text()
+        running.kill()
+        until(lambda: (folder / "err").read_text() != before)  # it says that it connects again
+        running.start()
+        assert waiting.wait(START_SECONDS) == 0, (folder / "err").read_text()
+        printed = (folder / "out").read_text()
+        assert "m1  done" in printed
+        assert printed.count("m0  done") == 1
     finally:
         running.stop()

@@ -91,7 +91,7 @@ def lowered(package: Path, to: Path) -> None:
     subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
     control = folder / "DEBIAN" / "control"
     control.write_text(control.read_text().replace(f"Version: {NOW}", f"Version: {BEFORE}"))
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", folder, to], check=True)
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", folder, to], check=True)
     shutil.rmtree(folder)
 
 
@@ -119,20 +119,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the root of a Debian that was just installed."""
-    root = tmp_path_factory.mktemp("debian") / "root"
-    include = "--include=systemd,systemd-sysv,dbus,python3"
-    argv = ["mmdebstrap", "--quiet", "--variant=minbase", include, "bookworm", str(root)]
-    subprocess.run(argv, check=True)
-    return root
-
-
 @pytest.fixture
-def root(debian: Path, tmp_path: Path) -> Path:
-    """Return one of this test's own."""
-    subprocess.run(["cp", "--archive", debian, tmp_path / "root"], check=True)
+def root(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of a Debian that was just installed."""
+    installed.debian(tmp_path_factory, tmp_path / "root")
     return tmp_path / "root"
 
 

@@ -5,16 +5,20 @@ wants no privilege, is set and lifted while the process runs, and the kernel ref
 it does on a full disk, with EFBIG in the place of ENOSPC. The agent's log goes through a pipe.
 """
 
+import re
 import resource
 import select
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, event
+from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event
+from end_to_end.production import ROOT
 from end_to_end.test_agent import DONE, TWO, UNDONE
 from forewarn.agent.journal import NAME
 
@@ -151,3 +155,19 @@ def test_the_watchdog_hears_of_an_agent_that_waits_for_room(
         heard.settimeout(30)
         assert [heard.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
         assert agent.page("/healthz")[0] == 503
+
+
+def test_an_agent_that_starts_on_a_full_disk_ends_so_that_systemd_starts_it_again(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    unit = (ROOT / "packaging" / "forewarn-agent.service").read_text()
+    (final,) = re.findall(r"(?m)^RestartPreventExitStatus=(.*)$", unit)
+    command = ["prlimit", "--fsize=0", sys.executable, *COMMAND_LINE]
+    ran = subprocess.run(
+        [*command, "--config", str(agent.settings)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode not in {0, *map(int, final.split())}, ran.stderr
+    assert "forewarn: cannot use" in ran.stderr
+    cloud.show(event())
+    agent.start()
+    agent.expect(*DONE)

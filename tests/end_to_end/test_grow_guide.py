@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from end_to_end.agents import until
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.server import settings
 from house.tree import ROOT
 from ports import free_port
@@ -97,7 +97,7 @@ def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: 
     address = services["guest"]["networks"]["guests"]["ipv4_address"]
     commands = pages.block(PAGE, "console", "docker compose up")
     (written,) = re.findall(r"echo '(.*)' \| docker compose exec .* fleet apply -\n", commands)
-    groups = fleet.flatten(msgspec.json.decode(written, type=fleet.Fleet))
+    groups = fleet_file.flatten(msgspec.json.decode(written, type=fleet_file.Fleet))
     (name,) = [member.name for one in groups for member in one.members]
     assert made["machines.map"].read_text() == f"{address} {name}\n"
 

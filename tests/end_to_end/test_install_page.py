@@ -73,7 +73,7 @@ def test_a_way_leads_to_a_program_that_runs(
     settings = {"UV_OFFLINE": "1", "UV_OVERRIDE": str(left_out)}
     settings |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     if way == "pipx":  # it takes no package without its dependencies: asks this machine's index
-        settings = {**os.environ}
+        settings = {**os.environ, "PIP_NO_COMPILE": "1"}
     program = f'forewarn() {{ PYTHONPATH={installed.DEPENDENCIES} command forewarn "$@"; }}\n'
     path = [tmp_path / "bin", tmp_path / ".local/bin", Path(BASE_PYTHON).parent, os.environ["PATH"]]
     ran = subprocess.run(

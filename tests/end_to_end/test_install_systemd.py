@@ -108,13 +108,12 @@ rm -rf var/lib/forewarn* var/lib/private/forewarn*
 for name in systemd-networkd systemd-networkd-wait-online ifupdown-wait-online networking; do
     ln -sf /dev/null "etc/systemd/system/$name.service"
 done
-mkdir -p opt/forewarn
-cp -a "$2/." opt/forewarn
 cp "$3" script
 printf '[Unit]\\nRequires=try.service\\n' >etc/systemd/system/try.target
 printf '[Service]\\nType=oneshot\\nExecStart=/bin/sh /script\\n' >etc/systemd/system/try.service
 printf 'StandardOutput=file:/told\\nStandardError=file:/told\\n' >>etc/systemd/system/try.service
 timeout "$4" systemd-nspawn --quiet --directory="$1/root" --register=no --keep-unit \\
+    --bind="$2:/opt/forewarn" \\
     --private-network --link-journal=no --console=pipe --boot -- --unit=try.target \\
     >/dev/null 2>&1 </dev/null || true
 cat told
@@ -125,22 +124,29 @@ def may_boot() -> bool:
     return os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
 
-def booted(tmp_path: Path, text: str) -> str:
-    """Boot a machine with Forewarn, and return what its script printed."""
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the environment of machines with Forewarn, compiled as pip does it."""
     python = installed.system_python()
     if python is None:
         pytest.skip("there is no Python outside home folders")
-    folders = {name: tmp_path / name for name in ("wheel", "root", "disk")}
-    for folder in folders.values():
-        folder.mkdir()
-    machine = installed.Machine(folders["root"], installed.built(folders["wheel"]), python)
+    wheel = installed.built(tmp_path_factory.mktemp("wheel"))
+    machine = installed.Machine(tmp_path_factory.mktemp("machine"), wheel, python)
     machine.bring_dependencies()
     program = machine.environment / "bin" / "forewarn"
-    program.write_text(program.read_text().replace(str(folders["root"]), ""))
-    script = tmp_path / "script"
+    program.write_text(program.read_text().replace(str(machine.root), ""))
+    (package,) = machine.environment.glob("lib/python*/site-packages/forewarn")
+    subprocess.run([python, "-m", "compileall", "-q", package], check=True)
+    return machine.environment
+
+
+def booted(environment: Path, tmp_path: Path, text: str) -> str:
+    """Boot a machine with Forewarn, and return what its script printed."""
+    script, disk = tmp_path / "script", tmp_path / "disk"
     script.write_text(text)
+    disk.mkdir()
     argv = ["unshare", "--mount", "sh", "-ec", BOOT, "sh"]
-    argv += [*map(str, (folders["disk"], machine.environment, script, SECONDS))]
+    argv += [*map(str, (disk, environment, script, SECONDS))]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False)
     return ran.stdout + ran.stderr
 
@@ -148,8 +154,10 @@ def booted(tmp_path: Path, text: str) -> str:
 @pytest.mark.soak
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.skipif(not may_boot(), reason="only root boots a systemd, by systemd-nspawn")
-def test_what_is_installed_starts_answers_stops_and_is_undone(tmp_path: Path) -> None:
-    told = booted(tmp_path, SCRIPT)
+def test_what_is_installed_starts_answers_stops_and_is_undone(
+    environment: Path, tmp_path: Path
+) -> None:
+    told = booted(environment, tmp_path, SCRIPT)
     assert "\nit is all undone\n" in told, told
 
 
@@ -157,7 +165,7 @@ def test_what_is_installed_starts_answers_stops_and_is_undone(tmp_path: Path) ->
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.skipif(not may_boot(), reason="only root boots a systemd, by systemd-nspawn")
 def test_a_relay_that_restarts_refuses_nobody_and_one_that_freezes_is_replaced(
-    tmp_path: Path,
+    environment: Path, tmp_path: Path
 ) -> None:
-    told = booted(tmp_path, RELAY_SCRIPT)
+    told = booted(environment, tmp_path, RELAY_SCRIPT)
     assert "\nthe relay is watched\n" in told, told

@@ -10,9 +10,9 @@ import pytest
 
 from end_to_end.agents import until
 from end_to_end.running import Running
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 
-ENTRIES = 4 * fleet.MAX_MACHINES - 1
+ENTRIES = 4 * fleet_file.MAX_MACHINES - 1
 ATTEMPTS = 3
 """A busy machine may stop anything once."""
 

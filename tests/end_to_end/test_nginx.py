@@ -16,7 +16,7 @@ from end_to_end.metadata_agent import Agent
 from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
 from end_to_end.running import START_SECONDS, Running
-from forewarn.protocol import identity
+from forewarn.protocol import exchange
 from ports import free_port
 
 pytestmark = [
@@ -108,7 +108,7 @@ def waiting(port: int, source: str, number: int) -> Iterator[None]:
 
 def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folder: Path) -> None:
     for name in ("web-0", "web-1"):
-        signature = identity.sign(name.encode(), SECRET.encode()).decode()
+        signature = exchange.sign(name.encode(), SECRET.encode()).decode()
         with (folder / "signatures.map").open("a") as made:
             made.write(f"{name} {signature};\n")
     block = example("nginx", "$forewarn_signature")
@@ -120,7 +120,7 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
         # What a guest says of itself is gone: nginx sets the headers anew.
         forged = {
             "X_Instance_ID": "web-1",
-            "X_Instance_ID_Signature": identity.sign(b"web-1", SECRET.encode()).decode(),
+            "X_Instance_ID_Signature": exchange.sign(b"web-1", SECRET.encode()).decode(),
             "X_Forwarded_For": "10.0.0.11",
         }
         assert ask(port, GUEST, NAME, **forged)[::2] == (200, "web-0")

@@ -16,7 +16,7 @@ import pytest
 
 from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example, examples
 from end_to_end.running import Running
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.relay import settings as relay_settings
 from forewarn.server import settings
 
@@ -60,7 +60,7 @@ def test_settings_of_relays_are_taken_as_they_stand(tmp_path: Path, text: str) -
 
 @pytest.mark.parametrize("text", FLEETS, ids=range(len(FLEETS)))
 def test_fleets_are_taken_as_they_stand(text: str) -> None:
-    (group,) = fleet.flatten(msgspec.convert(tomllib.loads(text), fleet.Fleet))
+    (group,) = fleet_file.flatten(msgspec.convert(tomllib.loads(text), fleet_file.Fleet))
     assert group.members
 
 

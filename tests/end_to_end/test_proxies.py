@@ -14,7 +14,7 @@ import pytest
 
 from end_to_end.metadata_agent import Agent
 from end_to_end.running import START_SECONDS, Running
-from forewarn.protocol import identity
+from forewarn.protocol import exchange
 from forewarn.server import run
 from patience import until
 from ports import free_port
@@ -116,7 +116,7 @@ def ask(
 
 
 def signed(id_: str, secret: str = SECRET) -> dict[str, str]:
-    signature = identity.sign(id_.encode(), secret.encode()).decode()
+    signature = exchange.sign(id_.encode(), secret.encode()).decode()
     return {"Metadata": "true", "X-Instance-ID": id_, "X-Instance-ID-Signature": signature}
 
 

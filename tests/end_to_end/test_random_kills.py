@@ -34,7 +34,7 @@ LIFE_SECONDS = 1.0
 ACTION_SECONDS = 0.2
 """How long each takes, so that a kill may well meet it."""
 
-HOLDS = "while (log"
+HOLDS = "while [ -e"
 """Where an action waits, in its text."""
 
 LIVES = ((1, 4), (0, 2), (1, 3))
@@ -121,7 +121,7 @@ def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
     made = Agent(tmp_path / "agent", cloud.url, RULES)
     text = made.action.read_text()
     assert HOLDS in text
-    made.action.write_text(text.replace(HOLDS, f"time.sleep({ACTION_SECONDS})\n{HOLDS}"))
+    made.action.write_text(text.replace(HOLDS, f"sleep {ACTION_SECONDS}\n{HOLDS}"))
     yield made
     made.close()
 

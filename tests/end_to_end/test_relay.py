@@ -42,8 +42,8 @@ class Blocked:
         }:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Blocked())
-from forewarn.relay import __main__
-sys.exit(__main__.main(sys.argv[1:]))
+from forewarn.relay import run
+sys.exit(run.main(sys.argv[1:]))
 """
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
 HAND_OVER = 'exec 3<&"$1"; shift; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'

@@ -143,7 +143,7 @@ def test_a_certificate_that_is_replaced_halfway_is_used_once_it_fits(
     (event,) = until(relay.events, relay.log.read_text)
     approval = {"StartRequests": [{"EventId": event["EventId"]}]}
     assert relay.ask("POST", approval)[0] == 200
-    until(lambda: "goes on being used" in relay.log.read_text(), relay.log.read_text)
+    until(lambda: "keeps its old certificate" in relay.log.read_text(), relay.log.read_text)
     assert relay.stop() == 0
 
 

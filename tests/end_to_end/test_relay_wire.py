@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from end_to_end.raw_http import ANSWER_SECONDS, exchanged
-from end_to_end.running import Running
+from end_to_end.running import SWIFT, Running
 from ports import free_port
 from relays.process import Relay, until
 
@@ -65,9 +65,9 @@ format = "json"
 class Pair:
     """A service, and a relay that stands in front of it for the host h1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, connector: str = SWIFT, more: str = "") -> None:
         plane = free_port()
-        self.service = Running(folder)
+        self.service = Running(folder, connector=connector, more=more)
         self.service.settings.write_text(
             self.service.settings.read_text().replace(
                 f"port = {self.service.guest_port}\n",
@@ -156,7 +156,8 @@ def requests() -> Iterator[bytes]:
     yield b"nonsense\r\n\r\n"
     yield b""
     unknown = '{"StartRequests":[{"EventId":"00000000-0000-4000-8000-000000000000"}]}'
-    bodies = (*("", "{}", "[]", unknown, '{"StartRequests":[]}', '{"StartRequests":{}}'),)
+    nameless = '{"StartRequests":[{"EventId":""}]}'
+    bodies = ("", "{}", "[]", unknown, nameless, '{"StartRequests":[]}', '{"StartRequests":{}}')
     for body in (*bodies, "x" * 70_000, '{"StartRequests":[' + '{"EventId":"x"},' * 1001 + "{}]}"):
         yield post("web-0", body, "2020-07-01", "Metadata: true")
     yield post("web-0", '{"StartRequests":[]}')

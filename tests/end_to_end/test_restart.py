@@ -28,10 +28,19 @@ from server.running import UnixConnection
 
 RESTARTS = 4
 MACHINES = 400
-CALM_SECONDS = 0.7
+CALM_SECONDS = 0.3
 """Between two restarts: longer than the least of the kept connections' intervals."""
 SWIFT = "freeze_seconds = 0"
 HAND_OVER = 'exec 3<&"$1" 4<&"$2"; shift 2; LISTEN_FDS=2 LISTEN_PID=$$ exec "$@"'
+TAKE_OVER = """
+import os, runpy, sys
+for number, file in enumerate(map(int, sys.argv[1:3]), 3):
+    os.dup2(file, number)
+os.environ |= {"LISTEN_FDS": "2", "LISTEN_PID": str(os.getpid())}
+sys.argv[:3] = ["forewarn"]
+runpy.run_module("forewarn", run_name="__main__", alter_sys=True)
+"""
+"""What a forked service runs first; HAND_OVER is for one of its own."""
 HESITATION_SECONDS = 0.1
 OPERATOR = "operator"
 FIRST_FILE = 20
@@ -52,7 +61,7 @@ class Systemd:
 
     def start(self) -> None:
         numbers = [str(number) for number in self._files]
-        self._service.start("bash", "-c", HAND_OVER, "hand-over", *numbers, files=self._files)
+        self._service.start(program=("-c", TAKE_OVER, *numbers), files=self._files)
 
     def close(self) -> None:
         for each in self._sockets:
@@ -167,7 +176,7 @@ class Clients:
             assert status == 200
             self.approved[event] = asked["maintenance"]["number"]
 
-        self._go_on("approves", OPERATOR, approve, keeps=False, every=0.02)
+        self._go_on("approves", OPERATOR, approve, keeps=False, every=0.04)
 
     def operator(self, *, hesitates: bool) -> None:
         """An operator's tool that lists, by a new connection each time."""
@@ -175,7 +184,7 @@ class Clients:
         def ask(_: Guest) -> None:
             self._operator("GET", "/v1/events", pause=HESITATION_SECONDS if hesitates else 0)
 
-        self._go_on("lists", OPERATOR, ask, keeps=False, every=0.02)
+        self._go_on("lists", OPERATOR, ask, keeps=False, every=0.04)
 
     def stop(self) -> None:
         self._over.set()
@@ -235,7 +244,7 @@ def test_no_client_notices_a_restart(service: Running) -> None:
     assert service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
     clients = Clients(service)
     for _ in range(3):
-        clients.guest("polls", keeps=False, every=0.01)
+        clients.guest("polls", keeps=False, every=0.02)
         clients.guest("keeps", keeps=True, every=0.2)
         clients.waiter()
     clients.guest("keeps for long", keeps=True, every=3)

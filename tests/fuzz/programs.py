@@ -8,7 +8,7 @@ byte and, where it wants them, what follows.
 from enum import IntEnum
 from typing import NamedTuple
 
-from forewarn.protocol import identity
+from forewarn.protocol import exchange
 from guest import room
 from guest.room import chunked, get, post
 
@@ -16,7 +16,7 @@ CODED = "Transfer-Encoding: chunked"
 SECRET = b"between us two only"
 """Which a trusted proxy signs with."""
 
-SIGNATURE = identity.sign(b"web-0", SECRET).decode()
+SIGNATURE = exchange.sign(b"web-0", SECRET).decode()
 UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
 
 TOKENS = (

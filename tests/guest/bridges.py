@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from forewarn.maintenance.model import Machine, Scope
+from forewarn.maintenance.model import Changes, Machine, Scope
 from forewarn.server.guest.listener import Listener, Listeners
 from forewarn.server.sockets import HandedOver
 from guest import room
@@ -86,8 +86,8 @@ def machines() -> list[Machine]:
 async def play(guests: dict[str, int]) -> dict[str, Any]:
     plane = room.Room(asyncio.get_running_loop())
     fleet = machines()
-    plane.registry.fill(fleet)
-    plane.documents.fill([Scope(**facts(machine)) for machine in fleet])
+    plane.registry.learn(Changes(machines=tuple(fleet)))
+    plane.documents.learn(Changes(scopes=tuple(Scope(**facts(machine)) for machine in fleet)))
     listeners = Listeners(asyncio.get_running_loop(), plane.connections)
     wanted = [Listener(address=f"{HOST}%{name}", port=0, name=name) for name in BRIDGES]
     opened = await listeners.open(

@@ -25,15 +25,12 @@ from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import listener
 from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection
 from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.counters import Counters
-from forewarn.server.guest.documents import Documents
-from forewarn.server.guest.enablement import Enabler
-from forewarn.server.guest.endpoint import GuestEndpoint
+from forewarn.server.guest.documents import Documents, Enabler
+from forewarn.server.guest.endpoint import Counters, GuestEndpoint, Polls
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
 from forewarn.server.guest.listener import Listener, SourceOf
 from forewarn.server.guest.machines import Proxies, Registry
-from forewarn.server.guest.repeated_polls import Polls
 from forewarn.vocabulary import (
     ErrorCode,
     EventSource,
@@ -208,9 +205,11 @@ class Room:
         self.registry = Registry(proxied=True)
         self.documents = Documents()
         self.approvals = BookedApprovals()
-        operations = [operation(event())]
-        self.registry.fill(MACHINES)
-        self.documents.fill(SCOPES, operations)
+        known = Changes(
+            scopes=tuple(SCOPES), machines=tuple(MACHINES), operations=(operation(event()),)
+        )
+        self.registry.learn(known)
+        self.documents.learn(known)
         self.approvals.learn = self.turn_on
         limiter = Limiter(rate)
         enabler = None
@@ -236,7 +235,7 @@ class Room:
         )
         self.age = 0
         writer = AnswerWriter(
-            self.clock, "00000000-0000-4000-8000-a3c5e7091b2d", age=lambda: self.age
+            self.clock, self.clock, "00000000-0000-4000-8000-a3c5e7091b2d", age=lambda: self.age
         )
         self.polls = polls(
             self.registry, self.documents, limiter=limiter, writer=writer, enabler=enabler

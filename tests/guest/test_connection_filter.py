@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.server.guest import connection_filter
-from forewarn.server.guest.connection_filter import APPLY_SECONDS, DROP_SECONDS, MAX_DROPPED
 from forewarn.server.guest.limits import (
     CONNECTIONS_PER_SECOND,
     REFUSED_CONNECTIONS,
@@ -17,13 +15,20 @@ from forewarn.server.guest.limits import (
     Limits,
     Reason,
 )
-from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.listener import (
+    _SO_DETACH_FILTER,
+    APPLY_SECONDS,
+    DROP_SECONDS,
+    MAX_DROPPED,
+    ConnectionFilter,
+    Listener,
+)
 from guest import room
 from guest.room import EVENTS, answers, get
 from guest.served import GUESTS, Play, serving, until
 
 SYN_SENT = 2
-DETACH = connection_filter._SO_DETACH_FILTER
+DETACH = _SO_DETACH_FILTER
 MOST_REFUSED = CONNECTIONS_PER_SECOND // REFUSED_CONNECTIONS
 
 pytestmark = pytest.mark.skipif(
@@ -87,7 +92,7 @@ def test_connections_of_these_networks_are_dropped_and_no_others(
 ) -> None:
     start = "127.0.0.1" if family == socket.AF_INET else "::1"
     with listening(family, start) as opened:
-        filter_ = connection_filter.ConnectionFilter(loop)
+        filter_ = ConnectionFilter(loop)
         filter_.guard("", opened)
         for each in networks:
             assert filter_.drop("", each)
@@ -98,7 +103,7 @@ def test_connections_of_these_networks_are_dropped_and_no_others(
 
 def test_a_network_may_connect_again_after_a_while(loop: room.SkippingLoop) -> None:
     with listening(socket.AF_INET, "127.0.0.1") as opened:
-        filter_ = connection_filter.ConnectionFilter(loop)
+        filter_ = ConnectionFilter(loop)
         filter_.guard("", opened)
         filter_.drop("", "127.0.0.9")
         pass_time(loop, APPLY_SECONDS)
@@ -119,7 +124,7 @@ def test_a_network_is_dropped_on_the_listener_that_it_crowds_alone(
         listening(socket.AF_INET, "127.0.0.1") as crowded,
         listening(socket.AF_INET, "127.0.0.1") as other,
     ):
-        filter_ = connection_filter.ConnectionFilter(loop)
+        filter_ = ConnectionFilter(loop)
         filter_.guard("crowded", crowded)
         filter_.guard("other", other)
         filter_.drop("crowded", "127.0.0.9")
@@ -130,7 +135,7 @@ def test_a_network_is_dropped_on_the_listener_that_it_crowds_alone(
 
 def test_as_many_networks_are_dropped_as_a_program_may_have(loop: room.SkippingLoop) -> None:
     with listening(socket.AF_INET6, "::1") as opened:
-        filter_ = connection_filter.ConnectionFilter(loop)
+        filter_ = ConnectionFilter(loop)
         filter_.guard("", opened)
         for number in range(1, MAX_DROPPED):
             assert filter_.drop("", f"fd00:0:0:{number:x}::/64")

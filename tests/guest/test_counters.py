@@ -4,22 +4,21 @@ import ipaddress
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from forewarn.protocol import identity
-from forewarn.server.guest.counters import LOG_SECONDS, MAX_LOGGED, OTHER, RESOURCES, Counters
+from forewarn.protocol import exchange
+from forewarn.server.guest.endpoint import OTHER, RESOURCES, Counters
 from forewarn.server.guest.limits import Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies
+from forewarn.server.process import LOG_SECONDS, MAX_LOGGED
 from guest import room
 from guest.room import EVENTS, Behind, answers, get, post
 
 
 @pytest.fixture
 def log() -> Iterator[list[EventDict]]:
-    structlog.reset_defaults()
     with capture_logs() as told:
         yield told
 
@@ -88,7 +87,7 @@ def test_the_log_says_what_a_proxys_guest_is_not_told(log: list[EventDict]) -> N
     listener = Behind(Listener(address="169.254.169.254", name="blue"), proxies)
 
     def signed(id_: str, secret: bytes) -> bytes:
-        signature = identity.sign(id_.encode(), secret).decode()
+        signature = exchange.sign(id_.encode(), secret).decode()
         return get(room.EVENTS, f"X-Instance-ID: {id_}", f"X-Instance-ID-Signature: {signature}")
 
     with room.opened() as (plane, _):
@@ -133,7 +132,7 @@ def test_secrets_are_changed_under_an_open_connection() -> None:
     place = Behind(Listener(address="169.254.169.254"), proxies)
 
     def by(secret: bytes) -> bytes:
-        signature = identity.sign(b"web-0", secret).decode()
+        signature = exchange.sign(b"web-0", secret).decode()
         return get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {signature}")
 
     with room.opened() as (plane, turn):

@@ -8,24 +8,25 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes
-from forewarn.protocol import versions
+from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
 from forewarn.server.guest import documents
 from forewarn.server.guest.documents import Documents
 from forewarn.vocabulary import EventStatus, EventType, ScopeKind
 from guest import room
 
-PREVIEW = versions.BY_NAME["2017-03-01"]
-NEWEST = versions.NEWEST
+PREVIEW = VERSION_BY_NAME["2017-03-01"]
+NEWEST = NEWEST_VERSION
 
 
 def filled(*operations: Any, **facts: Any) -> Documents:
     kept = Documents()
     scope = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=2)
-    kept.fill([msgspec.structs.replace(scope, **facts), room.scope("bastion")], operations)
+    scopes = (msgspec.structs.replace(scope, **facts), room.scope("bastion"))
+    kept.learn(Changes(scopes=scopes, operations=operations))
     return kept
 
 
-def read(kept: Documents, version: versions.Version = NEWEST, scope: str = "web") -> Any:
+def read(kept: Documents, version: Version = NEWEST, scope: str = "web") -> Any:
     page = kept.page(scope, version)
     incarnation, body = page.incarnation, page.body
     content = json.loads(body)
@@ -103,7 +104,7 @@ def test_an_operation_shows_in_each_of_its_scopes_its_own_event() -> None:
 
 def test_scopes_without_events_share_their_bytes_and_keep_none_of_their_own() -> None:
     kept = Documents()
-    kept.fill([room.scope("a"), room.scope("b")])
+    kept.learn(Changes(scopes=(room.scope("a"), room.scope("b"))))
     assert kept.page("a", NEWEST) is kept.page("b", NEWEST)
     for incarnation in range(documents.MAX_EMPTY + 10):
         kept.learn(Changes(scopes=(room.scope("a", incarnation=incarnation),)))
@@ -138,8 +139,8 @@ def test_an_event_of_a_scope_that_was_off_is_shown_to_nobody() -> None:
     assert read(kept) == []
 
 
-@pytest.mark.parametrize("version", versions.BY_NAME.values(), ids=lambda each: each.name)
-def test_a_whole_document_reads_elsewhere_as_it_does_here(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSION_BY_NAME.values(), ids=lambda each: each.name)
+def test_a_whole_document_reads_elsewhere_as_it_does_here(version: Version) -> None:
     kept = filled(
         room.operation(room.event("C", published=2), room.event("A", published=2)),
         room.operation(room.event("B", published=1), id="2.1", status=EventStatus.STARTED),

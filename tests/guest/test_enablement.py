@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.server.guest.enablement import GATHER_SECONDS, SAVE_EVERY, TURN_ON_SECONDS
+from forewarn.server.guest.documents import GATHER_SECONDS, SAVE_EVERY, TURN_ON_SECONDS
 from forewarn.store.port import StoreUnavailable
 from guest import room
 from guest.room import Enabling, Peer, Room, answers, get, opened, post

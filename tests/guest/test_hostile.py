@@ -11,12 +11,11 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.protocol import identity, refusals
-from forewarn.server.guest.counters import OTHER
+from forewarn.protocol import exchange, refusals
+from forewarn.server.guest.endpoint import OTHER
 from forewarn.server.guest.http import Head
 from forewarn.server.guest.limits import (
     BURST_SECONDS,
@@ -65,7 +64,7 @@ def chunks(count: int) -> bytes:
 
 
 def behind(name: str, *more: str) -> bytes:
-    signature = identity.sign(name.encode(), SECRET).decode()
+    signature = exchange.sign(name.encode(), SECRET).decode()
     return get(EVENTS, f"X-Instance-ID: {name}", f"X-Instance-ID-Signature: {signature}", *more)
 
 
@@ -247,7 +246,6 @@ def test_what_http_itself_refuses_is_counted_as_the_guests_fault(data: bytes, st
 @pytest.mark.parametrize("coding", [True, False])
 def test_a_client_that_leaves_in_mid_body_is_no_fault_of_the_service(coding: bool) -> None:
     data = post(chunks(3), CODED)[:-9] if coding else post()[:-9]
-    structlog.reset_defaults()
     with room.opened() as (plane, turn), capture_logs() as log:
         peer = plane.connect()
         peer.send(data)
@@ -548,7 +546,7 @@ def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_n
 def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_changes() -> None:
     registry = Registry()
     machines = [room.machine(f"m{number}", scope="web") for number in range(200)]
-    registry.fill(machines)
+    registry.learn(Changes(machines=tuple(machines)))
     found: set[Sighting | None] = set()
     failed: list[BaseException] = []
     stop = threading.Event()
@@ -634,7 +632,7 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
         assert [statuses(each)[-1:] for each in greedy] == [[200]] * 20
         assert len(plane.approvals.book) == 21
         account = greedy[0].connection.account
-        assert (account.body_bytes, account.bodies) == (0, {})
+        assert (account.body_bytes, plane.connections.fair_queue._bodies) == (0, {})
 
 
 def test_little_is_held_of_what_a_connection_sends_before_its_turn(play: Play) -> None:

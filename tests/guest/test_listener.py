@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
-from forewarn.server.guest import connection_filter
 from forewarn.server.guest.connection import LAST_SECONDS, PEER_SECONDS, REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener
+from forewarn.server.guest.listener import (
+    MAX_LISTENERS,
+    CannotListen,
+    Listener,
+    _attach,
+    filter_program,
+)
 from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import answers, get, post
@@ -236,8 +241,8 @@ def test_a_socket_of_systemds_is_like_ours_and_keeps_its_queue_when_we_stop(play
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as systemds:
             # What the process before left behind: it would drop whoever comes from here.
-            dropping = connection_filter.program(socket.AF_INET, ["127.0.0.1"])
-            connection_filter._attach(systemds, dropping)
+            dropping = filter_program(socket.AF_INET, ["127.0.0.1"])
+            _attach(systemds, dropping)
             at = Listener(port=systemds.getsockname()[1], default_vm="web-0")
             handed_over = HandedOver([os.dup(systemds.fileno())])
             async with serving(at, HERE, handed_over=handed_over) as served:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.protocol import versions
+from forewarn.protocol.versions import NEWEST_VERSION
 from forewarn.server.guest.connection import UNREAD_BYTES
+from forewarn.server.guest.endpoint import SLICE
 from forewarn.server.guest.limits import Limits, Reason
-from forewarn.server.guest.long_poll import SLICE
 from forewarn.vocabulary import EventType
 from guest import room
 from guest.room import Enabling, Peer, Room, answers, get, post
@@ -209,7 +209,7 @@ def test_an_approval_does_not_wait(opened: Opened) -> None:
 
 def test_a_change_that_its_version_cannot_show_is_answered_too(opened: Opened) -> None:
     plane, _ = opened
-    old = room.EVENTS.replace(versions.NEWEST.name, "2017-08-01")
+    old = room.EVENTS.replace(NEWEST_VERSION.name, "2017-08-01")
     peer = waiting(plane, waits(target=old))
     terminate = room.operation(room.event("D"), id="2.1", event_type=EventType.TERMINATE)
     plane.publish(3, "web", terminate)

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from forewarn.maintenance.model import Changes, Machine, Profile, Sighting
-from forewarn.protocol import identity, instance
-from forewarn.protocol.agent_status import AgentReport
-from forewarn.protocol.identity import Claim
+from forewarn.protocol import exchange, instance
+from forewarn.protocol.codec import AgentReport
+from forewarn.protocol.exchange import Claim
 from forewarn.server.guest.limits import Reason
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import (
@@ -31,7 +31,7 @@ BRIDGE = Listener(address="169.254.169.254")
 
 def registry(*machines: Machine) -> Registry:
     filled = Registry(proxied=True)
-    filled.fill(machines)
+    filled.learn(Changes(machines=machines))
     return filled
 
 
@@ -195,7 +195,7 @@ BEHIND = room.Behind(Listener(address="169.254.169.254", name="blue"), PROXIES)
 
 
 def claim(id_: str, secret: bytes = SECRET) -> Claim:
-    return Claim(id_.encode(), identity.sign(id_.encode(), secret))
+    return Claim(id_.encode(), exchange.sign(id_.encode(), secret))
 
 
 def test_a_proxy_names_a_machine_by_its_vm_id_or_its_name() -> None:

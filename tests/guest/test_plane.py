@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from forewarn.clock import SystemClock
+from builders import MINUTE, NOW
+from forewarn.clock import Clock, ManualClock, SystemClock
+from forewarn.maintenance.model import Changes, Sighting
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
@@ -37,7 +39,7 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(rules: GuestRules) -> AsyncIterator[Opened]:
+async def opened(rules: GuestRules, time: Clock | None = None) -> AsyncIterator[Opened]:
     clock = SystemClock()
     source = room.BookedApprovals()
     source.record_requests = source.answer_turning
@@ -48,6 +50,7 @@ async def opened(rules: GuestRules) -> AsyncIterator[Opened]:
         backend=source,
         time=clock,
         wall=clock,
+        request_time=time or clock,
         on_turn=lambda _: None,
         mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
         handed_over=HandedOver(),
@@ -63,13 +66,26 @@ async def opened(rules: GuestRules) -> AsyncIterator[Opened]:
         await plane.close()
 
 
+def test_requests_are_dated_by_the_clock_that_decides_and_no_later_once_it_is_set_back() -> None:
+    async def play() -> None:
+        time = ManualClock(NOW)
+        async with opened(GuestRules(), time) as made:
+            await made.ask(get())
+            for set_back, known in [(NOW + MINUTE, NOW), (NOW - MINUTE, NOW - MINUTE)]:
+                made.plane.set_back(set_back)
+                assert made.plane.seen("web-0") == Sighting(asked_at=known, version="2020-07-01")
+
+    run_by_asyncio(play())
+
+
 @pytest.mark.parametrize("run", [run_by_asyncio, run_by_uvloop])
 def test_whole_documents_are_read_until_others_take_their_place(run: Play) -> None:
     async def play() -> None:
         async with opened(GuestRules()) as made:
             assert (await made.ask(get())).body == b'{"DocumentIncarnation":2,"Events":[]}'
             kept = room.Documents()
-            kept.fill(room.SCOPES, [room.operation(room.event())])
+            operation = room.operation(room.event())
+            kept.learn(Changes(scopes=tuple(room.SCOPES), operations=(operation,)))
             whole = kept.whole("web")
             assert [type(each) for each in whole.events] == [PublishedEvent]
             made.plane.replace([whole])

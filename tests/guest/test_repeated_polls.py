@@ -11,13 +11,12 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.protocol import identity
-from forewarn.server.guest import repeated_polls
+from forewarn.protocol import exchange
 from forewarn.server.guest.connection import Connection, Stage
+from forewarn.server.guest.endpoint import MAX_KNOWN_POLLS, MAX_POLL_BYTES, Poll, Polls
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies, Source
-from forewarn.server.guest.repeated_polls import Poll, Polls
 from guest import room
 from guest.room import Peer, Room, get, post
 from seeds import SEED
@@ -51,9 +50,10 @@ MACHINES = [
     room.machine("shop", "10.0.0.10", listener="blue"),
     room.machine("front", PROXY),
 ]
+FLEET = Changes(scopes=tuple(SCOPES), machines=tuple(MACHINES))
 SIGNED = (
     "X-Instance-ID: web-0",
-    f"X-Instance-ID-Signature: {identity.sign(b'web-0', SECRET).decode()}",
+    f"X-Instance-ID-Signature: {exchange.sign(b'web-0', SECRET).decode()}",
 )
 ANSWER = b"x-ms-request-id: "
 REQUEST_ID = re.compile(ANSWER + rb"([0-9a-f-]{36})\r\n")
@@ -83,7 +83,7 @@ RARE = [
     get(room.EVENTS, "Expect: 100-continue"),
     get(room.EVENTS, "Content-Length: 5") + b"hello",
     get(room.EVENTS, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
-    get(room.EVENTS, "X: " + "x" * repeated_polls.MAX_BYTES),
+    get(room.EVENTS, "X: " + "x" * MAX_POLL_BYTES),
     get(version="1.0"),
     get(room.EVENTS, "Connection: keep-alive", version="1.0"),
     get().replace(b"GET", b"HEAD", 1),
@@ -156,8 +156,8 @@ class Pair:
         self.peers: dict[int, tuple[Peer, Peer]] = {}
         self.gone: list[bytes] = []
         for each in self.rooms:
-            each.registry.fill(MACHINES)
-            each.documents.fill(SCOPES)
+            each.registry.learn(FLEET)
+            each.documents.learn(FLEET)
 
     def connection(self, number: int) -> tuple[Peer, Peer]:
         if number in self.peers:
@@ -346,12 +346,12 @@ def test_what_is_remembered_has_a_bound_and_keeps_what_is_asked_for() -> None:
     with room.opened(polls=Counting) as (plane, _):
         poller, guest = plane.connect(), plane.connect("10.0.0.11")
         assert isinstance(plane.polls, Counting)
-        for number in range(3 * repeated_polls.MAX_KNOWN):
+        for number in range(3 * MAX_KNOWN_POLLS):
             guest.send(get(room.EVENTS, f"X: {number}"))
             if number % 1000 == 0:
                 poller.send(get())
         remembered = len(plane.polls._known) + len(plane.polls._earlier)
-        assert repeated_polls.MAX_KNOWN <= remembered <= 2 * repeated_polls.MAX_KNOWN
+        assert MAX_KNOWN_POLLS <= remembered <= 2 * MAX_KNOWN_POLLS
         before = plane.polls.hits
         other = plane.connect()
         other.send(get())
@@ -362,7 +362,7 @@ def test_a_long_request_is_answered_and_not_remembered() -> None:
     with room.opened(polls=Counting) as (plane, _):
         peer = plane.connect()
         for _ in range(3):
-            peer.send(get(room.EVENTS, "X: " + "x" * repeated_polls.MAX_BYTES))
+            peer.send(get(room.EVENTS, "X: " + "x" * MAX_POLL_BYTES))
         assert peer.got.count(ANSWER) == 3
         assert plane.polls._known == {}
 
@@ -393,8 +393,8 @@ def test_who_is_named_and_what_is_old_goes_the_long_way_each_time(
     data: bytes, where: Listener, address: str
 ) -> None:
     with room.opened(polls=Counting) as (plane, _):
-        plane.documents.fill(SCOPES)
-        plane.registry.fill(MACHINES)
+        plane.documents.learn(FLEET)
+        plane.registry.learn(FLEET)
         peer = plane.connect(address, where)
         for _ in range(3):
             peer.send(data)

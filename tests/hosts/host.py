@@ -120,15 +120,16 @@ class Host:
                 stderr=output,
                 start_new_session=True,
             )
+        until(self._has_begun, self.log)
+        self.start_relay()  # a host's units start it beside libvirtd, and its socket before both
         self.wait_for_daemon()
-        self.start_relay()
 
     def start_relay(self) -> None:
         """Let its relay run, if it has one: with the host's power its process ends."""
         if self.relay is None:
             return
         inside = ("nsenter", f"--target={self.init()}", "--net", "--pid", "--mount", "--uts")
-        command = [sys.executable, "-m", "forewarn.relay", "--config", str(self.relay)]
+        command = [sys.executable, "-m", "forewarn.relay.run", "--config", str(self.relay)]
         with (self.folder / "relay.log").open("ab") as log:
             self._relaying = subprocess.Popen(
                 [*inside, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -191,6 +192,12 @@ class Host:
         pid = self._process.pid
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
+
+    def _has_begun(self) -> bool:
+        try:
+            return self.init() > 0
+        except (OSError, ValueError):
+            return False
 
     def daemon(self) -> int:
         """Return the process id of its libvirtd, as this process sees it."""

@@ -279,14 +279,29 @@ class Lab:
 
     def maintain(self, *arguments: str) -> dict[str, Any]:
         """Schedule maintenance, wait for its end, and return its operation."""
-        self.forewarn("schedule", *arguments)
+        self._schedule(*arguments)
         return self.ended()[-1]
 
     def begin(self, *arguments: str) -> None:
         """Schedule maintenance, and return when its task has begun."""
         before = set(self.runners())
-        self.forewarn("schedule", *arguments)
+        self._schedule(*arguments)
         until(lambda: set(self.runners()) - before, self.report)
+
+    def _schedule(self, *arguments: str) -> None:
+        """Schedule maintenance once the service knows who asks: it awaits no other machines."""
+        until(lambda: self._asking() <= self._known(), self.report)
+        self.forewarn("schedule", *arguments)
+
+    def _asking(self) -> set[str]:
+        return {name for name, guest in self.guests.items() if any(p.document for p in guest.polls)}
+
+    def _known(self) -> set[str]:
+        """Return the guests that the service has heard, or that are not of its fleet."""
+        assert self.service is not None
+        machines = self.service.operator.get("/v1/fleet/machines")["machines"]
+        silent = {machine["name"] for machine in machines if machine["last_seen"] is None}
+        return set(self.guests) - silent
 
     def runners(self) -> list[Path]:
         """Return the files in which the runs of tasks that are not over name their runners."""

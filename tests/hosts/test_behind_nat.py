@@ -17,11 +17,13 @@ from hosts import nat
 from hosts.guest import Guest
 from hosts.host import until
 from hosts.lab import ENDPOINT, Lab
-from hosts.nat import BRIDGE, NETWORK, PAGE, PRODUCTION, SERVICE, run
+from hosts.nat import BRIDGE, NETWORK, PAGE, SERVICE, run
 from hosts.nat import HOSTS as PROXIES
 from hosts.system_host import SystemHost
 from recipes import pages
 
+SIGNING = "proxies"
+"""The page with the settings of proxies that sign."""
 PEER = f"{NETWORK}.50"
 ASK = """
 import sys, urllib.request, urllib.error
@@ -60,12 +62,12 @@ def serve(lab: Lab) -> None:
     secret = lab.folder / "proxy.secret"
     secret.write_text("the secret of the proxies\n")
     secret.chmod(0o600)
-    listener = pages.block(PRODUCTION, "toml", "trusted_proxies")
+    listener = pages.block(SIGNING, "toml", "trusted_proxies")
     listener = pages.placed(listener, {"/etc/forewarn/proxy.secret": str(secret)})
     for name in PROXIES:
         lab.host(name)
     lab.serve(listener + lab.libvirt())
-    made = pages.block(PRODUCTION, "sh", "signatures.map")
+    made = pages.block(SIGNING, "sh", "signatures.map")
     made = pages.placed(made, {"python3 -c": f"'{sys.executable}' -c"})
     subprocess.run(["sh", "-ec", made], cwd=lab.folder, check=True)
 
@@ -79,7 +81,7 @@ def prepare(lab: Lab, name: str) -> None:
 
 def proxy(lab: Lab, name: str) -> subprocess.Popen[bytes]:
     """Run a host's nginx with the page's settings."""
-    block = pages.block(PRODUCTION, "nginx", "signatures.map")
+    block = pages.block(SIGNING, "nginx", "signatures.map")
     places = {"10.0.0.10 web-0": f"{NETWORK}.11 web-0", "10.0.0.11 web-1": f"{NETWORK}.12 web-1"}
     bind = {"proxy_bind 192.0.2.7": f"proxy_bind {PROXIES[name]}"}
     folder = lab.folder / f"nginx-{name}"

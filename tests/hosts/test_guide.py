@@ -92,6 +92,6 @@ def test_all_hosts_are_patched_and_no_guest_notices(lab: Lab, guests: list[Guest
 
 
 def test_the_drain_of_several_hosts_is_the_pages_drain_of_one(lab: Lab) -> None:
-    (one,) = commands("drain h1 --reboot --watch")
+    (one,) = commands("drain h1 --reboot --wait")
     (several, _) = commands("alerts")
     assert set(one) < set(several), "the test of several hosts is the one of one host too"

@@ -132,7 +132,7 @@ def test_hosts_are_patched_over_ssh_by_the_pages_settings(lab: Lab, guests: list
     before = {name: (host.boot_id, host.reboots) for name, host in lab.hosts.items()}
     listed = lab.forewarn("host", "list")
     assert all(name in listed for name in NAMES)
-    lab.forewarn("host", "drain", *NAMES, "--reboot", "--watch")
+    lab.forewarn("host", "drain", *NAMES, "--reboot", "--wait")
     for name, host in lab.hosts.items():
         assert (host.boot_id != before[name][0], host.reboots - before[name][1]) == (True, 1)
     assert [guest.host() for guest in guests] == [*NAMES]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from house import tree
 
 PACKAGING = tree.ROOT / "packaging"
@@ -54,15 +54,15 @@ def test_the_fleet_files_page_has_every_key_and_no_other() -> None:
     schema = json.loads((PACKAGING / "schemas" / "fleet.json").read_text(encoding="utf-8"))
     keys = dict(properties(schema))
     tables = set(re.findall(r"^### `\[\[(\w+)\]\]`$", PAGE, re.MULTILINE))
-    assert tables == set(fleet.Fleet.__struct_fields__)
+    assert tables == set(fleet_file.Fleet.__struct_fields__)
     assert set(re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)) | tables == set(keys)
     assert [name for name, found in properties(schema) if "description" not in found] == []
 
 
 def test_the_fleet_files_page_shows_a_fleet_that_can_be_applied() -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    shown = msgspec.convert(tomllib.loads(example), fleet.Fleet)
-    machines = [member.name for group in fleet.flatten(shown) for member in group.members]
+    shown = msgspec.convert(tomllib.loads(example), fleet_file.Fleet)
+    machines = [member.name for group in fleet_file.flatten(shown) for member in group.members]
     assert machines == ["web-0", "web-1", "batch_0", "batch_1", "FrontEnd_IN_0", "bastion"]
 
 

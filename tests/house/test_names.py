@@ -1,21 +1,21 @@
 """The field's words: one class name for one thing, no retired names or phrases; and a bound."""
 
-import ast
 import re
 from collections import defaultdict
 from pathlib import Path
 
 from house import tree
 
-MAX_MODULES = 268
-MAX_LINES = 63_720
+MAX_MODULES = 200
+MAX_LINES = 63_071
 """The aim is 150 modules of 28,000 lines: lower these as the package shrinks."""
 
 RETIRED = re.compile(
     "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
-    "dealing|desk|draft|errands|hands|ledger|looking|opening|pace|parting|prefer|rate|reading|"
-    "retired|roster|runs|sentences|snapshots|statements|steering|steps|strangers|tally|"
-    "telling|terms|turns|view|vitals|waiting|watched|words|working_set|world|writing"
+    "dealing|desk|draft|errands|hands|host_documents|ledger|loading|looking|news_tail|opening|"
+    "pace|parting|prefer|rate|reading|request_headers|retired|roster|runs|sentences|snapshots|"
+    "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|turns|view|vitals|"
+    "waiting|watched|words|working_set|world|writing"
 )
 """What modules were once called, before the names of docs/architecture.md."""
 
@@ -40,9 +40,9 @@ def package() -> list[Path]:
 def test_a_class_name_stands_for_one_thing() -> None:
     places = defaultdict(list)
     for path in package():
-        for node in ast.walk(tree.syntax_of(path)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(f"{tree.shown(path)}:{node.lineno}")
+        for node in tree.definitions(path):
+            if not node.is_function and not node.name.startswith("_"):
+                places[node.name].append(f"{tree.shown(path)}:{node.line}")
     assert not {
         name: found for name, found in places.items() if len(found) > 1 and name not in SHARED
     }

@@ -1,6 +1,5 @@
 """The house's rules about the shape of files, held from the first commit."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,12 @@ MAX_COLUMNS = 100
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "core", "base", "manager"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-
-def functions(path: Path) -> Iterator[tuple[str, Function]]:
+def functions(path: Path) -> Iterator[tuple[str, tree.Definition]]:
     """Yield the functions of a file, and where they are."""
-    for node in ast.walk(tree.syntax_of(path)):
-        if isinstance(node, Function):
-            yield f"{tree.shown(path)}:{node.lineno} {node.name}", node
+    for node in tree.definitions(path):
+        if node.is_function:
+            yield f"{tree.shown(path)}:{node.line} {node.name}", node
 
 
 def test_a_module_is_short_enough_to_read() -> None:
@@ -40,7 +37,7 @@ def test_a_line_is_narrow_enough_to_read() -> None:
 
 def test_a_function_is_short_enough_to_read() -> None:
     lengths = {
-        place: (node.end_lineno or 0) - node.lineno + 1
+        place: node.last_line - node.line + 1
         for path in tree.python_files()
         if "migrations" not in path.parts
         for place, node in functions(path)
@@ -50,7 +47,7 @@ def test_a_function_is_short_enough_to_read() -> None:
 
 def test_a_function_takes_five_positional_arguments_at_most() -> None:
     counts = {
-        place: len({each.arg for each in node.args.posonlyargs + node.args.args} - {"self", "cls"})
+        place: len(node.positional - {"self", "cls"})
         for path in tree.python_files("src")
         for place, node in functions(path)
         if not is_command(node)
@@ -58,9 +55,9 @@ def test_a_function_takes_five_positional_arguments_at_most() -> None:
     assert not {place: count for place, count in counts.items() if count > MAX_POSITIONAL}
 
 
-def is_command(node: Function) -> bool:
+def is_command(node: tree.Definition) -> bool:
     """A Typer command's parameters are the command line's, each by its own name."""
-    return any("command" in ast.dump(decorator) for decorator in node.decorator_list)
+    return any("command" in decorator for decorator in node.decorators)
 
 
 def test_a_file_is_named_for_what_is_in_it() -> None:
@@ -82,7 +79,7 @@ def test_a_room_says_what_is_in_it() -> None:
     for path in tree.python_files("src"):
         if path.name != "__init__.py" or "versions" in path.parts:
             continue
-        docstring = ast.get_docstring(tree.syntax_of(path)) or ""
+        docstring = tree.docstring(path)
         rooms = {each.stem for each in path.parent.glob("*.py")} - {"__init__", "version"}
         silent += [
             f"{tree.shown(path)}: {room}"
@@ -96,4 +93,4 @@ def test_a_room_says_what_is_in_it() -> None:
 
 def test_every_module_says_its_one_purpose() -> None:
     files = tree.python_files("src")
-    assert not [tree.shown(p) for p in files if not ast.get_docstring(tree.syntax_of(p))]
+    assert not [tree.shown(p) for p in files if not tree.docstring(p)]

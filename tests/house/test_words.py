@@ -1,6 +1,5 @@
 """What no committed file may hold, and what every test must."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -54,12 +53,12 @@ def test_what_tests_leave_to_chance_has_a_seed() -> None:
 
 def test_a_test_can_fail() -> None:
     assert not [
-        f"{tree.shown(path)}:{node.lineno} {node.name}"
+        f"{tree.shown(path)}:{node.line} {node.name}"
         for path in tree.python_files("tests")
-        for node in ast.walk(tree.syntax_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in tree.definitions(path)
+        if node.is_function
         and node.name.startswith("test_")
-        and not JUDGES.search("\n".join(tree.lines_of(path)[node.lineno - 1 : node.end_lineno]))
+        and not JUDGES.search("\n".join(tree.lines_of(path)[node.line - 1 : node.last_line]))
     ]
 
 

@@ -1,9 +1,11 @@
 """The tree as the house's tests look at it."""
 
 import ast
+import gc
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "forewarn"
@@ -39,9 +41,67 @@ def lines_of(path: Path) -> list[str]:
         return []
 
 
-@cache
 def syntax_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    """Parse a file. Nobody keeps what this returns.
+
+    A whole package's syntax is millions of objects: collecting garbage among them takes four times
+    as long as parsing, and so would each collection of the tests that come after.
+    """
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
+class Definition(NamedTuple):
+    """A class or a function, also one within another."""
+
+    name: str
+    line: int
+    last_line: int
+    is_function: bool
+    positional: frozenset[str]
+    decorators: tuple[str, ...]
+
+
+def definitions(path: Path) -> tuple[Definition, ...]:
+    """Every class and function of a file."""
+    return _outline(path)[1]
+
+
+def docstring(path: Path) -> str:
+    """What a file says of itself; `""` if nothing."""
+    return _outline(path)[0]
+
+
+@cache
+def _outline(path: Path) -> tuple[str, tuple[Definition, ...]]:
+    """The docstring of a file, and its definitions: parsing all files takes seconds."""
+    found: list[Definition] = []
+    syntax = syntax_of(path)
+    rest: list[ast.AST] = [syntax]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(_definition(node))
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            within = getattr(node, block, ())
+            if isinstance(within, list):  # a lambda's body is an expression
+                rest.extend(within)
+    return ast.get_docstring(syntax) or "", tuple(found)
+
+
+def _definition(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Definition:
+    takes = [] if isinstance(node, ast.ClassDef) else node.args.posonlyargs + node.args.args
+    return Definition(
+        node.name,
+        node.lineno,
+        node.end_lineno or node.lineno,
+        not isinstance(node, ast.ClassDef),
+        frozenset(each.arg for each in takes),
+        tuple(ast.unparse(each) for each in node.decorator_list),
+    )
 
 
 def shown(path: Path) -> str:

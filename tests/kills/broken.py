@@ -45,25 +45,25 @@ def answer_before_commit() -> None:
 
 def skip_check() -> None:
     """Carry a task out without a look at what earlier attempts have done."""
-    from forewarn.connectors import command, task_process
+    from forewarn.connectors import command
     from forewarn.connectors.port import Found, Task
 
     async def check(_: command.CommandConnector, __: Task) -> Found:
         return Found.NOT_DONE
 
-    def of(_: task_process.TaskRuns, __: Task) -> list[task_process.TaskRun]:
+    def of(_: command.TaskRuns, __: Task) -> list[command.TaskRun]:
         return []
 
     command.CommandConnector.check = check  # type: ignore[assignment]  # the break
-    task_process.TaskRuns.of = of  # type: ignore[method-assign]  # that is the break
+    command.TaskRuns.of = of  # type: ignore[method-assign]  # that is the break
 
 
 def forget_fencing() -> None:
     """Let a task be claimed while another holds it, and take the result of any attempt."""
     import msgspec
 
-    from forewarn.connectors import task_process
-    from forewarn.maintenance import decide, model, transitions
+    from forewarn.connectors import command
+    from forewarn.maintenance import commands, model, transitions
     from forewarn.store import queries
 
     def claimable(
@@ -83,13 +83,13 @@ def forget_fencing() -> None:
         return self.named(operation_id)
 
     def make(
-        self: task_process.TaskRuns, task: Any, subject: str, *, check: bool
-    ) -> tuple[task_process.TaskRun, int]:
+        self: command.TaskRuns, task: Any, subject: str, *, check: bool
+    ) -> tuple[command.TaskRun, int]:
         self._latest.clear()
         return whole_make(self, task, subject, check=check)
 
-    whole_claim, decide.claim_tasks = decide.claim_tasks, claim
-    runs: Any = task_process.TaskRuns
+    whole_claim, commands.claim_tasks = commands.claim_tasks, claim
+    runs: Any = command.TaskRuns
     whole_make, runs._make = runs._make, make
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
     transitions.Transitions.claimed = claimed  # type: ignore[method-assign]
@@ -97,15 +97,15 @@ def forget_fencing() -> None:
 
 def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
-    from forewarn.control import loading, plane
+    from forewarn.control import lookup, plane
     from forewarn.control.unit_of_work import UnitOfWork, Work
-    from forewarn.maintenance import decide
+    from forewarn.maintenance import commands
 
     def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
         def job(unit: UnitOfWork) -> Work[Any]:
             for hold in unit.holds():
-                snapshot = loading.for_hold(unit, hold)
-                unit.apply(self._decide(unit, snapshot, decide.release_hold, hold).changes)
+                snapshot = lookup.for_hold(unit, hold)
+                unit.apply(self._decide(unit, snapshot, commands.release_hold, hold).changes)
             return Work(None)
 
         self._writer.submit(job).result()
@@ -196,13 +196,13 @@ def forget_failures() -> None:
 
 def forget_returns() -> None:
     """Count machines as back that nobody has heard of."""
-    from forewarn.maintenance import decide, model, transitions
+    from forewarn.maintenance import commands, model, transitions
 
     def asked_again(self: transitions.Transitions, _: object, __: str) -> model.Sighting:
         return model.Sighting(asked_at=self.now, version="2020-07-01")
 
     transitions.Transitions._asked_again = asked_again  # type: ignore[assignment]  # the break
-    decide.has_returned = lambda operation, _: bool(operation.awaited)
+    commands.has_returned = lambda operation, _: bool(operation.awaited)
 
 
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(

@@ -13,7 +13,7 @@ from json import loads
 from typing import Any
 from typing import Final as Constant
 
-from forewarn.testing.trace import Trace
+from forewarn.testing.invariants import Trace
 from kills import promises
 from kills.evidence import Entry, Final, Journals, Times, moment
 

@@ -249,7 +249,8 @@ def _a_domain_is_down_until_it_is_back(
                 continue
             if not _in_two_domains(operation, other):
                 continue
-            had_started = moment(other["started_at"]) < moment(operation["started_at"])
+            # Requests that share a transaction share its time.
+            had_started = moment(other["started_at"]) <= moment(operation["started_at"])
             if had_started and operation["description"] in struck:
                 continue  # it was announced and Started when the other came without notice
             if operation["carried_out_at"] and times.latest(at) < over:

@@ -68,7 +68,8 @@ OF_MIGRATIONS: Final = 40
 _AGAIN: Final = [phase for phase in Start if phase is not Start.MIGRATING]
 
 MORE: Final = 15
-"""The most kills beyond what was asked for that aim at phases which none has fallen in yet."""
+"""The most kills beyond what was asked for that aim at phases which none has fallen in yet; at
+most as many as were asked for."""
 
 IN_REQUEST_SHARE: Final = 0.75
 """How many of the kills aim at a request; at least half must fall in one."""
@@ -450,9 +451,9 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
         rounds.prepare(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
         while len(rounds.kills) < kills:
             rounds.kill_once(fresh=rounds.fresh < fresh)
-        for _ in range(MORE):
+        for _ in range(min(MORE, kills)):
             if not rounds.missing():
                 break
-            rounds.kill_once(fresh=kills <= fresh, wanted=rounds.missing()[0])
+            rounds.kill_once(fresh=False, wanted=rounds.missing()[0])
         final = rounds.settle()
         return Outcome(rounds.kills, rounds.journals(), rounds.runs(), final, rounds.collisions)

@@ -25,7 +25,7 @@ def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
     from forewarn.control import executor, service_clock
     from forewarn.server import service
-    from forewarn.server.operator import requests
+    from forewarn.server.operator import routing
     from forewarn.store import migrations, sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -55,7 +55,7 @@ def mark_start(path: Path) -> None:
     before(sqlite, "open_store", Start.OPENING)
     whole_migrate, migrations.migrate = migrations.migrate, migrate
     before(service_clock.Heartbeat, "begin", Start.RECOVERING)
-    before(requests.Backend, "read", Start.FILLING)
+    before(routing.Backend, "read", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)
     before(executor.Executor, "run", Start.TAKING_UP)
 

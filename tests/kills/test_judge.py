@@ -391,7 +391,12 @@ def test_what_happened_without_notice_may_start_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("started_at", "told"), [("2030-01-01T11:50:20Z", False), ("2030-01-01T11:50:40Z", True)]
+    ("started_at", "told"),
+    [
+        ("2030-01-01T11:50:20Z", False),
+        ("2030-01-01T11:50:30Z", False),
+        ("2030-01-01T11:50:31Z", True),
+    ],
 )
 def test_what_had_started_goes_on_though_something_comes_without_notice(
     started_at: str, told: bool

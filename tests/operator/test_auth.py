@@ -1,5 +1,6 @@
 """Who may ask: the token, the Host, the Origin, the content type."""
 
+import contextlib
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.store import memory
-from server.running import Client, Running, settings_in, stranger
+from server.running import Client, Running, UnixConnection, settings_in, stranger
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +61,31 @@ def test_without_the_token_nothing_changes_and_nothing_is_told(url: str, token: 
     assert Client(url, token).get("/v1/fleet/machines")["machines"] == []
 
 
+@pytest.mark.parametrize("host", ["localhost", "10.1.2.3:8172", "[fd00::1]:8172", ""])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_probe_needs_no_token(url: str, path: str) -> None:
-    assert stranger(url).ask("GET", path).status == 200
+def test_a_probe_needs_no_token_and_no_listed_host(
+    url: str, path: str, method: str, host: str
+) -> None:
+    assert stranger(url).ask(method, path, None, {"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_head_is_answered_as_get_without_the_body(on_tcp: Running, path: str) -> None:
+    with contextlib.closing(UnixConnection(Path(on_tcp.settings.operator.socket))) as connection:
+        for _ in range(2):  # and the connection goes on
+            told = []
+            for method in ("GET", "HEAD"):
+                connection.request(method, path)
+                answer = connection.getresponse()
+                told.append((answer.status, answer.headers["content-type"], answer.read()))
+            (status, kind, body), head = told
+            assert (status, bool(body)) == (200, True)
+            assert head == (status, kind, b"")
+
+
+def test_head_of_the_metrics_needs_a_token_too(url: str) -> None:
+    assert stranger(url).ask("HEAD", "/metrics").status == 401
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:99", "OPS.example:1", "[::1]:80"])
@@ -74,7 +97,7 @@ def test_a_host_that_is_ours_is_served(url: str, token: str, host: str) -> None:
 def test_a_host_that_is_not_ours_is_refused_whatever_the_token(
     url: str, token: str, host: str
 ) -> None:
-    refused = Client(url, token).ask("GET", "/healthz", None, {"Host": host})
+    refused = Client(url, token).ask("GET", "/v1/clock", None, {"Host": host})
     assert (refused.status, refused.error["code"]) == (421, "unauthorized")
 
 

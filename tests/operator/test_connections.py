@@ -16,6 +16,8 @@ from forewarn.server.operator import auth, connections
 TOKEN = "0123456789abcdef0123456789abcdef"
 ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
 PLAY_SECONDS = 30
+LARGE = 32 * 1024 * 1024
+"""Bytes of an answer: more than all buffers of the system hold."""
 
 
 async def application(
@@ -24,9 +26,10 @@ async def application(
     if scope["path"] == "/v1/slow":
         while (await receive())["type"] != "http.disconnect":
             pass
-    headers = [(b"content-length", b"2")]
+    size = LARGE if scope["path"] == "/v1/large" else 2
+    headers = [(b"content-length", b"%d" % size)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"ok"})
+    await send({"type": "http.response.body", "body": b"ok" * (size // 2)})
 
 
 def counted(served: "Served") -> dict[str, float]:
@@ -61,11 +64,14 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    head_seconds: float, tls: Callable[[], ssl.SSLContext] | None = None
+    head_seconds: float,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+    slow_seconds: float = connections.SLOW_SECONDS,
 ) -> AsyncIterator[Served]:
     opened = sockets.open_tcp("127.0.0.1", 0)
     reached = connections.ReachedLimits()
-    server = connections.Server(auth.Gate(application, door(), ()), reached, head_seconds, tls=tls)
+    gate = auth.Gate(application, door(), ())
+    server = connections.Server(gate, reached, head_seconds, tls=tls, slow_seconds=slow_seconds)
     running = asyncio.create_task(server.serve(sockets=[opened]))
     served = Served(opened.getsockname()[1], reached)
     try:
@@ -81,9 +87,11 @@ def play(
     head_seconds: float,
     story: Callable[[Served], Awaitable[None]],
     tls: Callable[[], ssl.SSLContext] | None = None,
+    slow_seconds: float = connections.SLOW_SECONDS,
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(PLAY_SECONDS), serving(head_seconds, tls) as served:
+        open_server = serving(head_seconds, tls, slow_seconds)
+        async with asyncio.timeout(PLAY_SECONDS), open_server as served:
             await story(served)
 
     asyncio.run(run())
@@ -125,6 +133,19 @@ def test_half_a_head_is_cut_off_in_time_also_behind_an_answer() -> None:
             assert got.count(b"HTTP/1.1 ") == data.count(ASK)
 
     play(0.2, story)
+
+
+def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:
+    async def story(served: Served) -> None:
+        reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
+        writer.transport.pause_reading()
+        while "slow-reader" not in counted(served):  # noqa: ASYNC110 - a counter has no event
+            await asyncio.sleep(0)
+        writer.transport.resume_reading()
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < LARGE
+
+    play(60, story, slow_seconds=0.1)
 
 
 def test_a_connection_that_is_idle_between_requests_stays() -> None:

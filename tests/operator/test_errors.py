@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from forewarn.server.operator import errors, requests
+from forewarn.server.operator import errors, routing
 from forewarn.vocabulary import ErrorCode
 from server.running import Client, Running, request_reboot
 
@@ -247,7 +247,7 @@ def test_every_code_has_its_status() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"machine": [' + b"{}," * requests.MAX_OBJECTS + b"{}]}",
+        b'{"machine": [' + b"{}," * routing.MAX_OBJECTS + b"{}]}",
         b'{"machine": [{"name": "m", "tags": {' + b'"t":"",' * 150_000 + b'"t":""}}]}',
     ],
     ids=["a million objects", "one object without end"],

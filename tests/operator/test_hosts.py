@@ -83,6 +83,22 @@ def test_the_hosts_are_listed_with_what_runs_there(client: Client) -> None:
     assert client.ask("GET", "/v1/hosts/h9").status == 404
 
 
+def test_a_hosts_name_may_have_a_slash(client: Client) -> None:
+    machines = [{"name": "web-9", "host": "rack1/h1", "address": "10.0.0.99"}]
+    assert client.ask("PUT", "/v1/fleet", {"machine": machines}).status == 200
+    for path in ("rack1%2Fh1", "rack1%2fh1"):
+        assert client.get(f"/v1/hosts/{path}")["host"]["name"] == "rack1/h1"
+    drain(client, "rack1/h1")
+    assert order(client, "rack1%2Fh1", "undrain")["host"]["name"] == "rack1/h1"
+    assert client.ask("GET", "/v1/hosts/rack1/h1").status == 404
+    for odd in ("rack1%252Fh1", "rack1%00h1x", "%2F"):
+        unknown = client.ask("GET", f"/v1/hosts/{odd}")
+        assert (unknown.status, unknown.error["code"]) == (404, "not-found")
+        assert unknown.error["facts"]["what"] == "host"
+    actions = {record["action"] for record in client.get("/v1/audit")["records"]}
+    assert "POST /v1/hosts/rack1/h1/orders" in actions
+
+
 def test_a_dry_run_plans_and_changes_nothing(client: Client) -> None:
     planned = client.ask("POST", "/v1/hosts/drain?dry_run=true", {"hosts": ["h1"]}).json
     (plan,) = planned["plans"]

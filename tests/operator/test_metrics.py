@@ -14,7 +14,7 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance import alerts
 from forewarn.server import settings
-from forewarn.server.guest.counters import RESOURCES, Figures
+from forewarn.server.guest.endpoint import RESOURCES, Figures
 from forewarn.server.guest.limits import Reason
 from forewarn.server.operator.connections import OperatorLimit
 from forewarn.store import memory

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.cli import operations
+from forewarn.cli import events
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.server.operator import schemas
@@ -262,6 +262,8 @@ def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})
     clock.advance(timedelta(minutes=13, seconds=30))
+    assert ("unseen", "2.1") in kinds(client)  # it has not asked for so long
+    service.guests.saw("web-0", at=clock.now())
     assert sorted(kinds(client)) == [("held", "machine bastion"), ("unapproved", "2.1")]
     message = {i["about"]: i["message"] for i in client.get("/v1/alerts")["items"]}
     assert "why not" in message["machine bastion"]
@@ -372,13 +374,13 @@ def becomes(client: Client, reference: str, status: str) -> None:
 
 def standing(event: Any) -> str:
     """Return what the command line shows as the status of a live event."""
-    return operations.standing(msgspec.convert(event, schemas.LiveEvent))
+    return events.standing(msgspec.convert(event, schemas.LiveEvent))
 
 
 def standing_of(client: Client, number: int) -> str:
     """Return what the command line shows as the status of a maintenance's operation."""
     (operation,) = client.get(f"/v1/history?maintenance={number}")["operations"]
-    return operations.standing(msgspec.convert(operation, schemas.OperationView))
+    return events.standing(msgspec.convert(operation, schemas.OperationView))
 
 
 def comes_back(
@@ -525,6 +527,7 @@ def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
     assert standing_of(client, 2) == "Queued behind 1.1: waiting for web-0"
     assert kinds(client) == []
     clock.advance(timedelta(minutes=5))
+    service.guests.saw("web-1", at=clock.now())
     (item,) = client.get("/v1/alerts")["items"]
     assert (item["kind"], item["about"]) == ("not-back", "1.1")
     assert "web-0" in item["message"]

@@ -192,6 +192,9 @@ def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
         ({"machines": ["web-0"], "policy": {"zone": "Nowhere"}}, 400),
         ({"machines": ["web-0"], "policy": {"at_once": "0"}}, 400),
         ({"machines": ["web-0"], "policy": {"wave": ["1"]}}, 400),
+        ({"machines": ["web-0"], "policy": {"waves": ["1", "x"]}}, 400),
+        ({"machines": ["web-0"], "policy": {"waves": ["1", "rest", "1"]}}, 400),
+        ({"machines": ["web-0"], "policy": {"spread": "rack"}}, 400),
         ({"machines": ["web-0"], "policy": {"stop_after": 0}}, 400),
         ({"machines": ["web-0"], "description": "a\nb"}, 400),
         (

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import aclosing, closing
+from contextlib import closing
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
@@ -12,14 +13,13 @@ from typing import Any
 import pytest
 
 from forewarn.cli.exits import Failed
-from forewarn.cli.operator import OperatorClient
-from forewarn.cli.stream import EventParser, StreamEvent
-from forewarn.clock import ManualClock, SystemClock
-from forewarn.control.news_tail import NewsTail
+from forewarn.cli.follow import EventParser, StreamEvent
+from forewarn.cli.operator_client import OperatorClient
+from forewarn.clock import ManualClock
+from forewarn.control.plane import Retention
 from forewarn.server.operator import stream
-from forewarn.server.operator.stream import NewsStream
 from forewarn.store import memory
-from server.running import NOON, Client, Running, settings_in, stranger
+from server.running import NOON, Client, Running, UnixConnection, settings_in, stranger
 
 DAY = timedelta(days=1)
 
@@ -128,8 +128,7 @@ def test_a_number_that_was_trimmed_is_a_gap_and_then_the_oldest(
     reboot(client)
     clock.advance(8 * DAY)
     reboot(client, "Bastion")
-    while service.plane.trim_news(7 * DAY).result():
-        pass
+    service.plane.forget(Retention(news=7 * DAY)).result()
     with Reader(service, "1-0") as reader:
         gap, oldest = reader.some(2)
     assert (gap.name, json.loads(gap.data)["reason"]) == ("gap", "trimmed")
@@ -160,6 +159,37 @@ def test_so_many_may_follow_and_one_more_when_one_has_left(service: Running) -> 
             break
 
 
+def test_a_refused_reader_takes_no_place(service: Running) -> None:
+    with closing(UnixConnection(Path(service.settings.operator.socket))) as connection:
+        for _ in range(stream.MAX_STREAMS + 1):
+            connection.request("GET", "/v1/stream?since=x")
+            answer = connection.getresponse()
+            assert (answer.status, b"invalid" in answer.read()) == (400, True)
+        Reader(service).close()
+
+
+@pytest.mark.parametrize("path", ["/v1/stream", "/v1/stream?since=0", "/page/stream"])
+def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> None:
+    async def begun(place: str) -> tuple[str, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(place)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        return head.split()[1].decode(), writer
+
+    async def burst(place: str) -> Counter[str]:
+        answers = await asyncio.gather(*(begun(place) for _ in range(2 * stream.MAX_STREAMS)))
+        for _, writer in answers:
+            writer.close()
+        return Counter(status for status, _ in answers)
+
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore()) as running:
+        place, half = running.settings.operator.socket, stream.MAX_STREAMS
+        assert asyncio.run(burst(place)) == {"200": half, "422": half}
+        # Those that were closed make room, once the service has noticed.
+        assert any(asyncio.run(burst(place)) == {"200": half, "422": half} for _ in range(100))
+
+
 def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore(), clock) as running:
@@ -176,17 +206,3 @@ def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: M
             assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
             owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
             assert b"hold.put" not in answer.read()
-
-
-def test_a_reader_that_takes_nothing_is_cut_off() -> None:
-    async def run() -> None:
-        cut = asyncio.Event()
-        tail = NewsTail(memory.MemoryStore(), SystemClock())
-        slow = NewsStream(tail, (), cut=cut.set, slow_seconds=0.01)
-        async with aclosing(slow.chunks()) as chunks:
-            await anext(chunks)
-            async with asyncio.timeout(30):
-                await cut.wait()
-        assert tail.followers == 0
-
-    asyncio.run(run())

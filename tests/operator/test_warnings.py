@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from builders import mint
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Snapshot
 from forewarn.server.operator import views
 
 
 def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:
-    wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet.Fleet)
-    applied = fleet.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
+    wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet_file.Fleet)
+    applied = fleet_file.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
     return views.fleet_change(applied, dry_run=True, listeners=listeners).warnings
 
 

@@ -10,8 +10,8 @@ from builders import NOW, Bench
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.server.operator import webhook_formats
-from forewarn.server.operator.webhook_formats import EventFacts, Message
+from forewarn.server.operator import webhook_requests
+from forewarn.server.operator.webhook_requests import EventFacts, Message
 from forewarn.vocabulary import ApproverKind, EventType, WebhookFormat
 
 
@@ -32,7 +32,7 @@ def item(kind: NewsType, subject: str = "operation 1.1", **data: Any) -> NewsIte
 
 
 def sent(kind: WebhookFormat, told: NewsItem, facts: EventFacts | None = None) -> Message | None:
-    return webhook_formats.message(hook(kind), (7, 1), told, facts or EventFacts())
+    return webhook_requests.message(hook(kind), (7, 1), told, facts or EventFacts())
 
 
 def json_of(message: Message | None) -> Any:
@@ -150,12 +150,12 @@ def test_what_people_typed_gives_no_orders_to_a_chat(kind: WebhookFormat) -> Non
     ],
 )
 def test_a_line_says_what_happened_to_what(told: NewsItem, line: str) -> None:
-    assert webhook_formats.line(told) == line
+    assert webhook_requests.line(told) == line
 
 
 @pytest.mark.parametrize("kind", NewsType)
 def test_every_type_of_news_has_a_line_and_a_request(kind: NewsType) -> None:
-    assert webhook_formats.line(item(kind)).startswith("operation 1.1 ")
+    assert webhook_requests.line(item(kind)).startswith("operation 1.1 ")
     for chat in (WebhookFormat.FOREWARN, WebhookFormat.SLACK, WebhookFormat.TEAMS):
         assert sent(chat, item(kind)) is not None
 
@@ -214,9 +214,9 @@ def test_event_grid_is_not_told_of_what_guests_cannot_see() -> None:
 
 def test_a_test_is_told_apart_from_news() -> None:
     for kind in WebhookFormat:
-        message = webhook_formats.test_message(hook(kind), NOW)
+        message = webhook_requests.test_message(hook(kind), NOW)
         assert message.id.startswith("test_")
         text = message.body.decode()
         assert ("test" in text) is (kind is not WebhookFormat.EVENTGRID)
-    ((name, value), *_) = webhook_formats.test_message(hook(WebhookFormat.EVENTGRID), NOW).headers
+    ((name, value), *_) = webhook_requests.test_message(hook(WebhookFormat.EVENTGRID), NOW).headers
     assert (name, value) == ("aeg-event-type", "SubscriptionValidation")

@@ -15,7 +15,7 @@ from forewarn.server.settings import (
 )
 from forewarn.store import memory
 from page import site as sites
-from page.site import Site
+from page.site import Contexts, Site
 from server.running import Running, settings_in
 
 
@@ -30,8 +30,13 @@ def browser() -> Iterator[Browser]:
         yield launched
 
 
+@pytest.fixture(scope="module")
+def contexts(browser: Browser) -> Contexts:
+    return Contexts(browser)
+
+
 @pytest.fixture
-def quick_site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     """Likewise; what the connector simulates takes no time, and the check `probe` never passes."""
     simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
     wanted = msgspec.structs.replace(
@@ -39,23 +44,23 @@ def quick_site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
         connector=ConnectorSettings(simulated=simulated),
         rollout=RolloutSettings(check=(RolloutCheck(name="probe", program=("/bin/false",)),)),
     )
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
+    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 
 @pytest.fixture
-def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     """A service with a fleet of every kind, and what its windows complained about: nothing."""
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
+    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Site]:
+def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """One site for those tests of a file that change nothing."""
     wanted = settings_in(tmp_path_factory.mktemp("unchanged"), listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, browser) as opened:
+    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 

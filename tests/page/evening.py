@@ -18,7 +18,7 @@ from forewarn.control import rollouts
 from forewarn.control.plane import Plane
 from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import planner
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import HoldKind, Operation, Refused
 from forewarn.maintenance.rollout_model import RolloutPolicy, RolloutTask
 from forewarn.store.memory import MemoryStore
@@ -127,6 +127,16 @@ class Evening:
     @property
     def now(self) -> datetime:
         return self.clock.now()
+
+    def copied(self) -> MemoryStore:
+        """Return a store that has what came of it."""
+        made = MemoryStore()
+        for name, value in vars(self.store).items():
+            if isinstance(value, dict):
+                getattr(made, name).update(value)
+            elif isinstance(value, int | tuple):
+                setattr(made, name, value)
+        return made
 
     @property
     def operations(self) -> dict[str, Operation]:

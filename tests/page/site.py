@@ -1,8 +1,12 @@
 """A service, and the windows that are open on its page."""
 
 import contextlib
+import html
+import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +18,8 @@ from server.running import Client, Running, fleet
 
 SECONDS = 30_000
 """How long a browser may take, in its milliseconds: only the end of waiting."""
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 WIDE, NARROW = (1440, 1080), (390, 844)
 
@@ -28,6 +34,7 @@ ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--renderer-process-limit=1",  # each window would start two processes
 )
 
 expect.set_options(timeout=SECONDS)
@@ -44,17 +51,74 @@ def chromium() -> Iterator[Browser]:
         launched.close()
 
 
+def typed_in(page: str, name: str) -> str:
+    """Return what a field of a page has in it."""
+    found = re.search(rf'name="{name}"(?: value="([^"]*)"|[^>]*>([^<]*)</textarea>)', page)
+    assert found is not None
+    return html.unescape(found[1] if found[2] is None else found[2])
+
+
+def mistaken(page: str) -> str:
+    """Return the name of the one field of a page that has a mistake, which is told within it."""
+    (field,) = re.findall(r'class="field wrong".*?</div>', page, re.DOTALL)
+    assert 'aria-invalid="true"' in field
+    assert 'role="alert"' in field
+    (name,) = re.findall(r' name="(\w+)"', field)
+    return str(name)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a context keeps as long as it lives."""
+
+    size: tuple[int, int]
+    theme: Any
+    scripts: bool
+    ignore_https_errors: bool
+
+
+class Contexts:
+    """A browser's contexts, which one site has after another: a new one starts processes."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._idle: dict[Kind, list[BrowserContext]] = defaultdict(list)
+
+    def take(self, kind: Kind) -> BrowserContext:
+        """Return a context without windows and cookies."""
+        if self._idle[kind]:
+            return self._idle[kind].pop()
+        width, height = kind.size
+        made = self._browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=kind.theme,
+            reduced_motion="reduce",
+            java_script_enabled=kind.scripts,
+            ignore_https_errors=kind.ignore_https_errors,
+        )
+        made.set_default_timeout(SECONDS)
+        return made
+
+    def give_back(self, kind: Kind, context: BrowserContext) -> None:
+        first, *others = context.pages
+        for page in others:
+            page.close()
+        first.goto("about:blank")  # its process draws the next window too
+        context.clear_cookies()
+        self._idle[kind].append(context)
+
+
 class Site:
     """Opens windows; at its end no console has said anything."""
 
-    def __init__(self, running: Running, browser: Browser, *, with_fleet: bool = True) -> None:
+    def __init__(self, running: Running, contexts: Contexts, *, with_fleet: bool = True) -> None:
         self.running = running
         self.url = running.opened.operators[1]
         self.root = running.client()
         self.said: list[str] = []
         """What consoles said, and what the policy kept from loading."""
-        self._browser = browser
-        self._contexts: list[BrowserContext] = []
+        self._contexts = contexts
+        self._taken: list[tuple[Kind, BrowserContext]] = []
         if with_fleet:
             assert self.root.ask("PUT", "/v1/fleet", fleet()).status == 200
 
@@ -62,10 +126,11 @@ class Site:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        for context in self._contexts:
-            context.close()
+        for kind, context in self._taken:
+            context.remove_listener("page", self._listen)
+            self._contexts.give_back(kind, context)
         if error is None:
             assert self.said == [], self.said
 
@@ -90,29 +155,32 @@ class Site:
         ignore_https_errors: bool = False,
     ) -> BrowserContext:
         """Return a browser without a session."""
-        width, height = size
-        made = self._browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme=theme,
-            reduced_motion="reduce",
-            java_script_enabled=scripts,
-            ignore_https_errors=ignore_https_errors,
-        )
-        made.set_default_timeout(SECONDS)
-        self._contexts.append(made)
-        made.on("page", self._listen)
-        return made
+        kind = Kind(size, theme, scripts, ignore_https_errors)
+        taken = self._contexts.take(kind)
+        self._taken.append((kind, taken))
+        taken.on("page", self._listen)
+        return taken
 
     def window(
         self,
         role: AccessRole = AccessRole.ADMIN,
         size: tuple[int, int] = WIDE,
         theme: Any = "light",
+        *,
+        path: str = "/",
     ) -> Page:
-        """Return a window that is logged in and shows Now, with its stream open."""
-        page = self.context(size, theme).new_page()
-        page.goto(self.link(role))
-        page.wait_for_url(f"{self.url}/")
+        """Return a window that is logged in and shows Now or another page, with its stream open.
+
+        It got its session from a form that no browser sent, which saves a page to draw.
+        """
+        context = self.context(size, theme)
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
+        key = self.link(role).partition("?")[2].encode()
+        answer = Client(self.url).ask("POST", "/login", key, form)
+        name, _, session = answer.headers["Set-Cookie"].partition(";")[0].partition("=")
+        context.add_cookies([{"name": name, "value": session, "url": self.url}])
+        page = context.new_page()
+        page.goto(f"{self.url}{path}")
         expect(page.locator("#live")).to_have_attribute("data-state", "live")
         return page
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import BrowserContext, expect
 
 from end_to_end import nginx
 from forewarn.store import memory
-from page.site import Site
+from page.site import Contexts, Site
 from ports import free_port
 from recipes import pages
 from server.running import Running, request_reboot, settings_in
@@ -43,7 +43,7 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path: Path, browser: Browser) -> Iterator[Behind]:
+def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
     port, own = free_port(), free_port()
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{own}", hosts=[f"https://{NAME}:{port}"])
     block = pages.placed(
@@ -59,7 +59,7 @@ def behind(tmp_path: Path, browser: Browser) -> Iterator[Behind]:
     with (
         Running(wanted, memory.MemoryStore()) as running,
         nginx.serving(tmp_path, block, "127.0.0.1", port),
-        Site(running, browser) as site,
+        Site(running, contexts) as site,
     ):
         yield Behind(site, port)
 

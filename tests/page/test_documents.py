@@ -5,17 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser
-
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
-from forewarn.protocol import versions
+from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.sockets import HandedOver
 from forewarn.store import memory
-from page.site import Site
+from page.site import Contexts, Site
 from server.running import Running, guids, request_reboot, settings_in
 
 
@@ -31,6 +28,7 @@ class Guarded(Running):
             backend=plane,
             time=watch,
             wall=watch.wall,
+            request_time=watch,
             on_turn=watch.turn,
             mint=guids(),
             handed_over=HandedOver(),
@@ -48,20 +46,18 @@ class Guarded(Running):
         return body
 
 
-@pytest.mark.parametrize("machine", ["web-0", "batch_0", "Bastion", "FrontEnd_IN_0"])
-def test_the_page_shows_what_the_machine_reads(
-    tmp_path: Path, browser: Browser, machine: str
-) -> None:
+def test_the_page_shows_what_each_machine_reads(tmp_path: Path, contexts: Contexts) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Guarded(wanted, memory.MemoryStore()) as running, Site(running, browser) as site:
+    with Guarded(wanted, memory.MemoryStore()) as running, Site(running, contexts) as site:
         request_reboot(site.root, description="<script>")
         request_reboot(site.root, machines=["batch_0"], event_type="Preempt")
         request_reboot(site.root, machines=["FrontEnd_IN_0"], event_type="Freeze")
         window = site.window()
-        window.goto(f"{site.url}/machines/{machine}")
-        for version in versions.BY_NAME:
-            read = running.read(machine, version)
-            shown = window.locator(f"#document-{version} pre").text_content()
-            assert json.loads(str(shown)) == json.loads(read)
-            address = f"{site.url}/machines/{machine}/document?version={version}"
-            assert window.request.get(address).body() == read
+        for machine in ("web-0", "batch_0", "Bastion", "FrontEnd_IN_0"):
+            window.goto(f"{site.url}/machines/{machine}")
+            for version in VERSION_BY_NAME:
+                read = running.read(machine, version)
+                shown = window.locator(f"#document-{version} pre").text_content()
+                assert json.loads(str(shown)) == json.loads(read), (machine, version)
+                address = f"{site.url}/machines/{machine}/document?version={version}"
+                assert window.request.get(address).body() == read

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes, Machine, Operation, StartCause, key
-from forewarn.server.page import facts, timeline
-from forewarn.server.page.facts import Condition, Facts
+from forewarn.server.page import now, timeline
+from forewarn.server.page.fleet_map import Condition
+from forewarn.server.page.now import Facts
 from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus
@@ -91,7 +92,7 @@ class Town:
             if self.chance.random() < 0.5:
                 (event,) = each.events
                 word = {"kind": "guest", "by": "m", "at": self.now.isoformat()}
-                approval = msgspec.convert(word, facts.model.Approval)
+                approval = msgspec.convert(word, now.model.Approval)
                 more["events"] = (REPLACE(event, approval=approval),)
                 more["start_cause"] = StartCause.APPROVED
         if status.over:
@@ -100,11 +101,21 @@ class Town:
         return REPLACE(each, status=status, **more)
 
 
+def begun(machines: dict[str, Machine], *live: Operation) -> Facts:
+    """Return what has learned of these, as at a start: before the machines are there."""
+    known = dict(machines)
+    machines.clear()
+    counted = Facts(machines)
+    counted.learn(Changes(machines=tuple(known.values()), operations=live))
+    machines.update(known)
+    return counted
+
+
 def check(counted: Facts, town: Town) -> None:
     taken = counted.taken(town.now)
     operations = town.operations.values()
     assert set(taken.live) == {o for o in operations if o.live}
-    week = town.now - facts.PAST
+    week = town.now - now.PAST
     assert set(taken.past) == {
         o for o in operations if o.ended_at and o.ended_at >= week and not o.live
     }
@@ -112,19 +123,16 @@ def check(counted: Facts, town: Town) -> None:
     assert taken.sizes == Counter((m.scope, m.update_domain) for m in town.machines.values())
     for found in Condition:
         names = (
-            name
-            for o in operations
-            if o.live and facts.condition(o) is found
-            for name in o.machines
+            name for o in operations if o.live and now.condition(o) is found for name in o.machines
         )
         assert taken.conditions[found] == Counter(map(key, names))
     # To the minute: what lies within it may count or not.
-    begin = (town.now - facts.DAY).replace(second=0, microsecond=0)
+    begin = (town.now - now.DAY).replace(second=0, microsecond=0)
     ended = Counter(o.status for o in operations if o.ended_at and o.ended_at >= begin)
     started = [o for o in operations if o.started_at and o.started_at >= begin]
     approved = [o for o in started if o.start_cause is StartCause.APPROVED]
     waits = sorted(e.approval.at - o.announced_at for o in approved for e in o.events if e.approval)
-    assert taken.day == facts.Day(
+    assert taken.day == now.Day(
         completed=ended[EventStatus.COMPLETED],
         failed=ended[EventStatus.FAILED],
         cancelled=ended[EventStatus.CANCELED],
@@ -137,8 +145,7 @@ def check(counted: Facts, town: Town) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_counters_equal_a_count_of_everything(seed: int) -> None:
     town = Town(seed)
-    counted = Facts(town.machines)
-    counted.fill(())
+    counted = begun(town.machines)
     for _ in range(300):
         town.step(counted.learn)
         check(counted, town)
@@ -161,12 +168,12 @@ def saved(town: Town) -> memory.MemoryStore:
 
 def scope() -> Any:
     wanted = {"name": "web", "kind": "availability_set", "update_domains": 5}
-    return msgspec.convert(wanted, facts.model.Scope)
+    return msgspec.convert(wanted, now.model.Scope)
 
 
 def asked(of: Operation) -> Any:
-    return facts.model.mapped(
-        facts.model.Maintenance,
+    return now.model.mapped(
+        now.model.Maintenance,
         of,
         number=of.maintenance,
         targets=of.machines,
@@ -184,8 +191,7 @@ def test_what_ended_before_the_start_is_counted_once_whatever_happens_while_it_i
     for _ in range(200):
         town.step(lambda changes: None)
     store = saved(town)
-    counted = Facts(town.machines)
-    counted.fill(o for o in town.operations.values() if o.live)
+    counted = begun(town.machines, *(o for o in town.operations.values() if o.live))
 
     later: list[Changes] = []
     """The store has them, and the feed has not told of them."""
@@ -239,19 +245,18 @@ def test_a_store_that_is_away_is_asked_again() -> None:
 
 def test_what_is_kept_of_the_past_is_bounded_and_the_counters_go_on() -> None:
     counted = Facts({})
-    for number in range(1, facts.MAX_PAST + 12):
+    for number in range(1, now.MAX_PAST + 12):
         counted.learn(Changes(operations=(operation(number, EventStatus.STARTED),)))
         counted.learn(Changes(operations=(operation(number, EventStatus.COMPLETED),)))
     taken = counted.taken(NOW)
-    assert len(taken.past) == facts.MAX_PAST
-    assert taken.past[-1].maintenance == facts.MAX_PAST + 11
-    assert taken.day.completed == facts.MAX_PAST + 11
+    assert len(taken.past) == now.MAX_PAST
+    assert taken.past[-1].maintenance == now.MAX_PAST + 11
+    assert taken.day.completed == now.MAX_PAST + 11
 
 
 def test_the_fleet_is_handed_over_only_where_its_shape_is_new() -> None:
     machines = {"m-0": machine("m-0")}
-    counted = Facts(machines)
-    counted.fill(())
+    counted = begun(machines)
     taken = counted.taken(NOW)
     assert taken.keys == ("m-0",)
     assert counted.taken(NOW, taken.shape).keys is None

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from forewarn.maintenance import rollout
 from forewarn.maintenance.model import Refused, unknown
 from forewarn.maintenance.rollout_model import RolloutPolicy
 from forewarn.server.page import forms
@@ -147,7 +148,7 @@ def test_the_form_has_a_field_for_each_value_of_a_policy() -> None:
 def test_a_mistake_in_a_policy_is_shown_beside_its_field(field: str, typed: str) -> None:
     filled = form(hosts="h1", **{field: typed})
     with pytest.raises(Refused) as caught:
-        forms.rollout(filled, NOW)
+        rollout.check_policy(forms.rollout(filled, NOW).policy)
     assert forms.field_of(caught.value, filled, forms.ROLLOUT) == field
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
-from forewarn.server.page import history_export
+from forewarn.server.page import history
 from forewarn.store import memory
-from page.site import Site
+from page.site import Contexts, Site
 from server.running import NOON, Running, request_reboot, settings_in
 
 FORMULA = "=HYPERLINK(1)"
@@ -30,11 +30,11 @@ def some(site: Site) -> None:
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Site]:
+def past(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """A site whose history tests only read. Its time stands still: no notice gets shorter."""
     wanted = settings_in(tmp_path_factory.mktemp("past"), listen="127.0.0.1:0")
     store, clock = memory.MemoryStore(), ManualClock(NOON)
-    with Running(wanted, store, clock) as running, Site(running, browser) as opened:
+    with Running(wanted, store, clock) as running, Site(running, contexts) as opened:
         some(opened)
         yield opened
 
@@ -109,7 +109,7 @@ def test_the_file_has_what_the_api_has(past: Site, reader: Page) -> None:
     for row in file(reader, past, "csv"):
         one = known[row["operation"]]
         (event,) = one["events"]
-        assert tuple(row) == history_export.COLUMNS
+        assert tuple(row) == history.COLUMNS
         assert (row["type"], row["status"]) == (one["event_type"], one["status"])
         assert row["machines"] == " ".join(event["machines"])
         assert (row["event"], row["scope"]) == (event["id"], event["scope"])
@@ -129,7 +129,7 @@ def test_a_text_that_a_spreadsheet_would_calculate_is_only_text(past: Site, read
     [(None, ""), (-1, "-1"), (0.5, "0.5"), ("-x", "'-x"), ("@a", "'@a"), ("web-0", "web-0")],
 )
 def test_a_cell_keeps_numbers_as_they_are(value: object, written: str) -> None:
-    assert history_export.cell(value) == written
+    assert history.cell(value) == written
 
 
 def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) -> None:
@@ -139,8 +139,7 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) ->
         assert (
             site.root.ask("POST", "/v1/cancellations", {"references": [str(number)]}).status == 200
         )
-    window = site.window()
-    window.goto(f"{site.url}/history")
+    window = site.window(path="/history")
     found = shown(window)
     window.get_by_role("link", name="Next page").click()
     window.wait_for_url(re.compile("cursor="))
@@ -151,8 +150,7 @@ def test_a_long_history_comes_in_pages_and_its_file_has_all_of_it(site: Site) ->
 
 def test_the_audit_log_tells_who_asked_what(site: Site) -> None:
     request_reboot(site.root)
-    window = site.window()
-    window.goto(f"{site.url}/audit")
+    window = site.window(path="/audit")
     row = window.get_by_role("row").filter(has_text="POST /v1/maintenance")
     expect(row).to_contain_text("maintenance 1: Reboot of web-0")
     window.get_by_label("By").fill("nobody")

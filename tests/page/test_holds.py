@@ -1,9 +1,15 @@
 """A hold that Now tells of is released where its button leads."""
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from page.site import Site
+
+
+@pytest.fixture(scope="module")
+def window(unchanged: Site) -> Page:
+    """A window of a site whose holds are released before a test ends."""
+    return unchanged.window()
 
 
 @pytest.mark.parametrize(
@@ -16,11 +22,12 @@ from page.site import Site
     ],
 )
 def test_an_alert_of_a_hold_leads_to_where_it_is_released(
-    site: Site, kind: str, name: str, path: str
+    unchanged: Site, window: Page, kind: str, name: str, path: str
 ) -> None:
+    site = unchanged
     held = {"kind": kind, "name": name, "reason": "the backup runs"}
     assert site.root.ask("POST", "/v1/holds", held).status == 201
-    window = site.window()
+    window.goto(site.url)
     window.locator(".alert", has_text="the backup runs").get_by_role("link", name="Look").click()
     window.wait_for_url(site.url + path)
     expect(window.locator("main")).to_contain_text("the backup runs")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
 
-from forewarn.server.operator import roles
+from forewarn.server.operator import application, routing
 from forewarn.store import memory
 from page.site import Site
 from server.running import Client, Running, fleet, settings_in
@@ -26,7 +26,7 @@ FIELDS = (
 PAGES = ("/", "/operations/1.1", "/machines/odd", "/machines", "/maintenance/1", "/history")
 LEFT_OUT = {"GET /page/stream", "POST /login", "POST /logout"}
 """What has no end, and what makes whoever fails wait."""
-ROUTES = [route for route in roles.OF_PAGE if route not in LEFT_OUT]
+ROUTES = [route for route in routing.roles(application.OF_PAGE) if route not in LEFT_OUT]
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from forewarn.clock import ManualClock, SystemClock
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes
 from forewarn.server.page import live
 from forewarn.server.page.live import Live
-from forewarn.vocabulary import ErrorCode
 from server.running import NOON
 
 CHANGED = b"event: changed\ndata: 1772366400000\n\n"
@@ -119,18 +118,6 @@ def test_closing_ends_every_stream_and_lets_no_new_one_stay() -> None:
                 await each
         with pytest.raises(StopAsyncIteration):
             await anext(await begun(pages))
-
-    played(story)
-
-
-def test_so_many_pages_may_be_open_and_one_that_is_closed_makes_room() -> None:
-    async def story(pages: Live, _: ManualClock) -> None:
-        streams = [await begun(pages) for _ in range(live.MAX_STREAMS)]
-        with pytest.raises(Refused) as refused:
-            pages.stream("")
-        assert refused.value.code is ErrorCode.LIMIT
-        await streams[0].aclose()  # type: ignore[attr-defined] # a generator
-        await begun(pages)
 
     played(story)
 

@@ -11,7 +11,10 @@ from page.site import Site
 
 
 def test_a_link_logs_in_whoever_asked_for_it(site: Site) -> None:
-    window = site.window(AccessRole.VIEWER)
+    window = site.context().new_page()
+    window.goto(site.link(AccessRole.VIEWER))
+    window.wait_for_url(f"{site.url}/")
+    expect(window.locator("#live")).to_have_attribute("data-state", "live")
     expect(window.locator(".who")).to_contain_text("viewer")
     (cookie,) = window.context.cookies()
     assert cookie["httpOnly"]
@@ -47,10 +50,9 @@ def test_logging_out_ends_the_session_for_the_service_too(site: Site) -> None:
 
 def test_the_session_ends_with_the_token_that_it_was_opened_by(site: Site) -> None:
     window = site.window(AccessRole.OPERATOR)
-    with site.complaints():  # the stream may be quicker
+    with site.complaints():
         assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
-        window.goto(site.url)
-        window.wait_for_url(f"{site.url}/login")
+        window.wait_for_url(f"{site.url}/login")  # the stream tells the page
     assert site.root.get("/v1/tokens")["tokens"] == []
 
 

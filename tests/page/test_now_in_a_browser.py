@@ -11,15 +11,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
 from forewarn.maintenance.model import key
 from forewarn.server.settings import ConnectorSettings, SimulatedSettings
+from forewarn.store import memory
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import AccessRole
 from page.evening import Evening
-from page.site import NARROW, WIDE, Site
-from server.running import Running, settings_in
+from page.site import NARROW, WIDE, Contexts, Site
+from server.running import Flaky, Running, settings_in
 
 SEED = 34
 SILENT = 17
@@ -42,6 +44,12 @@ OVERLAPS = """() => {
 }"""
 """Labels of the timeline that lie over one another."""
 
+CUT = """() => [...document.querySelectorAll(".timeline .scope span")]
+  .filter((each) => each.getBoundingClientRect().left
+      < each.closest(".lanes-frame").getBoundingClientRect().left)
+  .map((each) => each.textContent)"""
+"""Names of scopes that begin outside of the timeline."""
+
 OVERFLOWS = """() => document.documentElement.scrollWidth - innerWidth"""
 
 
@@ -51,9 +59,9 @@ def evening() -> Evening:
 
 
 @pytest.fixture
-def town(tmp_path: Path, browser: Browser, evening: Evening) -> Iterator[Site]:
+def town(tmp_path: Path, contexts: Contexts, evening: Evening) -> Iterator[Site]:
     """A service that goes on from the end of a copy of the evening."""
-    played = Evening(SEED) if evening.store.all_settings else evening
+    store = evening.copied()
     wanted = msgspec.structs.replace(
         settings_in(tmp_path, listen="127.0.0.1:0"),
         # What was under way stays so: the clock stands.
@@ -63,11 +71,11 @@ def town(tmp_path: Path, browser: Browser, evening: Evening) -> Iterator[Site]:
             )
         ),
     )
-    with Running(wanted, played.store, ManualClock(played.now)) as running:
-        for number, name in enumerate(played.store.all_machines):
+    with Running(wanted, store, ManualClock(evening.now)) as running:
+        for number, name in enumerate(store.all_machines):
             if number % SILENT:
-                running.guests.saw(key(name), at=played.now - timedelta(seconds=20))
-        with Site(running, browser, with_fleet=False) as opened:
+                running.guests.saw(key(name), at=evening.now - timedelta(seconds=20))
+        with Site(running, contexts, with_fleet=False) as opened:
             yield opened
 
 
@@ -77,18 +85,19 @@ def pictured(window: Page, name: str) -> None:
         window.screenshot(path=Path(folder) / f"page-{name}.png")
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "theme"),
-    [("now-light", WIDE, "light"), ("now-dark", WIDE, "dark"), ("now-390", NARROW, "light")],
-)
+@pytest.mark.parametrize(("name", "size"), [("now-light", WIDE), ("now-390", NARROW)])
 def test_nothing_overlaps_and_nothing_overflows(
-    town: Site, name: str, size: tuple[int, int], theme: Any
+    town: Site, name: str, size: tuple[int, int]
 ) -> None:
-    window = town.window(AccessRole.VIEWER, size, theme)
+    window = town.window(AccessRole.VIEWER, size)
     expect(window.locator(".timeline .event").first).to_be_visible()
     assert window.evaluate(OVERFLOWS) <= 0
     assert window.evaluate(OVERLAPS) == []
+    assert window.evaluate(CUT) == []
     pictured(window, name)
+    if size == WIDE:
+        window.emulate_media(color_scheme="dark")
+        pictured(window, "now-dark")
     for shown in ("12 h", "Day", "Week"):
         window.locator(".ranges").get_by_role("link", name=shown).click()
         expect(window.locator(".ranges [aria-current]")).to_have_text(shown)
@@ -107,7 +116,7 @@ def test_what_is_live_is_drawn_and_counted(town: Site) -> None:
     expected = {o["id"] for o in known if o["id"] in live and o["status"] not in over}
     assert set(drawn) == expected
     down = {m for o in known if o["status"] in {"Started", "Returning"} for m in machines(o)}
-    tile = window.locator(".tile", has_text="machines down")
+    tile = window.locator(".tile", has_text=" down")
     expect(tile.locator(".figure")).to_have_text(str(len(down)))
 
 
@@ -134,3 +143,29 @@ def test_a_change_is_drawn_by_itself_and_the_range_stays(town: Site) -> None:
     assert answer.status == 200, answer.body
     expect(window.locator(f'.event.cancelled[href="/operations/{reference}"]')).to_be_attached()
     expect(window.locator(".ranges [aria-current]")).to_have_text("12 h")
+
+
+class Wordy(Flaky):
+    """Says why it is away as PostgreSQL does: at length."""
+
+    def _fail(self) -> None:
+        if self.away:
+            raise StoreUnavailable("connection refused: is the server running there? " * 4)
+
+
+def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts: Contexts) -> None:
+    store = Wordy(memory.MemoryStore())
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, store) as running, Site(running, contexts) as site:
+        windows = [site.window(size=size) for size in (WIDE, NARROW)]
+        store.away = True
+        for window in windows:
+            window.reload()
+            first = window.locator(".alert").first
+            expect(first).to_contain_text("store down")
+            expect(first).to_contain_text("connection refused")
+            assert window.evaluate(OVERFLOWS) <= 0
+        store.away = False
+        for window in windows:
+            window.reload()
+            expect(window.locator(".alert")).to_have_count(0)

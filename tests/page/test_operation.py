@@ -38,6 +38,7 @@ def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
     expect(panel).to_be_visible()
     expect(panel.locator("h2")).to_be_focused()
     expect(panel).to_contain_text("web-0")
+    expect(panel.locator(".facts")).to_contain_text("UTC")
     window.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     expect(window.get_by_role("link", name="open", exact=True)).to_be_focused()

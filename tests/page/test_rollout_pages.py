@@ -2,11 +2,14 @@
 
 import re
 import time
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from page.site import SECONDS, Site
+from forewarn.maintenance.rollout_model import CONFIRM
+from page.site import FORM, SECONDS, Site, mistaken, typed_in
 
 
 def planned(window: Page, site: Site, **texts: str) -> None:
@@ -19,13 +22,12 @@ def planned(window: Page, site: Site, **texts: str) -> None:
     window.get_by_role("button", name="Show the plan").click()
 
 
-def started(site: Site, **texts: str) -> Page:
-    """Start a rollout by its form; return the window that shows it."""
-    window = site.window()
-    planned(window, site, **{"machines": "web-0 web-1 web-2", "waves": "1, rest"} | texts)
-    window.get_by_role("button", name=re.compile("^Start: ")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
-    return window
+def started(site: Site, **policy: Any) -> Page:
+    """Start a rollout; return a window that shows it."""
+    asked = {"event_type": "Reboot", "machines": ["web-0", "web-1", "web-2"]}
+    waves = {"waves": ["1", "rest"], **policy}
+    assert site.root.ask("POST", "/v1/rollouts", {**asked, "policy": waves}).status == 201
+    return site.window(path="/rollouts/1")
 
 
 def approve_until(site: Site, state: str) -> None:
@@ -95,7 +97,7 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
 
 def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     site = quick_site
-    window = started(site, pause="confirm")
+    window = started(site, pause_seconds=CONFIRM)
     end = time.monotonic() + SECONDS / 1000
     while not site.root.get("/v1/rollouts/1")["rollout"]["unconfirmed"]:
         assert time.monotonic() < end
@@ -111,7 +113,7 @@ def test_stopping_asks_once_more_and_ends_it(site: Site) -> None:
     window = started(site)
     window.get_by_role("link", name="Stop rollout 1").click()
     assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "running"
-    window.get_by_role("button", name=re.compile("Stop rollout 1: .* units? left out")).click()
+    window.get_by_role("button", name=re.compile("Stop rollout 1: .* left out")).click()
     window.wait_for_url(f"{site.url}/rollouts/1")
     expect(window.locator("main > .head .word")).to_have_text("stopped")
     expect(window.locator("main form")).to_have_count(0)
@@ -141,6 +143,19 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     expect(window.locator("tr", has_text="blocked")).to_have_count(1)
 
 
+@pytest.mark.parametrize(("field", "typed"), [("machines", "nosuch"), ("blackouts", "tomorrow")])
+def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
+    unchanged: Site, tab: Page, field: str, typed: str
+) -> None:
+    with unchanged.complaints():
+        planned(tab, unchanged, **{"scopes": "web", field: typed})
+        wrong = tab.locator(".field.wrong")
+        expect(wrong).to_have_count(1)
+    expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
+    expect(wrong.get_by_role("alert")).to_be_visible()
+    expect(tab.locator("[name=scopes]")).to_have_value("web")
+
+
 @pytest.mark.parametrize(
     ("field", "typed"),
     [
@@ -154,14 +169,15 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
-    unchanged: Site, tab: Page, field: str, typed: str
+    unchanged: Site, field: str, typed: str
 ) -> None:
-    with unchanged.complaints():
-        planned(tab, unchanged, **{"scopes": "web", field: typed})
-        wrong = tab.locator(".field.wrong")
-        expect(wrong).to_have_count(1)
-    expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
-    expect(tab.locator("[name=scopes]")).to_have_value("web")
+    texts = {"event_type": "Reboot", "scopes": "web", field: typed, "action": "plan"}
+    answer = unchanged.root.ask("POST", "/page/rollouts", urlencode(texts).encode(), FORM)
+    assert 400 <= answer.status < 500
+    page = answer.body.decode()
+    assert mistaken(page) == field
+    assert typed_in(page, field) == typed
+    assert typed_in(page, "scopes") == "web"
 
 
 def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:

@@ -1,12 +1,17 @@
 """A form that is sent twice is carried out once."""
 
 import asyncio
+import re
+from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from forewarn.control.accounts import OperatorRequest
-from forewarn.server.page.sent_forms import MAX_REMEMBERED, SentForms
+from forewarn.server.page.forms import MAX_REMEMBERED, SentForms
+from forewarn.store import memory
 from forewarn.vocabulary import AccessRole
+from server.running import Answer, Client, Running, fleet, settings_in
 
 
 def caller(by: str = "ann") -> OperatorRequest:
@@ -47,6 +52,47 @@ def test_other_keys_other_people_and_no_key_are_other_forms() -> None:
         assert act.times == 5
 
     asyncio.run(click())
+
+
+def test_a_form_that_was_changed_after_it_was_sent_is_another_one() -> None:
+    async def click() -> None:
+        forms, act = SentForms(), Counted()
+        for name in ("web-0", "web-1", "web-0"):
+            await forms.once(caller(), "k", act, [("targets", name)])
+        assert act.times == 2
+
+    asyncio.run(click())
+
+
+def sent(client: Client, key: str, target: str, action: str = "start") -> Answer:
+    named = {"action": action, "event_type": "Reboot", "kind": "machines", "targets": target}
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    return client.ask(
+        "POST", "/page/maintenance", urlencode({**named, "key": key}).encode(), headers
+    )
+
+
+def key_of(answer: Answer) -> str:
+    (found,) = set(re.findall(r'name="key" value="([^"]+)"', answer.body.decode()))
+    return found
+
+
+def test_a_form_that_was_started_and_then_changed_asks_for_what_it_says(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), memory.MemoryStore()) as running:
+        client = running.client()
+        assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
+        first = key_of(client.ask("GET", "/maintenance/new"))
+        for _ in range(2):
+            assert sent(client, first, "web-0").headers["location"] == "/maintenance/1"
+        refused = sent(client, first, "web-1")  # by the browser's way back
+        assert (refused.status, refused.headers["location"]) == (409, None)
+        changed = sent(client, first, "web-1", "change")
+        for key in (key_of(refused), key_of(changed)):
+            assert key != first
+            started = sent(client, key, "batch_0" if key == key_of(refused) else "Bastion")
+            assert started.status == 303
+        targets = [each["targets"] for each in client.get("/v1/maintenance")["maintenances"]]
+        assert targets == [["Bastion"], ["batch_0"], ["web-0"]]
 
 
 def test_what_was_refused_may_be_sent_again_with_its_key() -> None:

@@ -16,7 +16,7 @@ import pytest
 from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.model import Refused
-from forewarn.server.page import logins
+from forewarn.server.operator import auth
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store
 from forewarn.vocabulary import AccessRole, ErrorCode
@@ -72,7 +72,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 def test_a_session_lasts_for_its_time_and_the_next_log_in_sweeps_it_away(door: Door) -> None:
     cookie = door.cookie()
     assert door.lets_in(cookie)
-    door.clock.advance(logins.SESSION_LASTS - timedelta(seconds=1))
+    door.clock.advance(auth.SESSION_LASTS - timedelta(seconds=1))
     assert door.lets_in(cookie)
     door.clock.advance(timedelta(seconds=1))
     assert not door.lets_in(cookie)
@@ -96,7 +96,8 @@ def test_an_account_is_logged_in_with_so_many_browsers_and_the_oldest_gives_way(
 def test_a_cookie_opens_the_page_and_never_the_api(door: Door) -> None:
     cookie = door.cookie()
     assert door.lets_in(cookie)
-    assert not door.lets_in(cookie, "/v1/events")
+    for path in ("/v1/events", "//v1/events", "/v1//events", "/metrics", "/metrics/", "//metrics"):
+        assert not door.lets_in(cookie, path), path
     assert not door.lets_in(cookie, "/metrics")
 
 
@@ -130,6 +131,13 @@ def test_a_browser_without_a_session_has_not_failed(door: Door) -> None:
     assert 'forewarn_operator_failed_logins_total{reason="missing"} 0.0' in told
 
 
+def test_a_form_that_is_sent_after_the_session_leads_to_the_log_in(door: Door) -> None:
+    headers = {"Accept": "text/html", "Origin": door.url, "Cookie": "forewarn=ended"}
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
+    answer = stranger(door.url).ask("POST", "/page/maintenance", b"action=plan", headers)
+    assert (answer.status, answer.headers["Location"]) == (303, "/login")
+
+
 def test_a_script_of_the_page_is_told_to_lead_the_whole_page_to_the_log_in(door: Door) -> None:
     answer = stranger(door.url).ask("GET", "/", headers={"HX-Request": "true"})
     assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login")
@@ -139,15 +147,15 @@ def test_a_link_is_good_for_its_time_and_once(door: Door) -> None:
     used, late, kept = door.key(), door.key(), door.key()
     assert door.post("/login", key=used).status == 303
     assert door.post("/login", key=used).status == 401
-    door.clock.advance(logins.LINK_LASTS - timedelta(seconds=1))
+    door.clock.advance(auth.LINK_LASTS - timedelta(seconds=1))
     assert door.post("/login", key=kept).status == 303
     door.clock.advance(timedelta(seconds=1))
     assert door.post("/login", key=late).status == 401
 
 
 def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(tmp_path: Path) -> None:
-    link = logins.new_link("ann", AccessRole.VIEWER, "key", NOON, 1.0)
-    one, other = (logins.session_of(link, key, NOON, 1.0) for key in ("one", "other"))
+    link = auth.new_link("ann", AccessRole.VIEWER, "key", NOON, 1.0)
+    one, other = (auth.session_of(link, key, NOON, 1.0) for key in ("one", "other"))
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
         plane = running.plane
@@ -188,10 +196,10 @@ def test_links_that_nobody_uses_give_way_the_oldest_first(door: Door) -> None:
 
 
 def test_where_the_services_clock_runs_faster_a_session_lasts_as_long_for_its_browser() -> None:
-    link = logins.new_link("ann", AccessRole.VIEWER, "key", NOON, scale=60.0)
-    assert link.expires_at == NOON + 60 * logins.LINK_LASTS
-    session = logins.session_of(link, "another", NOON, scale=60.0)
-    assert session.expires_at == NOON + 60 * logins.SESSION_LASTS
+    link = auth.new_link("ann", AccessRole.VIEWER, "key", NOON, scale=60.0)
+    assert link.expires_at == NOON + 60 * auth.LINK_LASTS
+    session = auth.session_of(link, "another", NOON, scale=60.0)
+    assert session.expires_at == NOON + 60 * auth.SESSION_LASTS
 
 
 def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:

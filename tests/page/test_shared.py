@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from forewarn.server.page.shared import MAX_KEPT, SharedAnswers
+from forewarn.server.page.live import MAX_KEPT, SharedAnswers
 
 
 class Counted:

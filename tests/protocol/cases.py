@@ -6,8 +6,8 @@ A golden file holds the exact bytes of a body and one newline, which a reader st
 from datetime import UTC, datetime
 from pathlib import Path
 
-from forewarn.protocol.document import Document, Event
 from forewarn.protocol.instance import Instance
+from forewarn.protocol.versions import Document, Event
 from forewarn.vocabulary import EventSource, EventStatus, EventType, ScopeKind
 
 GOLDEN = Path(__file__).parent / "golden"

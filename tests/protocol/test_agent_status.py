@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.protocol import agent_status
-from forewarn.protocol.agent_status import MAX_REASON, AgentReport
+from forewarn.protocol import codec
+from forewarn.protocol.codec import MAX_AGENT_REASON, AgentReport
 from forewarn.vocabulary import AgentStatus
 
 
 @pytest.mark.parametrize("state", AgentStatus)
 def test_every_state_is_read_without_a_reason(state: AgentStatus) -> None:
-    assert agent_status.parse(state.value.encode()) == AgentReport(state)
+    assert codec.decode_agent_report(state.value.encode()) == AgentReport(state)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_every_state_is_read_without_a_reason(state: AgentStatus) -> None:
     ],
 )
 def test_a_reason_is_a_quoted_string(value: bytes, reason: str) -> None:
-    assert agent_status.parse(value) == AgentReport(AgentStatus.HELD, reason)
+    assert codec.decode_agent_report(value) == AgentReport(AgentStatus.HELD, reason)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_a_reason_is_a_quoted_string(value: bytes, reason: str) -> None:
         b'ready; reason="\x1b[31mred"',
         b'ready; reason="line\nbreak"',
         b'ready; reason="\xff"',
-        b'ready; reason="%s"' % (b"x" * (MAX_REASON + 1)),
+        b'ready; reason="%s"' % (b"x" * (MAX_AGENT_REASON + 1)),
     ],
 )
 def test_malformed_values_are_ignored(value: bytes) -> None:
-    assert agent_status.parse(value) is None
+    assert codec.decode_agent_report(value) is None
 
 
 def test_the_longest_reason_is_read_although_every_byte_is_escaped() -> None:
-    value = b'held; reason="%s"' % (rb"\"" * MAX_REASON)
-    assert agent_status.parse(value) == AgentReport(AgentStatus.HELD, '"' * MAX_REASON)
+    value = b'held; reason="%s"' % (rb"\"" * MAX_AGENT_REASON)
+    assert codec.decode_agent_report(value) == AgentReport(AgentStatus.HELD, '"' * MAX_AGENT_REASON)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,24 @@ def test_the_longest_reason_is_read_although_every_byte_is_escaped() -> None:
         (r'say "no" \ twice', r'held; reason="say \"no\" \\ twice"'),
         ("two\nlines\x1b[31m", 'held; reason="two lines [31m"'),
         ("half a character \ud83d", 'held; reason="half a character  "'),
-        ("a" * (MAX_REASON + 1), f'held; reason="{"a" * MAX_REASON}"'),
-        ("a" * (MAX_REASON - 1) + "é", f'held; reason="{"a" * (MAX_REASON - 1)}"'),
+        ("a" * (MAX_AGENT_REASON + 1), f'held; reason="{"a" * MAX_AGENT_REASON}"'),
+        ("a" * (MAX_AGENT_REASON - 1) + "é", f'held; reason="{"a" * (MAX_AGENT_REASON - 1)}"'),
     ],
 )
 def test_a_reason_is_written_in_one_quoted_line_of_bounded_length(
     reason: str, written: str
 ) -> None:
-    assert agent_status.write(AgentReport(AgentStatus.HELD, reason)) == written
+    assert codec.encode_agent_report(AgentReport(AgentStatus.HELD, reason)) == written
 
 
 @given(st.sampled_from(AgentStatus), st.text(max_size=300))
 def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
-    written = agent_status.write(AgentReport(state, reason)).encode()
-    read = agent_status.parse(written)
+    written = codec.encode_agent_report(AgentReport(state, reason)).encode()
+    read = codec.decode_agent_report(written)
     assert read is not None
     assert read.status is state
-    assert len(read.reason.encode()) <= MAX_REASON
-    if reason.isprintable() and len(reason.encode("utf-8", "replace")) <= MAX_REASON:
+    assert len(read.reason.encode()) <= MAX_AGENT_REASON
+    if reason.isprintable() and len(reason.encode("utf-8", "replace")) <= MAX_AGENT_REASON:
         assert read.reason == reason
 
 
@@ -91,5 +91,5 @@ def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
 def test_no_value_takes_longer_than_its_length(value: bytes) -> None:
     began = time.perf_counter()
     for _ in range(100):
-        agent_status.parse.__wrapped__(value)
+        codec.decode_agent_report.__wrapped__(value)
     assert time.perf_counter() - began < 1

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from forewarn.protocol import codec, versions
+from forewarn.protocol import codec
+from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, Version
 from protocol import cases
 
-PREVIEW = versions.BY_NAME["2017-03-01"]
-PLAIN = versions.BY_NAME["2017-08-01"]
-NEWEST = versions.NEWEST
+PREVIEW = VERSION_BY_NAME["2017-03-01"]
+PLAIN = VERSION_BY_NAME["2017-08-01"]
+NEWEST = NEWEST_VERSION
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -96,7 +97,7 @@ def test_a_moment_without_a_zone_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [PREVIEW, PLAIN, NEWEST], ids=lambda version: version.name)
-def test_not_before_of_another_zone_is_written_in_utc(version: versions.Version) -> None:
+def test_not_before_of_another_zone_is_written_in_utc(version: Version) -> None:
     there = cases.at(2016, 9, 19, "18:29:47").astimezone(timezone(-timedelta(hours=7)))
     event = msgspec.structs.replace(cases.SECTION_4_EVENT, not_before=there)
     document = msgspec.structs.replace(cases.SECTION_4, events=(event,))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from forewarn.protocol.document import Document, Event
+from forewarn.protocol.versions import Document, Event
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import cases
 

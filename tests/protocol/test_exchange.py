@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from forewarn.protocol import exchange, refusals, versions
-from forewarn.protocol.agent_status import AgentReport
+from forewarn.protocol import exchange, refusals
+from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.exchange import (
     CATCH_UP_SECONDS,
     GetDocument,
@@ -15,7 +15,9 @@ from forewarn.protocol.exchange import (
     PostApproval,
     Rules,
 )
+from forewarn.protocol.instance import INSTANCE_VERSIONS
 from forewarn.protocol.message import HttpRequest, Reply
+from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS, Version
 from forewarn.vocabulary import AgentStatus, EventStatus
 from protocol import cases, world
 from protocol.world import (
@@ -33,7 +35,7 @@ from protocol.world import (
 
 PREVIEW = b"/metadata/scheduledevents?api-version=2017-03-01"
 INSTANCE = b"/metadata/instance?api-version=2017-04-02"
-VERSIONS = b"/metadata/versions"
+VERSIONS_PATH = b"/metadata/versions"
 JSON = (b"Content-Type", b"application/json; charset=utf-8")
 FORWARDED = (b"X-Forwarded-For", b"10.0.0.1")
 
@@ -66,10 +68,12 @@ def error(reply: object) -> tuple[int, str]:
         (b"metadata", b"True"),
         (b"METADATA", b"TRUE"),
         (b"Metadata", b" true\t"),
+        (b"Metadata", b"true, true"),
+        (b"Metadata", b"false,True"),
     ],
 )
 def test_the_header_counts_in_any_case(header: tuple[bytes, bytes]) -> None:
-    for target in (EVENTS, INSTANCE, VERSIONS):
+    for target in (EVENTS, INSTANCE, VERSIONS_PATH):
         assert not isinstance(judge(target, (b"Host", b"x"), header), Reply)
     assert not isinstance(judge(EVENTS, header, method=b"POST"), Reply)
 
@@ -80,13 +84,14 @@ def test_the_header_counts_in_any_case(header: tuple[bytes, bytes]) -> None:
         (),
         ((b"Metadata", b"false"),),
         ((b"Metadata", b""),),
-        ((b"Metadata", b"true, true"),),
+        ((b"Metadata", b"true true"),),
+        ((b"Metadata", b"untrue, false"),),
         ((b"X-Metadata", b"true"),),
         ((b"true", b"Metadata"),),
     ],
 )
 def test_a_request_without_the_header_is_refused(headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    for target in (EVENTS, PREVIEW, INSTANCE, VERSIONS):
+    for target in (EVENTS, PREVIEW, INSTANCE, VERSIONS_PATH):
         assert error(judge(target, *headers)) == (400, refusals.NO_HEADER.text)
 
 
@@ -95,8 +100,8 @@ def test_one_true_header_among_several_is_enough() -> None:
         assert not isinstance(judge(EVENTS, *((b"Metadata", value) for value in values)), Reply)
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_the_setting_says_which_posts_need_no_header(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_the_setting_says_which_posts_need_no_header(version: Version) -> None:
     target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
     taken = judge(target, method=b"POST")
     if version.name == "2017-03-01":
@@ -114,7 +119,7 @@ def test_the_setting_says_which_posts_need_no_header(version: versions.Version) 
 
 
 def test_the_previews_neighbours_want_the_header_still() -> None:
-    for target in (VERSIONS, INSTANCE.replace(b"2017-04-02", b"2017-03-01")):
+    for target in (VERSIONS_PATH, INSTANCE.replace(b"2017-04-02", b"2017-03-01")):
         assert error(judge(target)) == (400, refusals.NO_HEADER.text)
         assert error(judge(target, rules=Rules(post_without_header="always")))[0] == 400
     latest = b"/metadata/latest/scheduledevents?api-version=2017-03-01"
@@ -127,7 +132,7 @@ def test_the_previews_neighbours_want_the_header_still() -> None:
 @pytest.mark.parametrize("name", [b"X-Forwarded-For", b"x-forwarded-for"])
 @pytest.mark.parametrize("value", [b"10.0.0.1", b""])
 def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, value: bytes) -> None:
-    for target in (EVENTS, INSTANCE, VERSIONS):
+    for target in (EVENTS, INSTANCE, VERSIONS_PATH):
         refused = judge(target, *HEADER, (name, value))
         assert error(refused) == (400, refusals.FORWARDED.text)
         signed = world.signed(b"web-0")
@@ -140,9 +145,13 @@ def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, va
 
 @pytest.mark.parametrize(
     "host",
-    b"127.0.0.1 127.0.0.1:8170 169.254.169.254 [::1] [::1]:8170 localhost LocalHost:80".split(),
+    (
+        b"127.0.0.1 127.0.0.1:8170 169.254.169.254 [::1] [::1]:8170 localhost LocalHost:80 "
+        b"metadata.azure.internal Metadata.Azure.Internal:80 host.docker.internal:8170 "
+        b"host.containers.internal:8170"
+    ).split(),
 )
-def test_an_address_as_the_host_is_no_web_page(host: bytes) -> None:
+def test_an_address_or_an_own_name_as_the_host_is_no_web_page(host: bytes) -> None:
     assert not isinstance(judge(EVENTS, *HEADER, (b"host", host), peer=LOOPBACK), Reply)
 
 
@@ -151,7 +160,8 @@ def test_an_address_as_the_host_is_no_web_page(host: bytes) -> None:
     (
         b"example.org example.org:8170 127.0.0.1.example.org localhost.example.org :80 [localhost] "
         b"[127.0.0.1] ::1 127.0.0.1:80:80 [::1]x \xff a@127.0.0.1 2130706433 127.0.0.1:x "
-        b"127.0.0.1,example.org"
+        b"127.0.0.1,example.org metadata.azure.internal.example.org azure.internal "
+        b"[host.docker.internal]"
     ).split(),
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
@@ -181,7 +191,7 @@ def test_a_page_that_says_its_origin_is_refused_on_loopback_alone(origin: bytes)
 
 
 def test_a_parameter_named_twice_is_refused_whichever_it_is() -> None:
-    for target in (EVENTS + b"&x=1&X=2", VERSIONS + b"?x&x", INSTANCE + b"&x=1&x=1"):
+    for target in (EVENTS + b"&x=1&X=2", VERSIONS_PATH + b"?x&x", INSTANCE + b"&x=1&x=1"):
         status, text = error(judge(target, *HEADER))
         assert status == 400
         assert text == "Bad request. Query parameter 'x' is given more than once: give it once"
@@ -195,14 +205,14 @@ def test_a_long_parameter_is_named_in_part() -> None:
 def test_unknown_parameters_are_ignored() -> None:
     plain = judge(EVENTS, *HEADER)
     assert judge(EVENTS + b"&x=1&format=xml&y", *HEADER) == plain
-    assert judge(VERSIONS + b"?api-version=nonsense", *HEADER) == GetVersions()
+    assert judge(VERSIONS_PATH + b"?api-version=nonsense", *HEADER) == GetVersions()
 
 
 @pytest.mark.parametrize(
     "method", [b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"get", b"", b"\xff"]
 )
 def test_other_methods_are_refused_and_the_right_ones_named(method: bytes) -> None:
-    for target, allowed in ((EVENTS, b"GET, POST"), (INSTANCE, b"GET"), (VERSIONS, b"GET")):
+    for target, allowed in ((EVENTS, b"GET, POST"), (INSTANCE, b"GET"), (VERSIONS_PATH, b"GET")):
         reply = judge(target, *HEADER, method=method)
         assert error(reply) == (405, "Method not allowed")
         assert isinstance(reply, Reply)
@@ -210,15 +220,15 @@ def test_other_methods_are_refused_and_the_right_ones_named(method: bytes) -> No
 
 
 def test_the_neighbours_take_no_post() -> None:
-    for target in (INSTANCE, VERSIONS):
+    for target in (INSTANCE, VERSIONS_PATH):
         assert error(judge(target, *HEADER, method=b"POST")) == (405, "Method not allowed")
 
 
 # versions
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_each_version_may_read_and_approve(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_each_version_may_read_and_approve(version: Version) -> None:
     target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
     assert judge(target, *HEADER) == GetDocument(version=version)
     assert judge(target, *HEADER, method=b"POST") == PostApproval(version=version)
@@ -245,7 +255,7 @@ def test_the_instance_service_has_its_own_versions(wrong: bytes) -> None:
     assert reply.body.endswith(b'"newest-versions":["2025-04-07","2024-07-17","2024-03-15"]}')
 
 
-@pytest.mark.parametrize("name", versions.INSTANCE_VERSIONS)
+@pytest.mark.parametrize("name", INSTANCE_VERSIONS)
 def test_every_instance_version_is_served(name: str) -> None:
     target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
     assert judge(target, *HEADER) == GetInstance(path=("compute", "name"), format="text")
@@ -325,7 +335,7 @@ def test_the_format_comes_after_the_version_and_before_the_caller() -> None:
 
 
 def test_a_name_in_the_path_counts_where_the_listener_says_so() -> None:
-    for rest in (EVENTS, INSTANCE, VERSIONS):
+    for rest in (EVENTS, INSTANCE, VERSIONS_PATH):
         named = judge(b"/vm/Web-0" + rest, *HEADER, peer=LOOPBACK)
         assert not isinstance(named, Reply)
         assert named.machine == "Web-0"
@@ -334,7 +344,7 @@ def test_a_name_in_the_path_counts_where_the_listener_says_so() -> None:
         assert not isinstance(plain, Reply)
         assert plain.machine is None
     approving = judge(b"/vm/a" + EVENTS, *HEADER, method=b"POST", peer=LOOPBACK)
-    assert approving == PostApproval(version=versions.NEWEST, machine="a")
+    assert approving == PostApproval(version=NEWEST_VERSION, machine="a")
 
 
 def test_whoever_asks_by_name_is_answered_as_the_machine_of_that_name() -> None:
@@ -345,18 +355,18 @@ def test_whoever_asks_by_name_is_answered_as_the_machine_of_that_name() -> None:
 
 
 def test_the_versions_are_told_to_registered_machines_only() -> None:
-    assert get(VERSIONS).status == 200
-    assert error(get(VERSIONS, world=World(peer=world.STRANGER)))[0] == 403
+    assert get(VERSIONS_PATH).status == 200
+    assert error(get(VERSIONS_PATH, world=World(peer=world.STRANGER)))[0] == 403
 
 
 def test_everything_but_an_approval_is_rated() -> None:
     over = World(over_the_rate_for_seconds=3)
-    for target in (EVENTS, INSTANCE, VERSIONS):
+    for target in (EVENTS, INSTANCE, VERSIONS_PATH):
         reply = get(target, world=over)
         assert reply.status == 429
         assert reply.headers == (JSON, (b"Retry-After", b"3"))
     assert post(approval(EVENT_ID), world=over).status == 200
-    version = versions.NEWEST
+    version = NEWEST_VERSION
     assert exchange.is_rated(GetDocument(version=version))
     assert not exchange.is_rated(PostApproval(version=version))
 
@@ -405,7 +415,7 @@ def test_tags_may_come_in_several_headers() -> None:
 def test_the_tags_that_were_read_are_told_to_whoever_waits_for_a_change() -> None:
     wanted = judge(EVENTS, *HEADER, (b"If-None-Match", b'W/"7", 8'))
     assert wanted == GetDocument(
-        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7", b"8"), anything=False)
+        version=NEWEST_VERSION, if_none_match=IfNoneMatch((b"7", b"8"), anything=False)
     )
     assert wanted.if_none_match.matches(8)
     assert not wanted.if_none_match.matches(9)
@@ -439,7 +449,7 @@ def test_an_answer_is_held_while_the_client_has_the_document(
     seconds: int, incarnation: int, held: bool
 ) -> None:
     wanted = GetDocument(
-        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7",)), wait_seconds=seconds
+        version=NEWEST_VERSION, if_none_match=IfNoneMatch((b"7",)), wait_seconds=seconds
     )
     assert exchange.hold_seconds(wanted, incarnation) == (seconds if held else 0)
 
@@ -462,13 +472,13 @@ def test_an_answer_is_held_while_the_client_has_the_document(
 def test_who_has_read_a_later_document_waits_a_moment_for_it(
     tags: tuple[bytes, ...], incarnation: int, seconds: int
 ) -> None:
-    wanted = GetDocument(version=versions.NEWEST, if_none_match=IfNoneMatch(tags))
+    wanted = GetDocument(version=NEWEST_VERSION, if_none_match=IfNoneMatch(tags))
     assert exchange.hold_seconds(wanted, incarnation) == seconds
 
 
 def test_a_client_that_asks_to_wait_learns_where_the_server_waits() -> None:
     wanted = GetDocument(
-        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7",)), wait_seconds=60
+        version=NEWEST_VERSION, if_none_match=IfNoneMatch((b"7",)), wait_seconds=60
     )
     applied = (b"Preference-Applied", b"wait=60")
     for incarnation, status in ((7, 304), (8, 200)):
@@ -504,7 +514,7 @@ def test_an_approval_and_the_neighbours_ignore_if_none_match() -> None:
     tag = (b"If-None-Match", b"*")
     assert post(approval(EVENT_ID), tag).status == 200
     assert get(INSTANCE, tag).status == 200
-    assert get(VERSIONS, tag).status == 200
+    assert get(VERSIONS_PATH, tag).status == 200
 
 
 # approvals

@@ -5,20 +5,20 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from forewarn.protocol import versions
 from forewarn.protocol.message import HttpRequest
+from forewarn.protocol.versions import VERSIONS, Version
 from protocol import cases, world
 from protocol.world import EVENT_ID, World, approval, ask, get, post
 
 
-def target(version: versions.Version) -> bytes:
+def target(version: Version) -> bytes:
     return b"/metadata/scheduledevents?api-version=" + version.name.encode()
 
 
-@pytest.mark.parametrize("reading", versions.VERSIONS, ids=lambda version: version.name)
-@pytest.mark.parametrize("approving", versions.VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("reading", VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("approving", VERSIONS, ids=lambda version: version.name)
 def test_a_client_reads_by_one_version_and_approves_by_another(
-    reading: versions.Version, approving: versions.Version
+    reading: Version, approving: Version
 ) -> None:
     there = World()
     document = json.loads(get(target(reading), world=there).body)
@@ -68,7 +68,7 @@ def test_a_client_sends_if_none_match_0_first() -> None:
 
 def test_the_previews_published_client_posts_without_the_header() -> None:
     there = World()
-    preview = target(versions.VERSIONS[0])
+    preview = target(VERSIONS[0])
     assert ask(HttpRequest(b"POST", preview, (), approval(EVENT_ID)), there).status == 200
     assert ask(HttpRequest(b"GET", preview), there).status == 400
 
@@ -78,14 +78,14 @@ def test_an_approval_is_answered_without_a_body_that_could_be_read_as_json() -> 
     assert (reply.body, reply.headers) == (b"", ())
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS[1:], ids=lambda version: version.name)
-def test_not_before_is_read_by_any_parser_of_rfc_1123(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSIONS[1:], ids=lambda version: version.name)
+def test_not_before_is_read_by_any_parser_of_rfc_1123(version: Version) -> None:
     shown = json.loads(get(target(version)).body)["Events"][0]["NotBefore"]
     assert parsedate_to_datetime(shown) == cases.SECTION_4_EVENT.not_before
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_nothing_is_ever_null(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_nothing_is_ever_null(version: Version) -> None:
     for document in cases.DOCUMENTS.values():
         there = World(document_shown=document)
         assert b"null" not in get(target(version), world=there).body

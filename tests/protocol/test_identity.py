@@ -5,9 +5,8 @@ import hmac
 
 import pytest
 
-from forewarn.protocol import exchange, identity, refusals
-from forewarn.protocol.exchange import GetDocument, GetInstance, Peer, Rules
-from forewarn.protocol.identity import Claim
+from forewarn.protocol import exchange, refusals
+from forewarn.protocol.exchange import Claim, GetDocument, GetInstance, Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
 from protocol import world
 from protocol.world import EVENTS, HEADER, PROXY, SECRET, World, get, signed
@@ -30,40 +29,43 @@ def refused(refusal: refusals.Refusal) -> tuple[int, bytes]:
 
 
 def test_it_signs_as_openstacks_agent_and_openssl_do() -> None:
-    assert identity.sign(ID, SECRET).decode() == hmac.new(SECRET, ID, hashlib.sha256).hexdigest()
+    assert exchange.sign(ID, SECRET).decode() == hmac.new(SECRET, ID, hashlib.sha256).hexdigest()
     # printf %s web-0 | openssl dgst -sha256 -hmac 0123456789abcdef
     known = b"ada9bdbe0a794214d1c5a9f68e59975c47565eb87971b5474f9bd873eac27c5e"
-    assert identity.sign(b"web-0", b"0123456789abcdef") == known
+    assert exchange.sign(b"web-0", b"0123456789abcdef") == known
 
 
 def test_any_of_the_secrets_will_do_and_no_other() -> None:
-    claim = Claim(ID, identity.sign(ID, SECRET))
-    assert identity.is_signed(claim, [OTHER, SECRET])
-    assert identity.is_signed(claim, [SECRET, OTHER])
-    assert not identity.is_signed(claim, [OTHER])
-    assert not identity.is_signed(claim, [])
-    assert identity.is_signed(Claim(ID, claim.signature.upper()), [SECRET])
+    claim = Claim(ID, exchange.sign(ID, SECRET))
+    assert exchange.is_signed(claim, [OTHER, SECRET])
+    assert exchange.is_signed(claim, [SECRET, OTHER])
+    assert not exchange.is_signed(claim, [OTHER])
+    assert not exchange.is_signed(claim, [])
+    assert exchange.is_signed(Claim(ID, claim.signature.upper()), [SECRET])
 
 
 @pytest.mark.parametrize(
-    "signature", [b"", b"0" * 64, b"\xff" * 64, identity.sign(ID, SECRET)[:-1]]
+    "signature", [b"", b"0" * 64, b"\xff" * 64, exchange.sign(ID, SECRET)[:-1]]
 )
 def test_a_signature_of_any_bytes_is_judged(signature: bytes) -> None:
-    assert not identity.is_signed(Claim(ID, signature), [SECRET])
+    assert not exchange.is_signed(Claim(ID, signature), [SECRET])
 
 
 def test_the_signature_is_of_exactly_the_id_that_was_sent() -> None:
-    signature = identity.sign(ID, SECRET)
-    assert not identity.is_signed(Claim(ID.upper(), signature), [SECRET])
-    headers = [(identity.ID, b" " + ID + b" "), (identity.SIGNATURE, signature)]
-    claim = identity.claim(headers)
+    signature = exchange.sign(ID, SECRET)
+    assert not exchange.is_signed(Claim(ID.upper(), signature), [SECRET])
+    headers = [
+        (exchange.INSTANCE_ID, b" " + ID + b" "),
+        (exchange.INSTANCE_SIGNATURE, signature),
+    ]
+    claim = exchange.claim(headers)
     assert claim == Claim(ID, signature)
 
 
 def test_a_proxys_request_names_its_machine_whatever_else_it_carries() -> None:
     told = judge(*signed(ID), (b"X-Tenant-ID", b"t"), (b"X-Forwarded-For", b"10.0.0.99"))
     assert isinstance(told, GetDocument)
-    assert told.machine == Claim(ID, identity.sign(ID, SECRET))
+    assert told.machine == Claim(ID, exchange.sign(ID, SECRET))
     tree = judge(*signed(ID), target=b"/metadata/instance?api-version=2021-02-01")
     assert isinstance(tree, GetInstance)
     assert tree.machine == told.machine

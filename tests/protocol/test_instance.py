@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.protocol import exchange, instance, text
+from forewarn.protocol import exchange, instance
 from forewarn.protocol.exchange import GetInstance, Rules
 from forewarn.protocol.instance import NotInTree, Tree
-from forewarn.protocol.message import HttpRequest, Reply
+from forewarn.protocol.message import HttpRequest, Reply, ascii_lower, ascii_upper, shown
 from protocol import cases
 from protocol.world import GUEST, HEADER
 
@@ -200,11 +200,11 @@ def test_an_unknown_format_is_refused_by_name(form: str) -> None:
 
 
 def test_case_is_that_of_ascii_alone() -> None:
-    assert text.lower("AZ-K\u212a\u0130") == "az-k\u212a\u0130"
-    assert text.upper("az-\u00df\u0131") == "AZ-\u00df\u0131"
+    assert ascii_lower("AZ-K\u212a\u0130") == "az-k\u212a\u0130"
+    assert ascii_upper("az-\u00df\u0131") == "AZ-\u00df\u0131"
 
 
 def test_so_much_of_a_text_is_shown_and_no_more() -> None:
-    assert text.shown("x" * 100) == "x" * 100
-    assert text.shown("x" * 101) == "x" * 100 + "..."
-    assert text.shown("\ud800") == "?"
+    assert shown("x" * 100) == "x" * 100
+    assert shown("x" * 101) == "x" * 100 + "..."
+    assert shown("\ud800") == "?"

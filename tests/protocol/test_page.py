@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from forewarn.maintenance import planner
-from forewarn.protocol import refusals, versions
-from forewarn.protocol.versions import Version
+from forewarn.protocol import refusals
+from forewarn.protocol.instance import INSTANCE_VERSIONS
+from forewarn.protocol.versions import VERSIONS, Version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -24,13 +25,13 @@ def test_each_refusal_is_on_the_page_with_its_status_and_standing(name: str) -> 
     assert row.endswith(f"| [{refusal.standing}] |")
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_each_version_has_its_row(version: Version) -> None:
     assert re.search(rf"^\| {version.name}\b", PAGE, re.MULTILINE)
 
 
 def test_the_instance_versions_are_listed_in_order() -> None:
-    assert ", ".join(versions.INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
+    assert ", ".join(INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
 
 
 def test_each_description_is_on_the_page() -> None:

@@ -51,11 +51,27 @@ def test_ids_are_compared_by_ascii_case_alone(letter: str) -> None:
     assert codec.decode_start_requests(body(f'"a{letter}"')) == (f"A{letter}",)
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_an_approval_may_come_in_any_unicode_encoding(encoding: str, mark: str) -> None:
+    written = (mark + body('"A"').decode()).encode(encoding)
+    assert codec.decode_start_requests(written) == ("A",)
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "cp1252", "cp1250"])
+def test_windows_powershell_may_send_a_whole_event_back_in_its_own_encoding(encoding: str) -> None:
+    written = '{"StartRequests":[{"EventId":"A","Description":"Wartung für den Host"}]}'
+    assert codec.decode_start_requests(written.encode(encoding)) == ("A",)
+
+
+def test_an_id_outside_ascii_in_another_encoding_is_no_known_one() -> None:
+    assert codec.decode_start_requests(body('"é"').replace("é".encode(), b"\xe9")) == ("\ufffd",)
+
+
 WRONG = [
     (b"", "is empty"),
-    (b"\xff{}", "is not UTF-8"),
-    ('{"StartRequests":[]}'.encode("utf-16"), "is not UTF-8"),
-    ('{"StartRequests":[]}'.encode("utf-32"), "is not UTF-8"),
+    (b"\xff{}", "is not JSON"),
+    (b"\xff\xfe", "is not JSON"),
     (b"\xef\xbb\xbf", "is not JSON"),
     (b'\xef\xbb\xbf\xef\xbb\xbf{"StartRequests":[]}', "is not JSON"),
     (b' \xef\xbb\xbf{"StartRequests":[]}', "is not JSON"),

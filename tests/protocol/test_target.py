@@ -2,8 +2,8 @@
 
 import pytest
 
-from forewarn.protocol import target
-from forewarn.protocol.target import Resource, Target
+from forewarn.protocol import exchange
+from forewarn.protocol.exchange import Resource, Target
 
 EVENTS = Target(resource=Resource.EVENTS)
 
@@ -25,7 +25,7 @@ EVENTS = Target(resource=Resource.EVENTS)
     ],
 )
 def test_a_path_is_known_in_any_case_with_one_slash_at_its_end(path: bytes) -> None:
-    assert target.read(path) == EVENTS
+    assert exchange.read_target(path) == EVENTS
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_a_path_is_known_in_any_case_with_one_slash_at_its_end(path: bytes) -> N
     ],
 )
 def test_every_other_path_leads_nowhere(path: bytes) -> None:
-    assert target.read(path) is None
+    assert exchange.read_target(path) is None
 
 
 def test_the_neighbours_are_known() -> None:
-    assert target.read(b"/metadata/VERSIONS/") == Target(resource=Resource.VERSIONS)
-    assert target.read(b"/metadata/Instance") == Target(resource=Resource.INSTANCE)
+    assert exchange.read_target(b"/metadata/VERSIONS/") == Target(resource=Resource.VERSIONS)
+    assert exchange.read_target(b"/metadata/Instance") == Target(resource=Resource.INSTANCE)
     below = ("Compute", "osProfile")
-    assert target.read(b"/metadata/instance/Compute/osProfile/") == Target(
+    assert exchange.read_target(b"/metadata/instance/Compute/osProfile/") == Target(
         resource=Resource.INSTANCE, below=below
     )
-    assert target.read(b"/metadata/instance/a%2Fb//") == Target(
+    assert exchange.read_target(b"/metadata/instance/a%2Fb//") == Target(
         resource=Resource.INSTANCE, below=("a/b", "")
     )
-    assert target.read(b"http://host/metadata/instance/a://b") == Target(
+    assert exchange.read_target(b"http://host/metadata/instance/a://b") == Target(
         resource=Resource.INSTANCE, below=("a:", "", "b")
     )
 
@@ -104,7 +104,7 @@ def test_a_machines_name_before_the_path_is_read_as_written(prefix: bytes, name:
         (b"/metadata/versions", Resource.VERSIONS),
         (b"/metadata/instance", Resource.INSTANCE),
     ):
-        assert target.read(prefix + rest) == Target(resource=resource, machine=name)
+        assert exchange.read_target(prefix + rest) == Target(resource=resource, machine=name)
 
 
 @pytest.mark.parametrize(
@@ -131,30 +131,30 @@ def test_a_machines_name_before_the_path_is_read_as_written(prefix: bytes, name:
 def test_parameters_are_read_once_by_a_name_in_any_case(
     query: bytes, api_version: str | None, form: str | None, doubled: str | None
 ) -> None:
-    assert target.read(b"/metadata/scheduledevents?" + query) == Target(
+    assert exchange.read_target(b"/metadata/scheduledevents?" + query) == Target(
         resource=Resource.EVENTS, api_version=api_version, format=form, doubled=doubled
     )
 
 
 def test_latest_in_the_path_forgets_the_version_of_the_query() -> None:
-    read = target.read(b"/metadata/latest/scheduledevents?api-version=2020-07-01")
+    read = exchange.read_target(b"/metadata/latest/scheduledevents?api-version=2020-07-01")
     assert read == EVENTS
 
 
 def test_a_long_target_is_read_as_a_short_one_is_and_not_remembered() -> None:
     start = b"/metadata/scheduledevents?api-version=2020-07-01&x="
-    kept = start + b"y" * (target.MAX_REMEMBERED_BYTES - len(start))
+    kept = start + b"y" * (exchange.MAX_REMEMBERED_TARGET_BYTES - len(start))
     expected = Target(resource=Resource.EVENTS, api_version="2020-07-01")
-    target._remembered.cache_clear()
-    assert target.read(kept) == expected
-    assert target._remembered.cache_info().currsize == 1
-    assert target.read(kept + b"y") == expected
-    assert target._remembered.cache_info().currsize == 1
-    assert target._remembered.cache_info().maxsize == 1024
+    exchange._remembered.cache_clear()
+    assert exchange.read_target(kept) == expected
+    assert exchange._remembered.cache_info().currsize == 1
+    assert exchange.read_target(kept + b"y") == expected
+    assert exchange._remembered.cache_info().currsize == 1
+    assert exchange._remembered.cache_info().maxsize == 1024
 
 
 def test_ten_thousand_parameters_are_read_in_one_pass() -> None:
     query = b"&".join(b"p%d=1" % number for number in range(10_000))
-    read = target.read(b"/metadata/scheduledevents?" + query + b"&p9999=1")
+    read = exchange.read_target(b"/metadata/scheduledevents?" + query + b"&p9999=1")
     assert read is not None
     assert read.doubled == "p9999"

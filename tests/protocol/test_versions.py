@@ -2,8 +2,8 @@
 
 import pytest
 
-from forewarn.protocol import versions
-from forewarn.protocol.document import Event
+from forewarn.protocol.instance import INSTANCE_VERSIONS
+from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS, Event, Version
 from forewarn.vocabulary import EventType
 from protocol import cases
 
@@ -24,23 +24,23 @@ FIELDS = (
 
 
 def test_the_versions_are_those_of_section_2_the_oldest_first() -> None:
-    assert [version.name for version in versions.VERSIONS] == [name for name, _, _ in TABLE]
-    assert versions.NEWEST.name == "2020-07-01"
-    assert set(versions.BY_NAME) == {name for name, _, _ in TABLE}
+    assert [version.name for version in VERSIONS] == [name for name, _, _ in TABLE]
+    assert NEWEST_VERSION.name == "2020-07-01"
+    assert set(VERSION_BY_NAME) == {name for name, _, _ in TABLE}
 
 
 @pytest.mark.parametrize(("name", "count", "types"), TABLE)
 def test_a_version_shows_its_fields_and_types_and_no_later_ones(
     name: str, count: int, types: set[EventType]
 ) -> None:
-    version = versions.BY_NAME[name]
+    version = VERSION_BY_NAME[name]
     assert version.name == name
     assert version.fields == FIELDS[:count]
     assert version.event_types == types
 
 
-@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_only_the_preview_has_the_previews_ways(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_only_the_preview_has_the_previews_ways(version: Version) -> None:
     preview = version.name == "2017-03-01"
     assert version.prefixed_names is preview
     assert version.iso_dates is preview
@@ -54,7 +54,7 @@ def test_every_field_of_the_table_is_an_events_own() -> None:
 
 
 def test_the_instance_service_has_its_own_versions_in_order() -> None:
-    listed = versions.INSTANCE_VERSIONS
+    listed = INSTANCE_VERSIONS
     assert len(listed) == 35
     assert list(listed) == sorted(set(listed))
     assert "2020-07-01" not in listed

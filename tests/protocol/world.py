@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from forewarn.maintenance.model import Changes, Operation
-from forewarn.protocol import codec, identity
-from forewarn.protocol.document import Document
+from forewarn.protocol import codec, exchange
 from forewarn.protocol.exchange import Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.server.guest.endpoint import PendingApproval
+from forewarn.protocol.versions import Document
+from forewarn.server.guest.endpoint import LongPoll, PendingApproval
 from forewarn.server.guest.limits import UNLIMITED, Rate
-from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Proxies, Source
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, ScopeKind
@@ -161,7 +160,7 @@ def post(
 
 def signed(id_: bytes, secret: bytes = SECRET) -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers by which a proxy speaks for a machine."""
-    signature = identity.sign(id_, secret)
+    signature = exchange.sign(id_, secret)
     return ((b"X-Instance-ID", id_), (b"X-Instance-ID-Signature", signature))
 
 

@@ -304,6 +304,10 @@ class Pair:
         return pages.placed(pages.block(PAGE, "text", "target_session_attrs"), places).strip()
 
 
+PAUSE_SECONDS = 0.003
+"""Between two writes, and before a connection that follows one that ended: as long as a write."""
+
+
 class Writer:
     """Writes numbers, each once, and keeps those that were acknowledged.
 
@@ -334,6 +338,8 @@ class Writer:
                 self.longest_pause = max(self.longest_pause, now - last)
                 last = now
                 self.acknowledged.append(number)
+                self._ending.wait(PAUSE_SECONDS)
+            self._ending.wait(PAUSE_SECONDS)
 
     def _session(self) -> Iterator[int]:
         """Write until the connection ends; yield each number that was acknowledged."""

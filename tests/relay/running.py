@@ -114,20 +114,22 @@ class Running:
         return self.relay._freshness.is_true
 
 
-def made(own: HostRelaySettings) -> Running:
+def made(own: HostRelaySettings, clock: SystemClock | None = None) -> Running:
     relay = HostRelay(
         own,
         mint=lambda: "00000000-0000-4000-8000-a3c5e7091b2d",
         chance=lambda: 0.0,
         handed_over=HandedOver(),
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
     )
     return Running(relay)
 
 
 @asynccontextmanager
-async def relaying(own: HostRelaySettings) -> AsyncIterator[Running]:
-    running = made(own)
+async def relaying(
+    own: HostRelaySettings, clock: SystemClock | None = None
+) -> AsyncIterator[Running]:
+    running = made(own, clock)
     try:
         await running.open()
         yield running

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import h11
 
 from forewarn.maintenance.model import Changes, Machine
-from forewarn.protocol.document import Event
+from forewarn.protocol import codec
+from forewarn.protocol.versions import Event
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import Documents
 from forewarn.server.relay_feed import GuestRules, News, RelayRefusal, RelayState
@@ -56,6 +58,7 @@ class StandIn:
         """Answers in its place, unless it returns None."""
         self.changed = asyncio.Event()
         self.awaited: tuple[str, ...] = ()
+        self.shows_time = True
         self.connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -77,7 +80,7 @@ class StandIn:
         await asyncio.sleep(0)
 
     def hold(self, machines: list[Machine], changes: Changes) -> None:
-        self.documents.fill(changes.scopes, changes.operations)
+        self.documents.learn(changes)
         self.machines = {each.key: each for each in machines}
 
     def learn(self, changes: Changes) -> None:
@@ -121,6 +124,9 @@ class StandIn:
                     return
                 status, body = await self._answer(request)
                 headers = [("Content-Length", str(len(body)))] if status != 204 else []
+                if self.shows_time:
+                    now = codec.http_date(datetime.now(UTC)).decode()
+                    headers.append((relay_feed.TIME_HEADER.decode(), now))
                 writer.write(http.send(h11.Response(status_code=status, headers=headers)) or b"")
                 if body:
                     writer.write(http.send(h11.Data(data=body)) or b"")

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forewarn import settings
-from forewarn.relay import status
+from forewarn.relay import relay
+from forewarn.relay.relay import RelayStatus
 from forewarn.relay.settings import (
     HostRelaySettings,
     RelayGuestSettings,
@@ -16,7 +17,6 @@ from forewarn.relay.settings import (
     RelayStatusSettings,
     UpstreamSettings,
 )
-from forewarn.relay.status import RelayCounts, RelayStatus
 from house import tree
 from house.documented import each_setting, field_texts, written
 
@@ -48,9 +48,9 @@ def test_each_setting_is_told_as_its_field_tells_it(path: str, text: str) -> Non
 
 def test_each_metric_has_its_heading_and_its_help_and_nothing_else_has() -> None:
     sections = dict(re.findall(r"^### `(\w+)`\n(.+)$", METRICS, re.MULTILINE))
-    assert list(sections) == [status.PREFIX + name for name in status.FAMILIES]
-    for name, help_ in status.FAMILIES.items():
-        assert sections[status.PREFIX + name].startswith(help_)
+    assert list(sections) == [relay.PREFIX + name for name in relay.FAMILIES]
+    for name, help_ in relay.FAMILIES.items():
+        assert sections[relay.PREFIX + name].startswith(help_)
 
 
 def test_a_relays_metrics_are_read_as_prometheus_reads_them() -> None:
@@ -66,15 +66,13 @@ def test_a_relays_metrics_are_read_as_prometheus_reads_them() -> None:
         saved=True,
         process=1,
     )
-    counts = RelayCounts(
-        news=2,
-        news_refused={"backwards": 1},
-        upstream_failures=0,
-        approvals={"approved": 4},
-        stalled_seconds=0.0,
-        started_at=1.0,
-    )
-    guests: dict[str, Any] = {
+    figures: dict[str, Any] = {
+        "news": 2,
+        "news_refused": {("backwards",): 1},
+        "upstream_failures": 0,
+        "approvals": {("approved",): 4},
+        "stalled_seconds": 0.0,
+        "started_timestamp_seconds": 1.0,
         "machines_seen": 1,
         "guest_connections": 2,
         "guest_connections_accepted": 3,
@@ -82,11 +80,11 @@ def test_a_relays_metrics_are_read_as_prometheus_reads_them() -> None:
         "guest_requests": {("events", "200"): 5},
         "guest_refusals": {("rate",): 6},
     }
-    text = status.metrics(fares, counts, guests).decode()
+    text = relay.metrics_page(fares, figures).decode()
     families = {
         f"{each.name}_total" if each.type == "counter" else each.name: each.samples
         for each in text_string_to_metric_families(text)
     }
-    assert set(families) == {status.PREFIX + name for name in status.FAMILIES}
-    (refusals,) = families[f"{status.PREFIX}guest_refusals_total"]
+    assert set(families) == {relay.PREFIX + name for name in relay.FAMILIES}
+    (refusals,) = families[f"{relay.PREFIX}guest_refusals_total"]
     assert (refusals.labels, refusals.value) == ({"reason": "rate"}, 6)

@@ -2,17 +2,26 @@
 
 import asyncio
 import json
+import threading
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from forewarn.maintenance.model import Changes
-from forewarn.relay import state_file
+import pytest
+
+from forewarn.clock import ScaledClock, SystemClock
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance.model import Changes, Sighting
+from forewarn.protocol import codec
+from forewarn.relay import cache
+from forewarn.relay.cache import REVOKED_SECONDS, StateUnusable
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import GuestRules
 from guest import room
 from guest.room import get, post
 from guest.served import until
 from relay import running
-from relay.running import filled, played, relayed, relaying, settings
+from relay.running import filled, made, played, relayed, relaying, settings
 from relay.standin import Answer, Request, StandIn
 
 
@@ -124,7 +133,7 @@ async def test_a_restart_answers_from_what_was_saved_and_goes_on_from_there(tmp_
             await until(lambda: relay.relay._held.position == service.position)
             assert await relay.incarnation() == str(incarnation)
     await service.stop()
-    saved = (tmp_path / "state" / state_file.NAME).read_bytes()
+    saved = (tmp_path / "state" / cache.FILE_NAME).read_bytes()
     assert saved.count(b"\n") == 4  # the head, a snapshot, and two changes
     async with relaying(own) as relay:
         assert await relay.incarnation() == "4"
@@ -163,11 +172,39 @@ async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_a
             writer.transport.abort()
         await until(lambda: relay.relay._is_suspended)
         assert await relay.ask() is None
-        assert not (tmp_path / "state" / state_file.NAME).exists()
+        assert not (tmp_path / "state" / cache.FILE_NAME).exists()
         running.token_file(tmp_path, service.token)
         await until(lambda: relay.heard and not relay.relay._is_suspended)
         assert await relay.incarnation() == "2"
         assert service.afters[-1] != "" or "" in service.afters[1:]
+
+
+@played
+async def test_nothing_is_forgotten_while_the_first_news_after_a_refused_token_are_saved(
+    tmp_path: Path,
+) -> None:
+    released = threading.Event()
+
+    class SlowFile(cache.StateFile):
+        def write(self, *given: Any) -> None:
+            released.wait(running.SECONDS)
+            super().write(*given)
+
+    async with relayed(tmp_path) as (service, relay):
+        inside = relay.relay
+        inside._file = SlowFile(tmp_path / "state")
+        service.token = "another token of the service"
+        for writer in list(service.connections):
+            writer.transport.abort()
+        await until(lambda: inside._freshness.refused_since is not None)
+        newer(service, 3)
+        running.token_file(tmp_path, service.token)
+        await until(lambda: inside._unsaved is not None)
+        inside._beat(inside._clock.monotonic() + 2 * REVOKED_SECONDS)
+        released.set()
+        await until(lambda: relay.heard)
+        assert await relay.incarnation() == "3"
+        assert (tmp_path / "state" / cache.FILE_NAME).exists()
 
 
 @played
@@ -207,12 +244,46 @@ async def test_rules_of_the_service_are_followed_as_they_change(tmp_path: Path) 
 @played
 async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
+        (beat,) = (task for task in asyncio.all_tasks() if task.get_name() == "the beat")
+        beat.cancel()  # what is news is told at once, without it
         await relay.ask(get(room.EVENTS, 'Forewarn-Agent: held; reason="backup"'))
         await until(lambda: service.seen)
         (seen,) = service.seen
         assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
         assert (seen.agent, seen.reason) == ("held", "backup")
         assert 0 <= seen.age_seconds < running.SECONDS
+
+
+@played
+async def test_ages_are_real_seconds_where_the_services_clock_is_scaled(tmp_path: Path) -> None:
+    service = filled()
+    origin = SystemClock().now() - timedelta(hours=1)
+    service.rules = GuestRules(rate_per_second=0, clock_scale=60.0, clock_origin=origin)
+    asked_at = ScaledClock(60.0, origin, origin).now() - timedelta(hours=1)
+    await service.start()
+    async with relaying(settings(tmp_path, service)) as relay:
+        seen = SharedSightings(lambda _: Sighting(asked_at=asked_at, version="2020-07-01"))
+        seen.hear("web-0")
+        await relay.relay._forwarding.tell(seen)
+        assert 60 <= service.seen[0].age_seconds < 60 + running.SECONDS
+    await service.stop()
+
+
+@played
+async def test_the_age_of_a_request_is_the_same_whatever_the_services_clock_is_set_to(
+    tmp_path: Path,
+) -> None:
+    async with relayed(tmp_path) as (service, relay):
+        service.shows_time = False
+        clock = SystemClock()
+        reader = relay.relay._reader
+        for by in (timedelta(hours=-1), timedelta(0)):
+            reader.service_time = clock.now() + by, clock.monotonic()
+            await relay.ask(get(room.EVENTS))
+            for set_to in (timedelta(0), timedelta(hours=1), timedelta(hours=-2)):
+                reader.service_time = clock.now() + set_to, clock.monotonic()
+                asked_at = relay.relay._sighting("web-0").asked_at
+                assert 0 <= relay.relay._age(asked_at) < running.SECONDS
 
 
 @played
@@ -236,7 +307,7 @@ async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_servic
         service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
         assert await relay.status() == 200
         assert service.claims == ["127.0.0.1"]
-        assert relay.relay._backend._claims == {}  # news of it answered, and no timer
+        assert relay.relay._forwarding._claims == {}  # news of it answered, and no timer
 
 
 @played
@@ -261,7 +332,7 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
         for writer in list(second.connections):
             writer.transport.abort()
         await until(lambda: len(second.claims) == 2)  # it moved: that is not known any more
-        await until(lambda: not relay.relay._backend._found)
+        await until(lambda: not relay.relay._forwarding._found)
     await second.stop()
 
 
@@ -320,4 +391,50 @@ async def test_a_service_that_does_not_answer_about_a_stranger_holds_it_up_for_s
     own = settings(tmp_path, service, listener=running.GUESTS)
     async with relaying(own) as relay:
         assert await relay.status() == 403
+    await service.stop()
+
+
+@played
+async def test_a_second_relay_of_one_folder_is_refused_and_changes_nothing_there(
+    tmp_path: Path,
+) -> None:
+    other = filled("h2")
+    await other.start()
+    async with relayed(tmp_path) as (service, relay):
+        second = made(settings(tmp_path, other))
+        with pytest.raises(StateUnusable):
+            await second.open()
+        await second.relay.close()
+        service.tell()
+        saved = (tmp_path / "state" / cache.FILE_NAME).read_bytes()
+        assert b'"host":"h2"' not in saved
+        assert other.states == []
+        assert await relay.status() == 200
+    async with relaying(settings(tmp_path, service, max_stale_seconds=0)) as again:
+        assert await again.status() == 200
+    await other.stop()
+
+
+class WrongClock(SystemClock):
+    """A host's whose time of day was set wrong."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("shows_time", "wrong_by"), [(True, 0), (False, 3600)])
+@played
+async def test_guests_count_their_notice_by_the_services_time_though_the_hosts_is_wrong(
+    tmp_path: Path, *, shows_time: bool, wrong_by: int
+) -> None:
+    service = filled()
+    service.shows_time = shows_time  # a service of an earlier release shows none
+    await service.start()
+    async with relaying(settings(tmp_path, service), WrongClock()) as relay:
+        answer = await relay.ask()
+        assert answer is not None
+        sent = codec.any_date(answer.headers["date"])
+        assert abs((sent - SystemClock().now()).total_seconds() - wrong_by) < 60
+        await until(lambda: service.seen)
+        assert service.seen[0].age_seconds < 60
     await service.stop()

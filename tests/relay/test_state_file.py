@@ -1,13 +1,15 @@
 """The file of what a relay knows: whole or not there, and never another one's."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from forewarn.relay import state_file
-from forewarn.relay.host_documents import HostDocuments
-from forewarn.relay.state_file import StateFile, StateUnusable
+import forked
+from forewarn.maintenance.model import Changes
+from forewarn.relay import cache
+from forewarn.relay.cache import HostDocuments, StateFile, StateUnusable
 from forewarn.server.relay_feed import News
 from guest import room
 
@@ -15,7 +17,7 @@ from guest import room
 def held(incarnation: int = 2, position: str = "e.5") -> HostDocuments:
     kept = room.Documents()
     scope = room.scope("web", incarnation=incarnation)
-    kept.fill([scope], [room.operation(room.event())])
+    kept.learn(Changes(scopes=(scope,), operations=(room.operation(room.event()),)))
     whole = kept.whole("web")
     return HostDocuments(
         host="h1",
@@ -31,12 +33,12 @@ def test_what_was_written_is_read_with_the_time_until_which_it_was_true(tmp_path
     file.write(held())
     file.touch(1_000_000.0)
     assert file.read() == (held(), 1_000_000.0)
-    assert (tmp_path / "state" / state_file.NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "state" / cache.FILE_NAME).stat().st_mode & 0o777 == 0o600
     file.write(held(3))
     found = file.read()
     assert found is not None
     assert found[0] == held(3)
-    assert [each.name for each in (tmp_path / "state").iterdir()] == [state_file.NAME]
+    assert [each.name for each in (tmp_path / "state").iterdir()] == [cache.FILE_NAME]
     file.remove()
     file.remove()
     assert file.read() is None
@@ -54,10 +56,10 @@ def change(number: int) -> tuple[HostDocuments, News]:
 
 def test_a_change_is_added_to_the_file_until_there_are_many(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    path = tmp_path / state_file.NAME
+    path = tmp_path / cache.FILE_NAME
     file.write(*change(6))
     whole = path.read_bytes()
-    for number in range(7, 7 + state_file.MAX_CHANGES):
+    for number in range(7, 7 + cache.MAX_CHANGES):
         file.write(*change(number))
         found = StateFile(tmp_path).read()
         assert found is not None
@@ -69,7 +71,7 @@ def test_a_change_is_added_to_the_file_until_there_are_many(tmp_path: Path) -> N
 
 def test_what_a_kill_cut_off_was_never_there_and_the_next_change_is_read(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    path = tmp_path / state_file.NAME
+    path = tmp_path / cache.FILE_NAME
     file.write(held())
     before = path.read_bytes()
     file.write(*change(6))
@@ -88,7 +90,7 @@ def test_what_a_kill_cut_off_was_never_there_and_the_next_change_is_read(tmp_pat
 
 def test_a_file_that_another_one_wrote_or_removed_is_replaced(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    path = tmp_path / state_file.NAME
+    path = tmp_path / cache.FILE_NAME
     file.write(held())
     StateFile(tmp_path).write(held(7, "e.999"))
     file.write(*change(6))
@@ -104,7 +106,7 @@ def test_a_file_that_another_one_wrote_or_removed_is_replaced(tmp_path: Path) ->
 def test_a_file_that_is_damaged_anywhere_is_not_read(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write(held())
-    path = tmp_path / state_file.NAME
+    path = tmp_path / cache.FILE_NAME
     whole = path.read_bytes()
     for at in range(0, len(whole), 7):
         path.write_bytes(whole[:at])
@@ -122,9 +124,11 @@ def test_a_file_that_is_damaged_anywhere_is_not_read(tmp_path: Path) -> None:
 def test_a_file_of_another_release_is_not_read(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write(held())
-    path = tmp_path / state_file.NAME
+    path = tmp_path / cache.FILE_NAME
     later = path.read_bytes().replace(
-        b"forewarn-relay %d" % state_file.FORMAT, b"forewarn-relay %d" % (state_file.FORMAT + 1), 1
+        b"forewarn-relay %d" % cache.FORMAT,
+        b"forewarn-relay %d" % (cache.FORMAT + 1),
+        1,
     )
     path.write_bytes(later)
     with pytest.raises(StateUnusable):
@@ -138,8 +142,28 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
         file.write(held())
     file = StateFile(tmp_path)
     file.write(held())
-    os.mkfifo(tmp_path / f"{state_file.NAME}.new") if hasattr(os, "mkfifo") else None
+    os.mkfifo(tmp_path / f"{cache.FILE_NAME}.new") if hasattr(os, "mkfifo") else None
     file.write(held(3))  # what another one left there is replaced
     found = file.read()
     assert found is not None
     assert found[0] == held(3)
+
+
+READ_BY_NOBODY = """
+import os, pathlib, sys
+from forewarn.relay.cache import StateFile, StateUnusable
+if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try: print(StateFile(pathlib.Path(sys.argv[1])).read())
+except StateUnusable: print("unusable")
+"""
+
+
+def test_a_file_that_can_no_longer_be_written_is_not_believed() -> None:
+    # It would have been removed when a later change could not be saved, which guests have read.
+    with tempfile.TemporaryDirectory() as made:  # pytest's own folders are for its user alone
+        folder = Path(made)
+        StateFile(folder).write(held())
+        (folder / cache.FILE_NAME).chmod(0o444)
+        folder.chmod(0o555)
+        ran = forked.run(["-c", READ_BY_NOBODY, made])
+    assert ran.stdout.strip() == "unusable", ran.stderr

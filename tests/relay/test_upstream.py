@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.relay import state_file
-from forewarn.relay.host_documents import NewsFault
+from forewarn.relay import cache
+from forewarn.relay.cache import NewsFault
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
@@ -182,6 +183,79 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
     assert not failed.value.maybe_done
 
 
+@played
+async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path: Path) -> None:
+    service = filled()
+    upstream = await asked(service, tmp_path)
+    for _ in range(2):  # the second on the connection of the first
+        await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+    assert len(service.connections) == 1
+
+    async def end(_: Request) -> Answer:
+        await service.stop()
+        raise asyncio.CancelledError
+
+    service.other = end
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+    assert failed.value.maybe_done
+
+
+@played
+async def test_nothing_is_sent_to_a_replica_that_has_hung_up(tmp_path: Path) -> None:
+    service = filled()
+    upstream = await asked(service, tmp_path)
+    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+    (connection,) = upstream._idle
+    await service.stop()
+    await until(lambda: not connection.stream.is_open)
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+    assert not failed.value.maybe_done
+
+
+class Resolving(asyncio.SelectorEventLoop):
+    """A loop that knows `replica.test`, for as long as its name server answers."""
+
+    lookups = 0
+    answers: bool | None = True
+    """None for never."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **asked: Any) -> Any:
+        if host != "replica.test":
+            return await super().getaddrinfo(host, port, **asked)
+        self.lookups += 1
+        if self.answers is None:
+            await asyncio.Event().wait()
+        if not self.answers:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+
+def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path: Path) -> None:
+    async def run(loop: Resolving) -> None:
+        service = filled()
+        upstream = await asked(service, tmp_path)
+        upstream.replicas = [msgspec.structs.replace(upstream.now_first, host="replica.test")]
+        loop.answers = False
+        with pytest.raises(UpstreamFailed):
+            await upstream.connect(upstream.now_first)
+        loop.answers = True
+        (await upstream.connect(upstream.now_first)).stream.close()
+        loop.answers = False
+        (await upstream.connect(upstream.now_first)).stream.close()
+        loop.answers, before = None, loop.lookups
+        reply = await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+        assert (reply.status, loop.lookups) == (204, before)
+        upstream.close()
+        await service.stop()
+
+    with asyncio.Runner(loop_factory=Resolving) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Resolving)
+        runner.run(asyncio.wait_for(run(loop), running.SECONDS))
+
+
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [
@@ -244,17 +318,17 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
 ) -> None:
     async with relayed(tmp_path) as (service, relay):
         state = tmp_path / "state"
-        with (state / state_file.NAME).open("ab") as file:
+        with (state / cache.FILE_NAME).open("ab") as file:
             file.write(b"another's")  # it has to be replaced
-        (state / f"{state_file.NAME}.new").mkdir()  # nothing can be written there
+        (state / f"{cache.FILE_NAME}.new").mkdir()  # nothing can be written there
         service.tell()
         await until(lambda: not relay.relay.status(1).saved)
-        await until(lambda: not (state / state_file.NAME).exists())
+        await until(lambda: not (state / cache.FILE_NAME).exists())
         assert await relay.incarnation() == "2"
-        (state / f"{state_file.NAME}.new").rmdir()
+        (state / f"{cache.FILE_NAME}.new").rmdir()
         service.tell()
         await until(lambda: relay.relay.status(1).saved)
-        assert (state / state_file.NAME).exists()
+        assert (state / cache.FILE_NAME).exists()
 
 
 def certificate(folder: Path, days: int = 10) -> tuple[Path, Path]:

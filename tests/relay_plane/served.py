@@ -41,6 +41,7 @@ class Served(Running):
             backend=plane,
             time=watch,
             wall=watch.wall,
+            request_time=watch,
             on_turn=watch.turn,
             mint=guids(),
             handed_over=HandedOver(),

@@ -5,9 +5,10 @@ from control.test_relay_watch import RelayReplica
 from forewarn.clock import ManualClock
 from forewarn.control.relay_watch import SETTLE
 from forewarn.maintenance.alerts import AlertKind
+from forewarn.maintenance.model import Changes
 from forewarn.server import settings
 from forewarn.server.operator.connections import ReachedLimits
-from forewarn.server.relay.plane import RelayPlane
+from forewarn.server.relay.application import RelayPlane
 from forewarn.server.relay_feed import GuestRules
 from forewarn.server.sockets import HandedOver
 from forewarn.store import memory
@@ -34,7 +35,8 @@ def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
         reached=ReachedLimits("relay"),
     )
     with store.read() as reading:
-        plane.fill([], reading.relay_tokens().values(), 1)
+        plane.learn(Changes(relay_tokens=tuple(reading.relay_tokens().values())))
+        plane.begin(1)
     clock.advance(SETTLE)
     for host in ("h0", "h1"):
         plane.watch.hear(host, version="1", age_seconds=0.0, machines=1, place=("e", 1))

@@ -14,7 +14,7 @@ from control.conftest import done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.control.follower import Follower, known_of
+from forewarn.control.outbox import Follower, everything, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind, Machine, Operation, Refused
@@ -61,14 +61,13 @@ class HubReplica:
             most=most,
         )
         with store.read() as reading:
-            known = known_of(reading)
+            known = everything(known_of(reading))
             self.follower.begin(reading.position())
-        self.machines.update(known.machines)
-        self.documents.fill(known.scopes.values(), known.operations.values())
-        self.hub.fill(known.operations.values(), self.follower.applied.sequence)
-        self.feed.subscribe(self._learn)
-        self.feed.subscribe(self.hub.learn)
-        self.feed.count(self.hub.reach)
+        for learn in (self._learn, self.hub.learn):
+            learn(known)
+            self.feed.subscribe(learn)
+        self.hub.begin(self.follower.applied.sequence)
+        self.feed.tell(lambda reached: self.hub.reach(reached.sequence))
 
     def _learn(self, changes: Any) -> None:
         for key in changes.removed_machines:
@@ -354,6 +353,27 @@ def test_who_is_ahead_of_a_replica_waits_and_where_there_is_one_alone_starts_aga
     news = relay.ask(alone.hub)
     assert news is not None
     assert news.snapshot
+
+
+def test_who_was_ahead_of_a_restored_database_gets_all_of_it_once_that_is_ahead(
+    replica: HubReplica,
+) -> None:
+    relay = ToldRelay("h0")
+    relay.ask(replica.hub)
+    epoch, sequence = replica.hub.place_of(relay.position)
+    relay.position = f"{epoch}.{sequence + 1}"
+    body = replica.hub.news(relay.host, relay.position)
+    assert body is not None
+    assert relay_feed.decode_news(body).snapshot  # which a relay refuses: it is older
+    replica.ask("web-0")
+    assert relay.ask(replica.hub) is None
+    assert not replica.hub.has_all(relay.host, epoch, sequence + 1)
+    replica.start()
+    news = relay.ask(replica.hub)
+    assert news is not None
+    assert news.snapshot
+    relay.check(replica)
+    assert relay.ask(replica.hub) is None
 
 
 def open_connection() -> "asyncio.Future[None]":

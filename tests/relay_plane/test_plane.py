@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from forewarn.cli import store
+from forewarn.clock import SystemClock
+from forewarn.protocol import codec
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import (
     AgedSighting,
@@ -62,6 +64,13 @@ def test_a_relay_is_told_of_the_machines_of_its_host_and_their_documents(service
     assert news.rules == service.settings.guest_rules
     assert {machine.name for machine in news.machines} == {"web-1", "batch_0"}
     assert {one.scope.name: one.events for one in news.scopes} == {"web": (), "batch": ()}
+
+
+def test_a_relay_is_told_the_services_time_with_each_answer(service: Served) -> None:
+    relay = service.relay("h0")
+    for answer in (relay.request(), relay.ask("GET", "/nothing")):
+        sent = codec.any_date(answer.headers[relay_feed.TIME_HEADER.decode()])
+        assert abs((SystemClock().now() - sent).total_seconds()) < 60
 
 
 def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served) -> None:

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, NamedTuple
 
-from forewarn.testing.trace import Trace
+from forewarn.testing.invariants import Trace
 from relays import network
 
 EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
@@ -105,7 +105,7 @@ def _ask(method: str, body: str | None, seconds: float) -> tuple[int, bytes, int
 
 
 def judge(machines: Iterable[Machine], scopes: dict[str, str]) -> list[str]:
-    """Return what no guest may see, a sentence each: see `forewarn.testing.trace`.
+    """Return what no guest may see, a sentence each: see `forewarn.testing.invariants`.
 
     Args:
         machines: All of them.

@@ -55,7 +55,7 @@ class Relay:
     def start(self) -> None:
         """Begin to start it; `wait_until_ready` returns when it answers guests."""
         self._from = self.log.stat().st_size if self.log.exists() else 0
-        command = [sys.executable, "-m", "forewarn.relay", "--config", str(self._config)]
+        command = [sys.executable, "-m", "forewarn.relay.run", "--config", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([*self._within, *command], stdout=log, stderr=log)
 

@@ -77,7 +77,9 @@ def complete(replica: Service, machine: str, name: str) -> None:
         return status(replica, name) in {"Completed", "Failed"}
 
     until(over)
-    assert status(replica, name) == "Completed"
+    found = operation(replica, name)
+    assert found is not None
+    assert found["status"] == "Completed", found
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float]:

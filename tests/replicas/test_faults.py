@@ -155,7 +155,9 @@ def goes_dark(
             assert others[0][0] == MADE
             assert others[1] < DARK_SECONDS + LATE
             stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
+            stage.until(lambda: [alert["kind"] for alert in alerts(first)][:1] == ["store-down"])
             assert second.answer("GET", "/readyz")[0] == OK
+            assert alerts(second) == []
             assert stage.asked(first, "m1")["Events"] == []  # from memory
             if members is not None:
                 stage.until(lambda: members() == 1)
@@ -166,6 +168,7 @@ def goes_dark(
         assert reads.refused == 0
         assert reads.slowest < LATE
         assert reads.complaints() == []
+        stage.until(lambda: alerts(first) == [])
         stage.announced(first, "m1")
         assert first.approve("m0", event) == OK
         stage.complete(second, "m0", operation)
@@ -408,7 +411,8 @@ def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
         return cluster
 
     with contextlib.ExitStack() as running:
-        checked, unchecked = (lose("checked", checked=True), lose("unchecked", checked=False))
+        # The checked one last: its machine has to ask soon after its task was done.
+        unchecked, checked = (lose("unchecked", checked=False), lose("checked", checked=True))
         (_, left), (_, asking) = checked.replicas.values(), unchecked.replicas.values()
         stage.complete(left, "m0", "1.1")
         runs = journal.read(checked.runs_path)

@@ -12,8 +12,8 @@ import pytest
 
 import postgres
 from forewarn.cli.exits import Failed
-from forewarn.cli.operator import OperatorClient
-from forewarn.cli.stream import EventParser
+from forewarn.cli.follow import EventParser
+from forewarn.cli.operator_client import OperatorClient
 from kills.processes import Service
 from replicas import held_program, stage
 from replicas.cluster import Cluster

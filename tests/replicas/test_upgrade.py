@@ -22,9 +22,9 @@ LATER: Final = "99.0"
 EDITS: Final = (
     ("version.py", "0.1.0", LATER),
     # Rows that this release does not know the format of, and could not read.
-    ("control/follower.py", "JSON: Final = 1", "JSON: Final = 2"),
-    ("control/follower.py", "_encode = msgspec.json.", "_encode = msgspec.msgpack."),
-    ("control/follower.py", "_decode = msgspec.json.", "_decode = msgspec.msgpack."),
+    ("control/outbox.py", "JSON: Final = 1", "JSON: Final = 2"),
+    ("control/outbox.py", "_encode = msgspec.json.", "_encode = msgspec.msgpack."),
+    ("control/outbox.py", "_decode = msgspec.json.", "_decode = msgspec.msgpack."),
 )
 """What makes a later release of the package: in which file, what, and what in its place."""
 

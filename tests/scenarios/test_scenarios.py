@@ -82,7 +82,7 @@ def test_each_line_that_says_what_a_guest_sees_breaks_when_it_says_something_els
         ("connector finishes 1.1", "1.1"),
         ("db approves", "no machine db"),
         ("web approves 7.1", "no operation 7.1"),
-        ("server starts", "runs already"),
+        ("server starts", "already running"),
     ],
 )
 def test_a_line_that_does_not_hold_is_named_with_what_is_so_instead(

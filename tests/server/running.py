@@ -9,7 +9,7 @@ import os
 import pwd
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +21,11 @@ import msgspec
 from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
+from forewarn.maintenance.model import Changes, Machine, Operation, Sighting
 from forewarn.protocol.versions import Version
 from forewarn.server import settings
-from forewarn.server.guest.counters import Figures
 from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.endpoint import Figures
 from forewarn.server.service import Opened, Service
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
@@ -47,9 +47,9 @@ class Sightings:
         self.sightings: dict[str, Sighting] = {}
         self.documents = Documents()
         self.asked_again: list[str] = []
-        self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
+        self.hear: Callable[[str], None] = lambda machine: None
         self.suspended = False
         self.counted: Figures = {
             "guest_connections": 0,
@@ -59,16 +59,6 @@ class Sightings:
             "guest_refusals": {},
             "machines_seen": 0,
         }
-
-    def fill(
-        self,
-        scopes: Collection[Scope],
-        machines: Collection[Machine],
-        operations: Collection[Operation],
-    ) -> None:
-        self.filled = (len(scopes), len(machines), len(operations))
-        self.machines.update((machine.key, machine) for machine in machines)
-        self.documents.fill(scopes, operations)
 
     def learn(self, changes: Changes) -> None:
         self.learned.append(changes)
@@ -90,12 +80,19 @@ class Sightings:
         reason: str = "",
     ) -> None:
         self.sightings[machine] = Sighting(asked_at=at, version=version, agent=agent, reason=reason)
+        self.hear(machine)
 
     def ask_again(self, operation: Operation) -> None:
         self.asked_again.append(operation.id)
 
+    def set_back(self, now: datetime) -> None:
+        for machine, seen in self.sightings.items():
+            self.sightings[machine] = msgspec.structs.replace(
+                seen, asked_at=min(now, seen.asked_at)
+            )
+
     def tell_news(self, hear: Callable[[str], None]) -> None:
-        del hear
+        self.hear = hear
 
     def suspend(self) -> None:
         self.suspended = True

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from forewarn.server import logs
+from forewarn.server import process
 from forewarn.settings import Log
 
 
@@ -25,12 +25,11 @@ def as_it_was() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
     stream = io.StringIO()
-    logs.set_up(Log(), stream)
+    process.set_up_logs(Log(), stream)
     structlog.get_logger("forewarn.test").info("ready", guests=["http://127.0.0.1:1"], count=3)
     line = json.loads(stream.getvalue())
     assert list(line)[:3] == ["timestamp", "level", "event"]
@@ -43,7 +42,7 @@ def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
 
 def test_on_a_terminal_it_is_for_people() -> None:
     stream = Terminal()
-    logs.set_up(Log(), stream)
+    process.set_up_logs(Log(), stream)
     log = structlog.get_logger("forewarn.test")
     log.info("ready", count=3, guests=("http://a", "http://b"), relays=(), reason="")
     assert "ready" in stream.getvalue()
@@ -59,7 +58,7 @@ def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
         raise RuntimeError(message)
 
     for stream in (io.StringIO(), Terminal()):
-        logs.set_up(Log(), stream)
+        process.set_up_logs(Log(), stream)
         try:
             fail("hunter" + "2")  # the line itself is shown, its values must not be
         except RuntimeError:
@@ -70,7 +69,7 @@ def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
 
 def test_what_is_below_the_level_is_not_said() -> None:
     stream = io.StringIO()
-    logs.set_up(Log(level="warning"), stream)
+    process.set_up_logs(Log(level="warning"), stream)
     structlog.get_logger("forewarn.test").info("chatter")
     structlog.get_logger("forewarn.test").warning("trouble")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["trouble"]
@@ -78,7 +77,7 @@ def test_what_is_below_the_level_is_not_said() -> None:
 
 def test_libraries_are_heard_when_something_goes_wrong() -> None:
     stream = io.StringIO()
-    logs.set_up(Log(), stream)
+    process.set_up_logs(Log(), stream)
     logging.getLogger("uvicorn.error").info("Started server process")
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").error("no sockets left")
@@ -90,7 +89,7 @@ def test_a_line_that_cannot_be_written_stops_nobody() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w", encoding="utf-8")
-    logs.set_up(Log(), stream)
+    process.set_up_logs(Log(), stream)
     structlog.get_logger("forewarn.test").info("ready")
     with pytest.raises(BrokenPipeError):
         stream.close()
@@ -98,7 +97,7 @@ def test_a_line_that_cannot_be_written_stops_nobody() -> None:
 
 def test_a_line_names_the_part_that_wrote_it_and_the_level() -> None:
     stream = io.StringIO()
-    logs.set_up(Log(level="debug"), stream)
+    process.set_up_logs(Log(level="debug"), stream)
     log = structlog.get_logger("forewarn.test")
     for level in ("debug", "info", "warning", "error", "critical"):
         getattr(log, level)("said %s", level)

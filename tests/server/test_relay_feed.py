@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Machine, Scope
-from forewarn.protocol import document
+from forewarn.protocol import versions
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import AgedSighting, GuestRules, News, PublishedEvent, ScopeDocument
 from forewarn.vocabulary import AgentStatus, EventSource, EventStatus, EventType, ScopeKind
@@ -27,7 +27,7 @@ SCOPE = ScopeDocument(
     events=(
         PublishedEvent(
             published=3,
-            event=document.Event(
+            event=versions.Event(
                 event_id="C7061BAC-AFDC-4513-B24B-AA5F13A16123",
                 status=EventStatus.SCHEDULED,
                 event_type=EventType.REBOOT,

@@ -17,7 +17,8 @@ from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import PROBE, Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
+from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.server import settings
 from forewarn.server.service import (
@@ -67,7 +68,8 @@ def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_pa
         eventually(lambda: client.get("/v1/history?maintenance=1")["operations"][0]["attempt"], 1)
     with Running(quick(tmp_path), sqlite.open_store(path)) as running:
         client = running.client()
-        assert running.guests.filled == (4, 6, 2)
+        known = running.guests.learned[0]
+        assert [*map(len, (known.scopes, known.machines, known.operations))] == [4, 6, 2]
         assert len(client.get("/v1/fleet/machines")["machines"]) == 6
         eventually(
             lambda: client.get("/v1/history?maintenance=1")["operations"][0]["status"], "Completed"
@@ -80,13 +82,31 @@ def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_pa
         assert taken_up["attempt"] == 2
 
 
+def test_a_machine_that_asked_before_a_restart_is_awaited_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "forewarn.db"
+    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
+        running.client().ask("PUT", "/v1/fleet", fleet())
+        running.guests.saw("web-0", at=SystemClock().now())
+    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
+        client = running.client()
+        request_reboot(client, no_notice=True)
+
+        def operation() -> Any:
+            return client.get("/v1/history?maintenance=1")["operations"][0]
+
+        eventually(lambda: operation()["carried_out_at"] is not None, True)
+        assert (operation()["status"], operation()["awaited"]) == ("Returning", ["web-0"])
+        running.guests.saw("web-0", at=SystemClock().now() + timedelta(seconds=1))
+        eventually(lambda: operation()["status"], "Completed")
+
+
 def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
     with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
         client = running.client()
         for number in range(50):
             client.ask("PUT", "/v1/fleet", {"machine": [{"name": f"m{number}"}]})
             assert client.ask("GET", f"/v1/fleet/machines/m{number}").status == 200
-        assert len(running.guests.learned) == 50
+        assert len(running.guests.learned) == 1 + 50, "what there is at the start comes first"
 
 
 def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path: Path) -> None:
@@ -144,6 +164,8 @@ def test_a_replica_does_not_take_over_the_folder_of_another_ones_runs(tmp_path: 
     connector = settings.ConnectorSettings(kind="command", command=command)
     wanted = msgspec.structs.replace(settings_in(tmp_path), connector=connector)
     clock = ManualClock(NOON)
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "replica").touch()  # as a full disk leaves it
     for name in ("", "a", "a"):
         connector_of(wanted, clock, {"PATH": "/usr/bin:/bin"}, tuple, name)
     with pytest.raises(CommandUnusable):
@@ -259,8 +281,9 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
 def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) -> None:
     """A start fills it again, before a socket opens: nobody reads what is neither old nor new."""
 
-    def fail(_: object) -> None:
-        raise KeyError("web-0")
+    def fail(changes: Changes) -> None:
+        if changes.machines:
+            raise KeyError("web-0")
 
     def act(running: Running) -> None:
         running.plane.apply_fleet(msgspec.convert(fleet(), Fleet)).result(10)

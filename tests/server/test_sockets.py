@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from forewarn.client import transport
+from forewarn.client.transport import Probes
 from forewarn.server import sockets
-from forewarn.server.sockets import HandedOver, Probes, SocketUnusable
+from forewarn.server.sockets import HandedOver, SocketUnusable
 
 
 def test_a_socket_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None
 def test_connections_that_a_socket_accepts_are_probed_as_it_says() -> None:
     probes = Probes(silent_seconds=10, between_seconds=2, most=3)
     with sockets.open_tcp("127.0.0.1", 0) as opened:
-        sockets.probe(opened, probes)
+        transport.probe(opened, probes)
         opened.settimeout(30)
         with socket.create_connection(opened.getsockname()):
             accepted, _ = opened.accept()

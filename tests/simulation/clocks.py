@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.control import timekeeping
-from forewarn.control.service_clock import Served, ServiceClock
-from forewarn.control.timekeeping import TOLERANCE
+from forewarn.control.service_clock import TOLERANCE, Served, ServiceClock
+from forewarn.maintenance import notice
 
 NONE = timedelta(0)
 
@@ -89,7 +88,7 @@ class Clocks:
 
     def stand_still(self, time: timedelta) -> None:
         """Let time go by in which the whole process gets no turn: no guest can read."""
-        assert time.total_seconds() > timekeeping.OUTAGE_SECONDS
+        assert time.total_seconds() > notice.OUTAGE_SECONDS
         self._wall.advance(time)
         self._real.advance(time)
         self._stands = True

@@ -70,6 +70,10 @@ class Connector:
         """Return the host where a machine really is."""
         return self._where.get(machine.vm_id, machine.host)
 
+    def move(self, machine: Machine, host: str) -> None:
+        """Somebody moves a machine."""
+        self._where[machine.vm_id] = host
+
     def settle_at(self, machine: Machine) -> None:
         """Somebody has put a machine where the fleet says that it is."""
         self._where.pop(machine.vm_id, None)

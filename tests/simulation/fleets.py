@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Machine
 
 SETS: Final = "availability_set"
@@ -41,16 +41,16 @@ class Fleets:
         """Groups without their machines, by key: what a file that names one machine says of its
         scope."""
 
-    def whole(self) -> fleet.Fleet:
+    def whole(self) -> fleet_file.Fleet:
         """Return the file that names every machine as it was at first, lost ones too."""
-        return msgspec.convert(self._groups, fleet.Fleet)
+        return msgspec.convert(self._groups, fleet_file.Fleet)
 
-    def part(self) -> fleet.Fleet:
+    def part(self) -> fleet_file.Fleet:
         """Return a file with one scope as it was at first: what left it comes back."""
         kind = self._chance.choice([kind for kind, groups in self._groups.items() if groups])
         return _file(kind, self._chance.choice(self._groups[kind]))
 
-    def added(self) -> fleet.Fleet | None:
+    def added(self) -> fleet_file.Fleet | None:
         """Return a file that adds a machine to a scope; None where there is nothing to add to."""
         shape = self._some_shape()
         if shape is None:
@@ -60,7 +60,7 @@ class Fleets:
         named = {"index": 1000 + number} if kind == SCALE else {"name": f"new{number}"}
         return _file(kind, {**group, "machines": [{**named, "host": self._some_host()}]})
 
-    def moved(self, machine: Machine) -> fleet.Fleet | None:
+    def moved(self, machine: Machine) -> fleet_file.Fleet | None:
         """Return a file with the machine in another scope; None where it cannot leave its own."""
         own = self._shapes.get(machine.scope)
         if own is not None and own[0] == SCALE:
@@ -73,7 +73,7 @@ class Fleets:
             return None
         return _file(SETS, {**shape[1], "machines": [placed]})
 
-    def replaced(self, machine: Machine, **places: Any) -> fleet.Fleet | None:
+    def replaced(self, machine: Machine, **places: Any) -> fleet_file.Fleet | None:
         """Return a file with the machine on another host, or in another update domain."""
         placed = {"host": machine.host, **places}
         shape = self._shapes.get(machine.scope)
@@ -138,5 +138,5 @@ class Fleets:
         return count
 
 
-def _file(kind: str, group: dict[str, Any]) -> fleet.Fleet:
-    return msgspec.convert({kind: [group]}, fleet.Fleet)
+def _file(kind: str, group: dict[str, Any]) -> fleet_file.Fleet:
+    return msgspec.convert({kind: [group]}, fleet_file.Fleet)

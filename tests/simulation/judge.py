@@ -9,6 +9,7 @@ from forewarn.maintenance import invariants
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    HoldKind,
     HostState,
     Operation,
     Queueing,
@@ -18,7 +19,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.store.memory import MemoryStore
-from forewarn.testing.trace import Trace
+from forewarn.testing.invariants import Trace
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.clocks import Clocks
 from simulation.rollout_judge import RolloutJudge, Wrong
@@ -68,7 +69,10 @@ class Judge:
         for drain in changes.drains:
             self._see_drain(drain)
         for operation in changes.operations:
-            self._see(self._memory.all_operations.get(operation.id), operation, now)
+            old = self._memory.all_operations.get(operation.id)
+            self._see(old, operation, now)
+            if operation.started_at is not None and (old is None or old.started_at is None):
+                self._see_holds(operation, changes)
             self._see_place(operation, {o.id: o for o in changes.operations})
             self._see_recovery(operation, {o.id: o for o in changes.operations})
         self.rollouts.see(changes)
@@ -149,6 +153,16 @@ class Judge:
         short = self._notices[new.id] - (self._counted() + ROUNDING)
         if missing and short > timedelta(0):
             raise Wrong(f"{new.id} started {short} before its guests had their notice")
+
+    def _see_holds(self, new: Operation, changes: Changes) -> None:
+        """Nothing starts on a host that is on hold, by where its machines are now."""
+        if new.start_cause is StartCause.NO_NOTICE:
+            return
+        holds = {*self._memory.holds(), *changes.holds}.difference(changes.released)
+        held = {hold.name for hold in holds if hold.kind is HoldKind.HOST}
+        known = self._memory.machines([key(name) for name in new.machines]).values()
+        if on := held & {new.to_host, *(machine.host for machine in known)}:
+            raise Wrong(f"{new.id} started on {min(on)}, which is on hold")
 
     def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:
         """Nobody hears of maintenance while another domain of the scope is down or announced."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from forewarn.maintenance import fleet
-from forewarn.maintenance.model import HoldKind, Verdict
+from forewarn.maintenance import fleet_file
+from forewarn.maintenance.model import HoldKind, Verdict, key
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import EventSource, EventType
 
@@ -168,7 +168,22 @@ class Operators:
             host = self._town.fleets.new_host()
             self.change("host", self._town.fleets.replaced(machine, host=host), machine.key)
 
-    def change(self, what: str, wanted: fleet.Fleet | None, named: str = "") -> None:
+    def move_by_hand(self) -> None:
+        """Somebody moves a machine, and the watch of the hosts tells of it."""
+        memory = self._town.memory
+        name = self._town.some(memory.all_machines)
+        if operation := self._town.some_operation():
+            name = key(self._chance.choice(operation.machines))
+        if (machine := memory.all_machines.get(name)) is None or not self._town.hosts:
+            return
+        if any(o.down for o in memory.live_operations([machine.scope]).values()):
+            return  # the watch of the hosts waits for the end of what is at work
+        held = [hold.name for hold in memory.holds() if hold.kind is HoldKind.HOST]
+        host = self._chance.choice(held or self._town.hosts)
+        self._town.connector.move(machine, host)
+        self._town.ask("move by hand", self._town.plane.record_hosts, {machine.key: host})
+
+    def change(self, what: str, wanted: fleet_file.Fleet | None, named: str = "") -> None:
         if wanted is not None:
             applied = self._town.ask(f"fleet {what}", self._town.plane.apply_fleet, wanted)
             if applied and applied.changes:

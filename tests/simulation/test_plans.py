@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from control.test_rollouts import Farm
-from forewarn.control import loading
-from forewarn.maintenance import fleet, rollout_forecast
+from forewarn.control import lookup
+from forewarn.maintenance import fleet_file, rollout_forecast
 from forewarn.maintenance.model import HostState
 from forewarn.maintenance.rollout_model import RolloutState, UnitState
 from simulation.test_seeds import broken
@@ -26,7 +26,7 @@ TICK = timedelta(seconds=20)
 """By how much `Farm` moves the clock: whatever ends, the next begins a tick later."""
 
 
-def cluster(chance: Random) -> fleet.Fleet:
+def cluster(chance: Random) -> fleet_file.Fleet:
     """Hosts that share scopes, or hold several update domains of one, or neither."""
     hosts = [f"h{n}" for n in range(chance.randint(2, 6))]
     scopes = range(chance.randint(1, 6))
@@ -40,7 +40,7 @@ def cluster(chance: Random) -> fleet.Fleet:
             machines.append({"name": f"s{scope}-{n}", "host": where, "update_domain": n % 3})
         sets.append({"name": f"s{scope}", "update_domains": 3, "machines": machines})
     alone = [{"name": f"alone-{host}", "host": host} for host in hosts]
-    return msgspec.convert({"availability_set": sets, "machine": alone}, fleet.Fleet)
+    return msgspec.convert({"availability_set": sets, "machine": alone}, fleet_file.Fleet)
 
 
 def shared(farm: Farm, units: frozenset[str]) -> list[str]:
@@ -84,13 +84,13 @@ def only_there(unit: Any, one: Any) -> Any:
     return machines_of_unit(unit, msgspec.structs.replace(one, drain=False))
 
 
-machines_of_unit = loading.machines_of_unit
+machines_of_unit = lookup.machines_of_unit
 
 
 @pytest.mark.parametrize(
     ("place", "name", "other"),
     [
-        (loading, "machines_of_unit", only_there),
+        (lookup, "machines_of_unit", only_there),
         (rollout_forecast, "MOVE", timedelta(minutes=-10)),
     ],
     ids=["update domains", "notices"],

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from builders import SCALE_SETS, Bench
-from forewarn.maintenance import decide, fleet
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import (
     HoldKind,
     Operation,
@@ -35,7 +35,7 @@ EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> fleet.Fleet:
+def fleets(draw: st.DrawFn) -> fleet_file.Fleet:
     hosts = st.sampled_from(["", "h1", "h2", "h3"])
     auto = st.lists(st.sampled_from(["Reboot", "Redeploy"]), max_size=2)
 
@@ -63,7 +63,7 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
             "cloud_service": [group("shop", n) for n in range(draw(st.integers(0, 1)))],
             "machine": [{"name": "alone"}],
         },
-        fleet.Fleet,
+        fleet_file.Fleet,
     )
 
 
@@ -71,7 +71,7 @@ class Rules(RuleBasedStateMachine):
     """Plays causes on a fleet in memory; `Bench.decide` checks the invariants after each."""
 
     @initialize(wanted=fleets())
-    def begin(self, wanted: fleet.Fleet) -> None:
+    def begin(self, wanted: fleet_file.Fleet) -> None:
         self.bench = Bench(wanted)
         self.ended: dict[str, Operation] = {}
 
@@ -148,7 +148,7 @@ class Rules(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.bench.snapshot.maintenances)))
         try:
             if resume:
-                self.bench.decide(decide.resume_rolling, number)
+                self.bench.decide(commands.resume_rolling, number)
             else:
                 self.bench.cancel(maintenance=number)
         except Refused as refusal:
@@ -215,7 +215,7 @@ class Rules(RuleBasedStateMachine):
             self.bench.finish(operation_id, succeeded=succeeded, message="done")
             return
         report = partial(
-            decide.finish_task,
+            commands.finish_task,
             operation_id=operation_id,
             attempt=self.bench.operation(operation_id).attempt + 1,
             succeeded=succeeded,
@@ -236,7 +236,7 @@ class Rules(RuleBasedStateMachine):
             self.bench.sightings[name.lower()] = Sighting(
                 asked_at=self.bench.now, version="2020-07-01", agent=agent
             )
-        self.bench.decide(decide.record_returns, (chosen,))
+        self.bench.decide(commands.record_returns, (chosen,))
 
     def recover(self) -> None:
         """Everybody asks and is back, and failures are acknowledged."""
@@ -246,9 +246,11 @@ class Rules(RuleBasedStateMachine):
                 self.bench.sightings[name.lower()] = Sighting(
                     asked_at=self.bench.now, version="2020-07-01", agent=AgentStatus.BACK
                 )
-            self.bench.decide(decide.record_returns, (operation.id,))
+            self.bench.decide(commands.record_returns, (operation.id,))
             if self.bench.operation(operation.id).status is EventStatus.FAILED:
-                failed = partial(decide.acknowledge_failures, operations=(operation.id,), by="ann")
+                failed = partial(
+                    commands.acknowledge_failures, operations=(operation.id,), by="ann"
+                )
                 self.bench.decide(failed)
 
     @precondition(lambda self: self.started())
@@ -284,7 +286,7 @@ class Rules(RuleBasedStateMachine):
                 assert self.bench.operation(operation.waits_for).down
                 continue
             assert not operation.approved
-            due = decide.wakeup_at(operation)
+            due = commands.wakeup_at(operation)
             assert due == operation.not_before
 
     @invariant()
@@ -320,7 +322,7 @@ class Rules(RuleBasedStateMachine):
             # One whose machines do not come back meanwhile pauses its rolling update, too.
             for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
                 if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
-                    self.bench.decide(decide.resume_rolling, number)
+                    self.bench.decide(commands.resume_rolling, number)
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():
                 self.bench.finish(operation_id)

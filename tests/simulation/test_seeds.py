@@ -14,20 +14,20 @@ import msgspec
 import pytest
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import loading, timekeeping, tombstones
+from forewarn.control import lookup, service_clock, tombstones
 from forewarn.control.executor import Executor
-from forewarn.control.service_clock import ServiceClock
-from forewarn.control.timekeeping import Trust
+from forewarn.control.service_clock import ServiceClock, Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import (
     alerts,
-    decide,
-    fleet,
+    commands,
+    fleet_file,
     host_drain,
     notice,
     rollout,
     rollout_check,
+    rollout_model,
     time_windows,
     transitions,
 )
@@ -39,9 +39,9 @@ from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
 
-SEEDS = (1, 2, 32, *range(3, 25))
-"""Of these, 32 removes a scope that had events and adds it again, as one seed in thirty does. It is
-early: where a rule is broken, one seed after the other is played until it shows."""
+SEEDS = (*range(1, 25), 32, 59, 80)
+"""Of these, 32 removes a scope that had events and adds it again, 59 repeats what was in doubt, and
+80 dies as a check's result is recorded: few seeds do."""
 
 STEPS = 1200
 
@@ -61,10 +61,10 @@ def test_whatever_happens_the_rules_hold_and_everything_ends_or_needs_attention(
 
 
 def test_one_seed_is_one_story() -> None:
-    first, second = run.play(7, STEPS), run.play(7, STEPS)
+    first, second = played(7), run.play(7, STEPS)
     assert first.counts == second.counts
     assert first.memory.all_operations == second.memory.all_operations
-    assert run.play(8, STEPS).memory.all_operations != first.memory.all_operations
+    assert played(8).memory.all_operations != first.memory.all_operations
 
 
 def test_the_seeds_reach_every_corner() -> None:
@@ -78,7 +78,7 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted += ["clock forward", "clock back", "clock set right", "clock trusted", "stood still"]
     wanted += ["clock step while away", "clock astray at the end", "owed", "owed: crashed"]
     wanted += ["doubt", "doubt: stale", "resolve succeeded", "resolve failed", "resolve repeat"]
-    wanted += ["resolve: conflict", "new host", "returns"]
+    wanted += ["resolve: conflict", "new host", "returns", "move by hand"]
     kinds = ["add", "move", "domain", "host"]
     wanted += [f"{kind} changed{large}" for kind in kinds for large in ("", ", large")]
     wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]
@@ -182,6 +182,10 @@ def unasked(self: transitions.Transitions, operation: Any, name: str) -> Sightin
     return Sighting(asked_at=self.now, version="2020-07-01")
 
 
+def where_it_was(_: transitions.Transitions, operation: Operation) -> Operation:
+    return operation
+
+
 def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
     return notice.whole_seconds(asked)
 
@@ -202,7 +206,7 @@ def short_sighted(unit: Any, operations: Any, *, rolling: bool = False) -> Any:
     return msgspec.structs.replace(whole, operations=seen)
 
 
-snapshots_around = loading.around
+snapshots_around = lookup.around
 
 
 def at_any_time(self: ServiceClock) -> bool:
@@ -213,9 +217,7 @@ def not_given_back(bench: transitions.Transitions, cause: Any) -> list[str]:
     return []
 
 
-def believed_for_nothing(
-    known: timekeeping.Trust, look: timekeeping.Look
-) -> tuple[timekeeping.Trust, timedelta]:
+def believed_for_nothing(known: Trust, look: service_clock.Look) -> tuple[Trust, timedelta]:
     return Trust(agreed=look), timedelta(0)
 
 
@@ -233,7 +235,7 @@ def hosts_unheard(*given: Any, **named: Any) -> Any:
     return finish(*given, **{**named, "hosts": {}})
 
 
-finish = decide.finish_task
+finish = commands.finish_task
 
 
 async def again(self: Executor, act: Task) -> Outcome | None:
@@ -246,7 +248,7 @@ def untold(*known: Any) -> Task:
     return msgspec.structs.replace(load_task(*known), repeat_after=0)
 
 
-load_task = loading._task
+load_task = lookup._task
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -303,82 +305,129 @@ def never_closed(self: Operation, now: datetime) -> bool:
     return False
 
 
-def play_all() -> None:
-    for seed in SEEDS:
+def play_all(first: int) -> None:
+    for seed in (first, *SEEDS):
         run.play(seed, STEPS)
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "other", "told"),
+    ("place", "name", "other", "told", "seed"),
     [
-        (transitions.Transitions, "_obstacle", never_in_the_way, "are down"),
-        (transitions.Transitions, "_ahead", never_in_the_way, "is announced although"),
-        (transitions.Transitions, "_await", nobody_after_failures, "nobody has acknowledged"),
-        (transitions.Transitions, "_asked_again", unasked, "has not asked again"),
-        (
+        pytest.param(
+            transitions.Transitions, "_obstacle", never_in_the_way, "are down", 1, id="domains"
+        ),
+        pytest.param(
+            transitions.Transitions,
+            "_ahead",
+            never_in_the_way,
+            "is announced although",
+            4,
+            id="queue",
+        ),
+        pytest.param(
+            transitions.Transitions,
+            "_await",
+            nobody_after_failures,
+            "nobody has acknowledged",
+            1,
+            id="failures",
+        ),
+        pytest.param(
+            transitions.Transitions, "_asked_again", unasked, "has not asked again", 2, id="returns"
+        ),
+        pytest.param(
+            transitions.Transitions, "located", where_it_was, "is on hold", 24, id="held hosts"
+        ),
+        pytest.param(
             transitions.Transitions,
             "continue_rolling_updates",
             forgetful,
             "not on the attention list",
+            4,
+            id="rolling_updates",
         ),
-        (loading, "around", short_sighted, "are down|is also in operation|is announced although"),
-        (notice, "later", unjudged, "back to|before its window opens"),
-        (ServiceClock, "may_start", at_any_time, "started while"),
-        (decide, "extend_notices", not_given_back, "before its guests had their notice"),
-        (timekeeping, "believe", believed_for_nothing, "before its guests had their notice"),
-        (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
-        (decide, "record_requests", as_of_now, "was asked at"),
-        (Executor, "outcome", again, "nobody said so|and is again"),
-        (loading, "_task", untold, "its connector is not told"),
-        (decide, "finish_task", hosts_unheard, "is on"),
-        (fleet, "_check_live", nothing, "moves or goes"),
-        (fleet, "_skip_incarnations", nothing, "was at incarnation"),
-        (tombstones, "record", unrecorded, "is new at"),
-        (rollout, "amount", all_at_once, "are under way, at most"),
-        (rollout, "_window", at_any_hour, "outside its windows"),
-        (rollout_check, "needed", unchecked, "before its check had passed|and its check has not"),
-        (rollout_check, "waits_until", run_again, "two runs of its check"),
-        (rollout, "not_before", by_notice_alone, "without the approval"),
-        (Operation, "closed", never_closed, "after its window closed"),
-        (host_drain, "closed", nowhere, "a host that is drained"),
-        (host_drain, "_look", empty_at_once, "and has"),
-        (host_drain, "_rebooting", back_at_once, "has not rebooted"),
-        (host_drain, "_look_again", at_once, "to rest"),
-        (alerts, "of_drains", no_alerts, "nobody is told"),
-    ],
-    ids=[
-        "domains",
-        "queue",
-        "failures",
-        "returns",
-        "rolling_updates",
-        "snapshots",
-        "postponing",
-        "gate",
-        "outages",
-        "trusting",
-        "clock",
-        "asking",
-        "on_unknown",
-        "repeating",
-        "hosts",
-        "moving",
-        "incarnations",
-        "removed scopes",
-        "rollouts' limit",
-        "rollouts' windows",
-        "rollouts' checks",
-        "rollouts' leases",
-        "rollouts' approval",
-        "windows",
-        "targets",
-        "empty hosts",
-        "reboots",
-        "looks",
-        "stuck drains",
+        pytest.param(
+            lookup,
+            "around",
+            short_sighted,
+            "are down|is also in operation|is announced although",
+            6,
+            id="snapshots",
+        ),
+        pytest.param(
+            notice, "later", unjudged, "back to|before its window opens", 1, id="postponing"
+        ),
+        pytest.param(ServiceClock, "may_start", at_any_time, "started while", 1, id="gate"),
+        pytest.param(
+            commands,
+            "extend_notices",
+            not_given_back,
+            "before its guests had their notice",
+            3,
+            id="outages",
+        ),
+        pytest.param(
+            service_clock,
+            "believe",
+            believed_for_nothing,
+            "before its guests had their notice",
+            3,
+            id="trusting",
+        ),
+        pytest.param(
+            ServiceClock, "clock_doubt", unlisted, "the clock is not listed", 32, id="clock"
+        ),
+        pytest.param(commands, "record_requests", as_of_now, "was asked at", 1, id="asking"),
+        pytest.param(Executor, "outcome", again, "nobody said so|and is again", 1, id="on_unknown"),
+        pytest.param(lookup, "_task", untold, "its connector is not told", 59, id="repeating"),
+        pytest.param(commands, "finish_task", hosts_unheard, "is on", 1, id="hosts"),
+        pytest.param(fleet_file, "_check_live", nothing, "moves or goes", 1, id="moving"),
+        pytest.param(
+            fleet_file, "_skip_incarnations", nothing, "was at incarnation", 2, id="incarnations"
+        ),
+        pytest.param(tombstones, "record", unrecorded, "is new at", 32, id="removed scopes"),
+        pytest.param(
+            rollout_model, "amount", all_at_once, "are under way, at most", 32, id="rollouts' limit"
+        ),
+        pytest.param(
+            rollout, "_window", at_any_hour, "outside its windows", 2, id="rollouts' windows"
+        ),
+        pytest.param(
+            rollout_check,
+            "needed",
+            unchecked,
+            "before its check had passed|and its check has not",
+            2,
+            id="rollouts' checks",
+        ),
+        pytest.param(
+            rollout_check,
+            "waits_until",
+            run_again,
+            "two runs of its check",
+            2,
+            id="rollouts' leases",
+        ),
+        pytest.param(
+            rollout,
+            "not_before",
+            by_notice_alone,
+            "without the approval",
+            2,
+            id="rollouts' approval",
+        ),
+        pytest.param(
+            Operation, "closed", never_closed, "after its window closed", 14, id="windows"
+        ),
+        pytest.param(host_drain, "closed", nowhere, "a host that is drained", 1, id="targets"),
+        pytest.param(host_drain, "_look", empty_at_once, "and has", 4, id="empty hosts"),
+        pytest.param(host_drain, "_rebooting", back_at_once, "has not rebooted", 32, id="reboots"),
+        pytest.param(host_drain, "_look_again", at_once, "to rest", 20, id="looks"),
+        pytest.param(alerts, "of_drains", no_alerts, "nobody is told", 32, id="stuck drains"),
     ],
 )
-def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str) -> None:
+def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str, seed: int) -> None:
+    """The seed shows it soonest; the others are played where it does so no more."""
     with broken(place, name, other), pytest.raises(AssertionError, match=told) as noticed:
-        play_all()
+        play_all(seed)
     assert "make simulate SEED=" in noticed.value.__notes__[0]

@@ -18,7 +18,7 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import service_clock
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import alerts, decide, planner
+from forewarn.maintenance import alerts, commands, planner
 from forewarn.maintenance.model import (
     Enablement,
     Operation,
@@ -191,6 +191,7 @@ class Town:
             (1, self.stand_still),
             (2, self.operators.resolve),
             (2, self.operators.change_fleet),
+            (2, self.operators.move_by_hand),
             (2, self.operators.resume),
             (1, self.operators.note),
             (1, self.operators.approve_for_guests),
@@ -387,7 +388,7 @@ class Town:
         self.sightings[key(name)] = Sighting(asked_at=second, version="2020-07-01", agent=word)
 
     def look(self, operation: Operation) -> None:
-        if operation.awaited and decide.has_returned(operation, self.sightings.get):
+        if operation.awaited and commands.has_returned(operation, self.sightings.get):
             self.ask("returns", self.plane.record_returns, [operation.id])
 
     # Choosing.

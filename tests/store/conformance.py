@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance import decide
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -114,7 +114,7 @@ class Values:
             assert reading.machines() == {one.key: one}
             assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
             assert reading.operations([whole.id]) == {whole.id: whole}
-            assert reading.next_wakeup() == decide.wakeup_at(whole)
+            assert reading.next_wakeup() == commands.wakeup_at(whole)
             assert reading.holds() == (held,)
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
@@ -299,7 +299,7 @@ class Questions:
         running = operation("1.6", **STARTED)
         save(store, with_maintenances(late, soon, ready, waits, half, running))
         with store.read() as reading:
-            assert reading.next_wakeup() == decide.AT_ONCE
+            assert reading.next_wakeup() == commands.AT_ONCE
             assert list(reading.due(NOW - 60 * MINUTE, 10)) == ["1.3"]
             assert list(reading.due(soon.not_before, 10)) == ["1.3", "1.2"]
             assert list(reading.due(NOW + 60 * MINUTE, 10)) == ["1.3", "1.2", "1.5", "1.1"]

@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -10,8 +10,10 @@ import pytest
 from forewarn.maintenance.model import Changes, HoldKind, Refused
 from forewarn.store.port import (
     ChangeRecord,
+    HistoryQuery,
     NewChange,
     NewsRecord,
+    Page,
     Position,
     Replica,
     SeenMachine,
@@ -54,6 +56,9 @@ def replica(name: str = "r1", **fields: object) -> Replica:
 def seen(machine_key: str, **fields: object) -> SeenMachine:
     known = {"asked_at": NOW, "version": "2020-07-01"}
     return msgspec.convert(known | fields | {"machine": machine_key}, SeenMachine)
+
+
+WITH_MACHINES = Changes(scopes=(WEB,), machines=(machine("web-0"), machine("web-1")))
 
 
 class Outbox:
@@ -276,10 +281,10 @@ class Members:
 
     def test_what_a_replica_says_is_read_back(self, store: Store) -> None:
         told = replica(applied=7, serving=False, clock_ahead_ms=-3, addresses=("10.0.0.1:80",))
-        beat_at = store.beat(told)
-        assert store.shared or beat_at == NOW
+        at = store.beat(told)
+        assert store.shared or at == NOW
         with store.read() as reading:
-            assert reading.replicas() == {"r1": msgspec.structs.replace(told, beat_at=beat_at)}
+            assert reading.replicas() == {"r1": told}
 
     def test_the_last_of_what_each_said_counts(self, store: Store) -> None:
         store.beat(replica("r1"))
@@ -294,14 +299,31 @@ class Members:
             assert reading.position() == Position()
 
     def test_of_a_machine_the_latest_counts_that_any_replica_saw(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
         early, late = seen("web-0"), seen("web-0", asked_at=NOW + MINUTE, agent="held", reason="x")
         store.beat(replica("r1"), [early, seen("web-1")])
-        store.beat(replica("r2"), [late])
-        store.beat(replica("r1"), [early])
+        store.beat(replica("r2", beat_at=NOW + MINUTE), [late])
+        store.beat(replica("r1", beat_at=NOW + MINUTE), [early])
         with store.read() as reading:
             assert reading.sightings() == {"web-0": late, "web-1": seen("web-1")}
 
+    def test_what_was_seen_before_the_clock_was_set_back_gives_way(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
+        future = datetime(9000, 1, 1, tzinfo=UTC)
+        store.beat(replica("r1", beat_at=future), [seen("web-0", asked_at=future)])
+        store.beat(replica("r1"), [seen("web-0")])
+        with store.read() as reading:
+            assert reading.sightings() == {"web-0": seen("web-0")}
+
+    def test_what_is_seen_by_a_process_that_is_alone_needs_no_row(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
+        store.see([seen("web-0")], NOW)
+        with store.read() as reading:
+            assert reading.sightings() == {"web-0": seen("web-0")}
+            assert reading.replicas() == {}
+
     def test_what_an_agent_said_stays_until_it_says_something_else(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
         store.beat(replica("r1"), [seen("web-0", agent="held", reason="x")])
         later = NOW + MINUTE
         store.beat(replica("r2"), [seen("web-0", asked_at=later)])
@@ -314,13 +336,15 @@ class Members:
             assert reading.sightings() == {"web-0": told}
 
     def test_a_machine_that_leaves_the_fleet_takes_along_what_was_seen(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,), machines=(machine("web-0"), machine("web-1"))))
+        save(store, WITH_MACHINES)
         store.beat(replica(), [seen("web-0"), seen("web-1")])
         save(store, Changes(removed_machines=("web-0",)))
+        store.beat(replica(), [seen("web-0"), seen("web-1")])  # who saw it may not know yet
         with store.read() as reading:
             assert list(reading.sightings()) == ["web-1"]
 
     def test_what_was_seen_is_told_to_who_has_read_before(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
         store.beat(replica("r1"), [seen("web-0")])
         since = store.beat(replica("r2", beat_at=NOW + MINUTE), [seen("web-1")])
         with store.read() as reading:
@@ -331,6 +355,8 @@ class Members:
         self, store: Store
     ) -> None:
         machines = [seen(f"m{n}") for n in range(200)]
+        fleet = tuple(machine(each.machine) for each in machines)
+        save(store, Changes(scopes=(WEB,), machines=fleet))
         with ThreadPoolExecutor(4) as threads:
             orders = [machines if n % 2 else machines[::-1] for n in range(16)]
             for done in [
@@ -408,3 +434,6 @@ class Text:
             assert set(reading.scopes(["\0", "web"])) == {"web"}
             assert reading.operations_of_events(["\0"]) == {}
             assert reading.machines_on(["\0"]) == {}
+            assert reading.maintenance_of_key("\0") is None
+            for query in (HistoryQuery(machine="a\0"), HistoryQuery(scope="\0")):
+                assert reading.history(query) == Page(operations=())

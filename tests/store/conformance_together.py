@@ -2,13 +2,13 @@
 
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
+import forked
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store.port import Store, Transaction
 from store.conformance import assert_rolled_back, save
@@ -153,8 +153,8 @@ class Together:
         told = 0
         lasting_engine.open(tmp_path).close()  # a server that it needs is this process's child
         for _ in range(3):
-            child = subprocess.Popen(
-                [sys.executable, "-m", "store.committer", lasting_engine.name, str(tmp_path)],
+            child = forked.Forked(
+                ["-m", "store.committer", lasting_engine.name, str(tmp_path)],
                 cwd=Path(__file__).parents[1],
                 stdout=subprocess.PIPE,
                 text=True,

@@ -5,8 +5,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
+import forked
 from forewarn.maintenance.model import Changes
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnusable
@@ -189,8 +188,7 @@ sqlite.open_store(path).close()
 def test_a_kill_while_a_database_is_made_leaves_none_and_the_next_start_makes_it(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-c", KILLED_WHILE_IT_IS_MADE, str(tmp_path / "it.db")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = forked.run(["-c", KILLED_WHILE_IT_IS_MADE, str(tmp_path / "it.db")])
     assert (ran.returncode, ran.stderr) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["it.db", "it.db.lock"]
 
@@ -240,9 +238,8 @@ def opened_by_nobody(path: Path) -> str:
         "try: sqlite.open_store(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
         "except port.StoreError as error: print(type(error).__name__, error)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
-    )
+    ran = forked.run(["-c", program, str(path)])
+    assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
 
@@ -327,9 +324,8 @@ def test_a_second_process_is_refused_until_the_first_has_closed(tmp_path: Path) 
     )
 
     def other() -> str:
-        ran = subprocess.run(
-            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
-        )
+        ran = forked.run(["-c", program, str(path)])
+        assert ran.returncode == 0, ran.stderr
         return ran.stdout.strip()
 
     store = sqlite.open_store(path)
@@ -382,12 +378,7 @@ def test_a_disk_that_is_full_while_the_database_is_made_is_told(tmp_path: Path) 
         "except port.StoreUnavailable as error: print(error)\n"
     )
     for most in (2048, 4096, 32768, 65536):
-        ran = subprocess.run(
-            [sys.executable, "-B", "-c", program, str(path), str(most)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ran = forked.run(["-c", program, str(path), str(most)])
         assert ran.stderr == ""
         assert str(path) in ran.stdout
         assert "SQLITE_IOERR" in ran.stdout

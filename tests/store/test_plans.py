@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from control.busy import Busy
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
 from forewarn.store import sql, sqlite
@@ -147,7 +147,7 @@ def test_a_batch_of_approvals_takes_the_same_few_statements(tmp_path: Path, many
     store = sqlite.open_store(tmp_path / "it.db")
     assert isinstance(store, sql.SqlStore)
     busy, names = Busy(store), tuple(f"m{n}" for n in range(many))
-    wanted = msgspec.convert({"machine": [{"name": name} for name in names]}, fleet.Fleet)
+    wanted = msgspec.convert({"machine": [{"name": name} for name in names]}, fleet_file.Fleet)
     busy.plane.apply_fleet(wanted).result(10)
     plan = busy.plane.request(Request(event_type=EventType.FREEZE, machines=names)).result(10)
     events = [operation.events[0] for operation in plan.operations]

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 import psycopg
 import pytest
 
+import forked
 from forewarn.maintenance.model import Changes
 from forewarn.store import postgresql
 from forewarn.store.port import (
@@ -25,9 +25,9 @@ from forewarn.store.port import (
 from forewarn.store.postgresql import Patience, PostgresqlStore
 from postgres import Postgres
 from store.conformance import save
-from store.conformance_outbox import append, append_alone, replica
+from store.conformance_outbox import append, append_alone, replica, seen
 from store.engines import NEEDS_POSTGRESQL, server
-from store.values import BATCH, WEB
+from store.values import BATCH, WEB, machine
 from tcp_proxy import TcpProxy
 
 pytestmark = NEEDS_POSTGRESQL
@@ -238,11 +238,10 @@ store.close()
 
 
 @pytest.fixture
-def holder(url: str) -> Iterator["subprocess.Popen[str]"]:
+def holder(url: str) -> Iterator[forked.Forked]:
     """A process that has the lock, until it is told to go on."""
-    command = [sys.executable, "-c", HOLDER, url]
-    with subprocess.Popen(
-        command,
+    with forked.Forked(
+        ["-c", HOLDER, url],
         cwd=Path(__file__).parents[1],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -254,6 +253,15 @@ def holder(url: str) -> Iterator["subprocess.Popen[str]"]:
         child.kill()
 
 
+def told_to_go_on(holder: forked.Forked) -> str:
+    """Return what a holder says until its end."""
+    assert holder.stdin is not None
+    with holder.stdin as line:
+        line.write("go on\n")
+    said: str = holder.communicate(20)[0]
+    return said
+
+
 @pytest.fixture
 def patient(url: str) -> Iterator[PostgresqlStore]:
     opened = postgresql.open_store(url)
@@ -262,22 +270,22 @@ def patient(url: str) -> Iterator[PostgresqlStore]:
 
 
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
-    patient: PostgresqlStore, holder: "subprocess.Popen[str]"
+    patient: PostgresqlStore, holder: forked.Forked
 ) -> None:
     holder.send_signal(signal.SIGSTOP)
     save_and_append(patient, "a")  # waits until the other has lost the lock
     holder.send_signal(signal.SIGCONT)
-    assert holder.communicate("go on\n", 20)[0] == "StoreUnavailable\n"
+    assert told_to_go_on(holder) == "StoreUnavailable\n"
     assert what_is_there(patient) == SAVED
 
 
 def test_a_holder_of_the_lock_that_decides_for_long_keeps_it(
-    beside: PostgresqlStore, holder: "subprocess.Popen[str]"
+    beside: PostgresqlStore, holder: forked.Forked
 ) -> None:
     assert SHORT.lock > QUICK.idle
     with pytest.raises(StoreUnavailable), beside.write():
         pass
-    assert holder.communicate("go on\n", 20)[0] == ""
+    assert told_to_go_on(holder) == ""
     assert what_is_there(beside) == ({"web"}, Position(1, "lost"))
 
 
@@ -337,6 +345,75 @@ def test_a_server_that_is_gone_when_an_idle_connection_is_lost_is_away(
     assert what_is_there(store) == ({"batch"}, Position())
 
 
+def test_a_beat_during_a_removal_leaves_nothing_of_the_machine(url: str) -> None:
+    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
+        save(removes, Changes(scopes=(WEB,), machines=(machine("a"),)))
+        beats.beat(replica(), [seen("a")])
+        with removes.write() as transaction:
+            transaction.save(Changes(removed_machines=("a",)))
+            beating = threads.submit(beats.beat, replica(), [seen("a")])
+            wait_for_locks(1)
+        beating.result(20)
+        with beats.read() as reading:
+            assert reading.sightings() == {}
+
+
+def test_a_beat_and_a_removal_never_wait_for_each_other(url: str) -> None:
+    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(2) as threads:
+        save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
+        for name in ("b", "a"):  # the table has them in this order, and beats come in the other
+            beats.beat(replica(), [seen(name)])
+        with psycopg.connect(url) as beside:
+            beside.execute("SELECT FROM sightings WHERE machine = 'b' FOR UPDATE")
+            removing = threads.submit(save, removes, Changes(removed_machines=("a", "b")))
+            wait_for_locks(1)
+            beating = threads.submit(beats.beat, replica(), [seen("a"), seen("b")])
+            wait_for_locks(2)
+        removing.result(20)
+        beating.result(20)
+        with beats.read() as reading:
+            assert reading.sightings() == {}
+
+
+def test_what_a_beat_wrote_after_a_removal_is_news_since_then(url: str) -> None:
+    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
+        save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
+        with removes.write() as transaction:
+            transaction.save(Changes(removed_machines=("a",)))
+            beating = threads.submit(beats.beat, replica(), [seen("b")])
+            wait_for_locks(1)
+            removed_at = removes.beat(replica())
+        assert beating.result(20) > removed_at
+        with beats.read() as reading:
+            assert [*reading.sightings(removed_at)] == ["b"]
+
+
+def test_beats_go_on_while_a_long_removal_is_under_way(url: str) -> None:
+    with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
+        save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
+        with psycopg.connect(url) as beside:
+            beside.execute("SELECT FROM machines WHERE key = 'a' FOR UPDATE")
+            removing = threads.submit(save, removes, Changes(removed_machines=("a",)))
+            wait_for_locks(1)
+            beats.beat(replica(), [seen("a"), seen("b")])
+        removing.result(20)
+        with beats.read() as reading:
+            assert [*reading.sightings()] == ["b"]
+
+
+def opened(url: str) -> "contextlib.closing[PostgresqlStore]":
+    # What another test makes slow is no lock that is held for too long.
+    patience = Patience(lock=60.0, answer=60.0)
+    return contextlib.closing(postgresql.open_store(url, patience=patience))
+
+
+def wait_for_locks(count: int) -> None:
+    """Return when so many connections wait for a lock."""
+    waiting = "FROM pg_stat_activity WHERE datname = 'troubled' AND wait_event_type = 'Lock'"
+    while int(server().sql(f"SELECT count(*) {waiting}")) < count:
+        pass
+
+
 def test_replicas_increments_are_all_counted_and_their_changes_are_in_order(url: str) -> None:
     stores = [postgresql.open_store(url) for _ in range(4)]
     save(stores[0], Changes(scopes=(WEB,)))
@@ -391,7 +468,9 @@ def test_the_time_is_the_databases(store: PostgresqlStore, beside: PostgresqlSto
         first = transaction.now()
         assert first is not None
         append(transaction, "a", first)
-    beat = beside.beat(replica("r2"))
+    beat = beside.beat(replica("r2", beat_at=first.replace(year=2900)))
+    with beside.read() as reading:
+        assert first < reading.replicas()["r2"].beat_at <= beat
     with beside.write() as transaction:
         second = transaction.now()
     assert second is not None

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, event, exc
 
+import forked
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
@@ -94,13 +95,7 @@ def test_a_disk_that_does_not_write_changes_nothing(store: sql.SqlStore, tmp_pat
         "save(store, FLEET)\n"
         "store.close()\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-B", "-c", program, str(tmp_path / "it.db")],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = forked.run(["-c", program, str(tmp_path / "it.db")], cwd=Path(__file__).parents[1])
     assert ran.stderr == ""
     assert "SQLITE_IOERR" in ran.stdout
     again = sqlite.open_store(tmp_path / "it.db")

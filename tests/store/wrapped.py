@@ -31,6 +31,9 @@ class Wrapped:
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         return self.inner.beat(replica, seen)
 
+    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+        self.inner.see(seen, at)
+
     def hear(self, relays: Iterable[Relay]) -> None:
         self.inner.hear(relays)
 

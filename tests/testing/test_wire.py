@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from forewarn.server.guest.limits import Limits
 from forewarn.testing import EmulatedEvent, Emulator
+from forewarn.testing.emulated_service import EmulatedService
 
 PATIENCE = 30.0
 EVENTS = b"/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
@@ -148,3 +150,50 @@ def test_connections_that_are_cut_off_leave_nothing(emulator: Emulator) -> None:
         connection.shutdown(socket.SHUT_WR)
         assert statuses(rest(connection)) == [200]
     emulator.until(lambda: not emulator.read(lambda service: service.wire.open), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "status"),
+    [
+        *((GET[:40], 408), (GET + GET[:40], 408)),
+        (b"POST " + EVENTS + b" " + HEAD + b"Content-Length: 9\r\n\r\n{}", 408),
+        (
+            b"POST " + EVENTS + b" " + HEAD + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+            408,
+        ),
+        (b"POST /nowhere " + HEAD + b"Content-Length: 9\r\n\r\n{}", 404),
+    ],
+)
+def test_a_request_that_does_not_come_whole_is_told_so_in_its_time(
+    emulator: Emulator, part: bytes, status: int
+) -> None:
+    def hurry(service: EmulatedService) -> None:
+        service.wire.limits = Limits(head_seconds=0.1, body_seconds=0.1)
+
+    emulator.read(hurry)
+    with connected(emulator) as connection:
+        connection.sendall(part)
+        answers = rest(connection)
+    assert statuses(answers)[-1] == status
+    assert b"\r\nConnection: close\r\n" in answers
+
+
+def test_a_connection_without_a_request_is_closed_in_its_time(emulator: Emulator) -> None:
+    def hurry(service: EmulatedService) -> None:
+        service.wire.limits = Limits(idle_seconds=0.1)
+
+    emulator.read(hurry)
+    with connected(emulator) as connection:
+        connection.sendall(GET)
+        assert statuses(rest(connection)) == [200]
+
+
+def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None:
+    with Emulator(scale=1) as emulator:
+        emulator.machine("web-0")
+        seconds = Limits().head_seconds + 1.5
+        emulator.faults("delay", seconds=seconds)
+        with connected(emulator) as connection:
+            connection.sendall(GET)
+            connection.shutdown(socket.SHUT_WR)
+            assert statuses(rest(connection)) == [200]

@@ -6,8 +6,8 @@ import pytest
 
 from builders import NOW, SECOND
 from forewarn.clock import ManualClock
-from forewarn.control import timekeeping
-from forewarn.control.timekeeping import Look, Trust
+from forewarn.control import service_clock
+from forewarn.control.service_clock import Look, Trust
 
 HOUR = timedelta(hours=1)
 
@@ -17,7 +17,7 @@ def look(clock: ManualClock) -> Look:
 
 
 def after(clock: ManualClock, known: Trust) -> Trust:
-    return timekeeping.judge(known, look(clock))[0]
+    return service_clock.judge(known, look(clock))[0]
 
 
 @pytest.mark.parametrize("jump", [2 * SECOND, -2 * SECOND, 0 * SECOND])
@@ -25,7 +25,7 @@ def test_clocks_that_part_by_two_seconds_are_still_trusted(jump: timedelta) -> N
     clock = ManualClock(NOW)
     known = Trust(agreed=look(clock))
     clock.jump(jump)
-    known, owed = timekeeping.judge(known, look(clock))
+    known, owed = service_clock.judge(known, look(clock))
     assert known.since is None
     assert not owed
 
@@ -36,14 +36,14 @@ def test_clocks_that_part_by_more_are_doubted_since_the_reckoned_time(jump: time
     known = Trust(agreed=look(clock))
     clock.advance(HOUR)
     clock.jump(jump)
-    known, owed = timekeeping.judge(known, look(clock))
+    known, owed = service_clock.judge(known, look(clock))
     assert known.since == NOW + HOUR
     assert known.ahead == jump
     assert not owed
     clock.advance(HOUR)
     known = after(clock, known)
     assert known.since == NOW + HOUR
-    assert timekeeping.reckoned(known, clock.monotonic()) == NOW + 2 * HOUR
+    assert service_clock.reckoned(known, clock.monotonic()) == NOW + 2 * HOUR
 
 
 def test_slow_drift_between_looks_never_adds_up() -> None:
@@ -63,10 +63,10 @@ def test_the_doubt_ends_when_the_clocks_agree_again() -> None:
     known = after(clock, known)
     clock.advance(HOUR)
     clock.jump(-24 * HOUR)
-    known, owed = timekeeping.judge(known, look(clock))
+    known, owed = service_clock.judge(known, look(clock))
     assert known.since is None
     assert not owed
-    assert timekeeping.reckoned(known, clock.monotonic()) == clock.now()
+    assert service_clock.reckoned(known, clock.monotonic()) == clock.now()
 
 
 @pytest.mark.parametrize(("jump", "owed"), [(24 * HOUR, 24 * HOUR), (-HOUR, 0 * SECOND)])
@@ -78,7 +78,7 @@ def test_an_operators_word_owes_what_the_clock_is_ahead_and_nothing_for_a_step_b
     clock.jump(jump)
     known = after(clock, known)
     clock.advance(HOUR)
-    known, later = timekeeping.believe(known, look(clock))
+    known, later = service_clock.believe(known, look(clock))
     assert later == owed
     assert known.since is None
     assert after(clock, known).since is None
@@ -89,7 +89,7 @@ def test_an_operators_word_owes_what_the_clock_is_ahead_and_nothing_for_a_step_b
 
 def test_a_start_after_another_tells_how_long_the_service_was_away() -> None:
     clock = ManualClock(NOW)
-    known, away = timekeeping.resume(look(clock), NOW - HOUR, doubted=False)
+    known, away = service_clock.resume(look(clock), NOW - HOUR, doubted=False)
     assert away == HOUR
     assert known.since is None
 
@@ -97,44 +97,44 @@ def test_a_start_after_another_tells_how_long_the_service_was_away() -> None:
 @pytest.mark.parametrize("ahead", [SECOND, 2 * SECOND])
 def test_a_little_behind_the_last_time_written_down_is_no_matter(ahead: timedelta) -> None:
     clock = ManualClock(NOW)
-    known, away = timekeeping.resume(look(clock), NOW + ahead, doubted=False)
+    known, away = service_clock.resume(look(clock), NOW + ahead, doubted=False)
     assert not away
     assert known.since is None
 
 
 def test_a_clock_behind_the_last_time_written_down_is_doubted_until_it_has_come_right() -> None:
     clock = ManualClock(NOW - 1000 * HOUR)
-    known, away = timekeeping.resume(look(clock), NOW, doubted=False)
+    known, away = service_clock.resume(look(clock), NOW, doubted=False)
     assert not away
     assert known.since == NOW
     clock.advance(10 * SECOND)
     known = after(clock, known)
     assert known.since == NOW
-    assert timekeeping.reckoned(known, clock.monotonic()) == NOW + 10 * SECOND
+    assert service_clock.reckoned(known, clock.monotonic()) == NOW + 10 * SECOND
     clock.jump(1002 * HOUR)
-    known, owed = timekeeping.judge(known, look(clock))
+    known, owed = service_clock.judge(known, look(clock))
     assert known.since is None
     assert owed == 2 * HOUR
-    assert timekeeping.judge(known, look(clock)) == (known, timedelta(0))
+    assert service_clock.judge(known, look(clock)) == (known, timedelta(0))
 
 
 def test_a_doubt_that_is_older_than_the_start_is_ended_by_an_operator_alone() -> None:
     clock = ManualClock(NOW)
-    known, away = timekeeping.resume(look(clock), NOW - HOUR, doubted=True)
+    known, away = service_clock.resume(look(clock), NOW - HOUR, doubted=True)
     assert away == HOUR
     assert known.since == NOW
     clock.advance(HOUR)
     known = after(clock, known)
     assert known.since == NOW
-    known, owed = timekeeping.believe(known, look(clock))
+    known, owed = service_clock.believe(known, look(clock))
     assert (known.since, owed) == (None, timedelta(0))
 
 
 def test_a_doubt_that_is_older_and_behind_is_ended_by_an_operator_alone() -> None:
     clock = ManualClock(NOW - HOUR)
-    known, _ = timekeeping.resume(look(clock), NOW, doubted=True)
+    known, _ = service_clock.resume(look(clock), NOW, doubted=True)
     clock.jump(2 * HOUR)
     known = after(clock, known)
     assert known.since == NOW
-    known, owed = timekeeping.believe(known, look(clock))
+    known, owed = service_clock.believe(known, look(clock))
     assert (known.since, owed) == (None, HOUR)

@@ -1,10 +1,17 @@
 """The agent: prepares a machine for maintenance by rules, approves, and brings it back.
 
-Pure, without I/O, clock or chance: `action_settings`, `rules` (which of them takes an event),
-`state` (what is remembered), `decider` and `approval` (all decisions), `messages` (their inputs and
-outputs), `forecast`. Shells: `settings`, `journal`, `poller`, `actions`, `status`, `logs`; the
-`daemon`, in which one thread decides and all others send it inputs; its `__main__`.
+    settings  agent.toml and its drop-ins
+    rules     which rule takes an event, and the settings of its actions. Pure
+    decider   when an action begins, ends or is undone, also after a restart in the middle of one;
+              and when an event is approved. Pure
+    state     what is remembered, and by which transitions it changes. Pure
+    journal   keeps that on the disk, across crashes and reboots
+    actions   run what a rule says, within its time limit
+    status    what is shown, for people and Prometheus; and read of its peers
+    logs      what is said on standard error
+    daemon    the process: one thread decides, all others, such as the poller's, send it inputs
 
-It stands on the client and never reaches maintenance, store, connectors, control or server. Only
-the command line imports it.
+Pure is without I/O, clock or chance. `__main__` is what `forewarn agent run` turns into.
+
+It stands on the client and never reaches maintenance, store, connectors, control or server.
 """

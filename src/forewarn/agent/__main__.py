@@ -16,9 +16,10 @@ from forewarn.agent import logs, settings
 from forewarn.agent.daemon import Daemon
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
-from forewarn.client.errors import Misuse
+from forewarn.client.event import Misuse
 from forewarn.settings import SettingsError
 
+FAILED: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 6
 SOCKET_UNUSABLE: Final = 10
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
                 return _failed(SOCKET_UNUSABLE, message)
             daemon.run()
         except JournalError as error:
-            return _failed(UNAVAILABLE, str(error))
+            return _failed(FAILED if error.for_now else UNAVAILABLE, str(error))
         except Misuse as error:
             return _failed(USAGE, str(error))
     return 0

@@ -12,7 +12,8 @@ import logging
 import os
 import queue
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,19 +21,136 @@ from typing import Any, Final
 import msgspec
 
 from forewarn import clock, settings, status_port, systemd
-from forewarn.agent import messages, state, status
+from forewarn.agent import decider, state, status
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalError
 from forewarn.agent.logs import ActivityLog
-from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
+from forewarn.client.event import ClientError, Event, Misuse, Refused, Trouble
+from forewarn.client.sync import Client
+from forewarn.client.watch import NO_NAME
 from forewarn.settings import OFF
 from forewarn.status_port import TEXT, StatusServer
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
+
+FAULT_SECONDS: Final = 1.0
+"""Before the next look after a fault of our own: as long as between two polls."""
+
+APPROVAL_SECONDS: Final = 10.0
+"""How long to try one approval; then the decider asks the peers again."""
+
+
+class Poller:
+    """Watches one endpoint, and approves there.
+
+    Beside the client's `watch`, which tells change after change, the agent takes whole documents:
+    what supersedes an event must be seen before that event's end is acted on.
+
+    The watching thread writes the attributes, others read them: each is one value. Without an
+    endpoint it looks for one, without a machine it asks for the name. An invalid one is a Misuse.
+    `known` are the events that an earlier process saw: their ends are confirmed too.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None,
+        machine: str | None,
+        tell: Callable[[decider.Input], None],
+        known: Iterable[Event] = (),
+    ) -> None:
+        self.trouble = ""
+        """Why no good answer comes; `""` while they do."""
+        self._client = Client(endpoint, name=machine)
+        self._tell = tell
+        self._known = tuple(known)
+        self._documents = self._client.documents(known=self._known, on_trouble=self._note)
+        self._word: tuple[str, str] = ("", "")
+        self._said = self._word
+        self._saying = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="poller", daemon=True)
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        return self._documents.answered_at
+
+    @property
+    def looks(self) -> int:
+        """How many good answers came."""
+        return self._documents.looks
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last look was answered."""
+        return self.answered_at is not None and not self.trouble
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def approve(self, output: decider.ApproveEvent) -> None:
+        """Approve an event in a thread of its own; the answer is told."""
+        if status.start_thread(self._approve, output) is None:
+            self._tell(decider.ApprovalAnswered(output.request, None))
+
+    def report(self, word: tuple[str, str]) -> None:
+        """Tell Forewarn how the machine fares, in a thread of its own; the latest word counts."""
+        self._word = word
+        status.start_thread(self._say)
+
+    def _say(self) -> None:
+        with self._saying:
+            if (word := self._word) != self._said and not self._closed.is_set():
+                self._said = word
+                with contextlib.suppress(ClientError, OSError):  # the next look says it too
+                    self._client.report(*word)
+
+    def close(self) -> None:
+        """End at once."""
+        self._closed.set()
+        self._client.close()
+
+    def _look(self) -> None:
+        """Look until it is closed, whatever happens: an agent that sees nothing is useless."""
+        while not self._closed.is_set():
+            try:
+                for document in self._documents:
+                    self.trouble, self._known = "", document.events
+                    self._tell(decider.DocumentSeen(document.events, self._client.name))
+            except Exception as error:
+                LOGGER.exception(
+                    "internal error while watching the endpoint; the agent tries again"
+                )
+                self.trouble = f"internal error: {error}"
+                self._documents.close()
+                self._closed.wait(FAULT_SECONDS)
+                with contextlib.suppress(Misuse):  # it was closed
+                    self._documents = self._client.documents(
+                        known=self._known, on_trouble=self._note
+                    )
+
+    def _note(self, trouble: Trouble) -> None:
+        if trouble.reason != NO_NAME:  # its end is not told
+            self.trouble = "" if trouble.over else trouble.message
+
+    def _approve(self, output: decider.ApproveEvent) -> None:
+        taken: bool | None = None
+        try:
+            self._client.approve(output.event, within_seconds=APPROVAL_SECONDS)
+            taken = True
+        except Refused as refused:
+            taken = False
+            LOGGER.warning("approving %s was refused: %s", output.event.event_id, refused)
+        except (ClientError, OSError) as error:  # OSError: the process has no files left
+            LOGGER.warning("approving %s: %s", output.event.event_id, error)
+        finally:
+            self._tell(decider.ApprovalAnswered(output.request, taken))
+
 
 JSON: Final = "application/json; charset=utf-8"
 
@@ -86,7 +204,7 @@ class Daemon:
         self._once = once
         # A signal's handler puts into both queues: only SimpleQueue may be used in one while the
         # same thread waits on it. An Event's lock would hang the agent.
-        self._inputs: queue.SimpleQueue[messages.Input] = queue.SimpleQueue()
+        self._inputs: queue.SimpleQueue[decider.Input] = queue.SimpleQueue()
         self._end_told: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._decider = Decider(own.rule, own.margin_seconds, journal.records if journal else ())
         self._metrics = status.Metrics()
@@ -137,12 +255,12 @@ class Daemon:
         It raises JournalError if it is told to end while it cannot write the journal.
         """
         self._publish()
-        self._handle(messages.AgentStarted(boot_id()))
+        self._handle(decider.AgentStarted(boot_id()))
         self._publish()
         self._poller.start()
         LOGGER.info(
             "the agent is up%s",
-            ": a dry run, which does nothing" if self._dry else "",
+            ": a dry run, which changes nothing" if self._dry else "",
             extra={"facts": {"status_port": self.port, "rules": len(self._settings.rule)}},
         )
         self._notifier.tell("READY=1")
@@ -159,7 +277,7 @@ class Daemon:
         """Handle the next input; after a signal to end it begins nothing."""
         told = self._next()
         if self._endings:
-            self._handle(messages.ShutdownRequested())
+            self._handle(decider.ShutdownRequested())
         self._handle(told)
         self._publish()
 
@@ -171,11 +289,11 @@ class Daemon:
         if number == getattr(signal, "SIGHUP", None):  # Windows has neither
             self._inputs.put(_ReadRules())
         elif number == getattr(signal, "SIGUSR1", None):
-            self._inputs.put(messages.RetryHeld())
+            self._inputs.put(decider.RetryHeld())
         else:
             self._endings += 1
             self._end_told.put(None)
-            self._inputs.put(messages.ShutdownRequested())
+            self._inputs.put(decider.ShutdownRequested())
 
     def page(self, path: str, own: bool) -> status_port.Page | None:  # noqa: FBT001 - a callback
         """Return a page of the status port. Any thread may call it."""
@@ -215,21 +333,21 @@ class Daemon:
             return self._inputs.empty()
         return self._endings == 1 and not self._decider.busy
 
-    def _next(self) -> messages.Input:
+    def _next(self) -> decider.Input:
         """Return the next input, or `TimePassed` if none comes in time."""
         self._heard_at = now = clock.monotonic()
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
             seconds = min(seconds, max(0.0, self._decider.wake_at - now))
-        told: messages.Input
+        told: decider.Input
         try:
             told = self._inputs.get(timeout=seconds)
         except queue.Empty:
-            told = messages.TimePassed()
+            told = decider.TimePassed()
         self._notifier.alive()
         return told
 
-    def _handle(self, told: messages.Input) -> None:
+    def _handle(self, told: decider.Input) -> None:
         if isinstance(told, _ReadRules):
             self._read_rules()
             return
@@ -248,7 +366,7 @@ class Daemon:
         try:
             journal.append(self._decider.state.checkpoint())
         except JournalError as error:
-            LOGGER.warning("%s; the journal stays as it is", error)
+            LOGGER.warning("%s; could not shorten the journal", error)
             self._shorten_at = clock.monotonic() + SHORTEN_SECONDS
 
     def _read_rules(self) -> None:
@@ -257,34 +375,34 @@ class Daemon:
             rules = self._reload()
         except settings.SettingsError as error:
             for line in str(error).splitlines():
-                LOGGER.error("the rules stay as they were: %s", line)  # noqa: TRY400 - told whole
+                LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
         else:
-            LOGGER.info("the rules were read again")
-            self._handle(messages.RulesReloaded(rules))
+            LOGGER.info("reloaded the rules")
+            self._handle(decider.RulesReloaded(rules))
         self._notifier.tell("READY=1")
 
-    def _carry_out(self, output: messages.Output) -> None:
+    def _carry_out(self, output: decider.Output) -> None:
         now = clock.monotonic()
         if self._journal is not None and isinstance(output, state.Record):
             self._append(self._journal, output)
         self._hear(output, now)
         match output:
-            case messages.BeginAction():
+            case decider.BeginAction():
                 self._publish_ready()  # before a ready action counts its wait
                 self._runner.begin(output, self._decider.name or "", now)
-            case messages.ProceedAction():
+            case decider.ProceedAction():
                 self._runner.proceed(output.run)
-            case messages.StopAction():
+            case decider.StopAction():
                 self._runner.stop(output.run)
-            case messages.ApproveEvent() if self._dry:
+            case decider.ApproveEvent() if self._dry:
                 LOGGER.info("would approve %s", output.event.event_id)
-                self._inputs.put(messages.ApprovalAnswered(output.request, taken=True))
-            case messages.ApproveEvent():
+                self._inputs.put(decider.ApprovalAnswered(output.request, taken=True))
+            case decider.ApproveEvent():
                 self._poller.approve(output)
-            case messages.AskPeers():
+            case decider.AskPeers():
                 self._peers.ask(output)
 
-    def _hear(self, what: messages.Input | messages.Output, now: float) -> None:
+    def _hear(self, what: decider.Input | decider.Output, now: float) -> None:
         self._metrics.heard(what, now)
         self._log.heard(what, self._decider)
 
@@ -329,5 +447,5 @@ class Daemon:
         self._ready = self._dry or status.is_ready(self._decider)
 
 
-class _ReadRules(messages.Input, frozen=True):
+class _ReadRules(decider.Input, frozen=True):
     """Read the rules again: only the daemon handles it."""

@@ -2,7 +2,8 @@
 
 `Decider.handle` takes one input and the time, and returns outputs that the shell carries out in
 their order, each record durable before what follows it. So a kill between any two of them leaves a
-journal that says at most too much: that an action was begun.
+journal that says at most too much: that an action was begun. `Approvals` decides who approves an
+event, and when.
 
 Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: setting the wall
 clock neither cuts nor prolongs anything.
@@ -10,15 +11,250 @@ clock neither cuts nor prolongs anything.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from forewarn.agent import messages, rules, state
-from forewarn.agent.approval import Approvals
-from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent import rules, state
+from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
+from forewarn.agent.state import AnyRecord, Case, Phase
 from forewarn.client.event import Event
 from forewarn.vocabulary import EventStatus
+
+# Inputs and outputs: values between the decider and the shell.
+
+
+class Input(msgspec.Struct, frozen=True):
+    """What the decider is told."""
+
+
+class AgentStarted(Input, frozen=True):
+    """The first input; `boot` names the boot, `""` where the platform does not tell."""
+
+    boot: str
+
+
+class DocumentSeen(Input, frozen=True):
+    """The endpoint's whole document, the first or a changed one; ends are confirmed."""
+
+    events: tuple[Event, ...]
+    machine: str | None
+    """This machine's name; None while it is not known."""
+
+
+class FactsFound(Input, frozen=True):
+    """An action has noted how things are, and waits to change them."""
+
+    run: int
+    facts: dict[str, Any]
+
+
+class ActionFinished(Input, frozen=True):
+    """An action has ended: DONE, FAILED or CUT."""
+
+    run: int
+    outcome: ActionOutcome
+    text: str = ""
+
+
+class ApprovalAnswered(Input, frozen=True):
+    """What became of an approval."""
+
+    request: int
+    taken: bool | None
+    """True after a 200; False if the endpoint refused it; None if its answer was lost."""
+
+
+class PeersAnswered(Input, frozen=True):
+    """The peers' answers in one round."""
+
+    round: int
+    prepared: frozenset[str]
+    """The names of those that are prepared for this very event, as `name_of` gives them."""
+
+
+class RulesReloaded(Input, frozen=True):
+    """An operator has reloaded the rules; what is stuck is tried again."""
+
+    rules: tuple[Rule, ...]
+
+
+class RetryHeld(Input, frozen=True):
+    """An operator wants held events prepared for again, by the rule that took each."""
+
+
+class ShutdownRequested(Input, frozen=True):
+    """The agent is to end: what runs is finished, and nothing more begins."""
+
+
+class TimePassed(Input, frozen=True):
+    """Time has passed."""
+
+
+class BeginAction(msgspec.Struct, frozen=True):
+    """Begin an action, which is told to stop at `until` by the monotonic clock."""
+
+    run: int
+    """The number of this run, in later inputs and outputs."""
+    effect: str
+    action: RuleAction
+    undo: bool
+    event: Event
+    rule: str
+    until: float
+    attempt: int
+    facts: dict[str, Any] | None
+    """What it noted before it was done; None if nothing."""
+
+
+class ProceedAction(msgspec.Struct, frozen=True):
+    """The action's note is in the journal: it may change things now."""
+
+    run: int
+
+
+class StopAction(msgspec.Struct, frozen=True):
+    """Tell an action to end now."""
+
+    run: int
+
+
+class ApproveEvent(msgspec.Struct, frozen=True):
+    """Approve an event."""
+
+    request: int
+    event: Event
+
+
+class AskPeers(msgspec.Struct, frozen=True):
+    """Ask the peers whether they are prepared for an event."""
+
+    round: int
+    event_id: str
+    machines: tuple[str, ...]
+
+
+Output: TypeAlias = AnyRecord | BeginAction | ProceedAction | StopAction | ApproveEvent | AskPeers
+"""What the shell does. A record must be durable before anything that follows it."""
+
+PEERS_SECONDS: Final = 1.0
+"""Between two rounds of questions to peers: as often as a client polls."""
+
+PEERS_LIMIT_SECONDS: Final = 10.0
+"""When a round of questions counts as lost, and another begins."""
+
+APPROVAL_SECONDS: Final = 5.0
+"""Before an approval is sent again whose answer was lost."""
+
+REFUSED_SECONDS: Final = 60.0
+"""Before sending an approval again that the endpoint refused: the cause, such as a missing
+registration, may be mended by then."""
+
+
+class _Pending(msgspec.Struct):
+    """The approval of one event, in this process."""
+
+    others: frozenset[str] = frozenset()
+    """The machines that have to be prepared too."""
+    round: int | None = None
+    """The round that peers have not answered yet."""
+    ask_at: float = 0.0
+    """When the next round may begin."""
+    agreed: bool = False
+    """Whether all of the others were prepared in one round."""
+    request: int | None = None
+    """The approval whose answer is awaited."""
+    approve_at: float = 0.0
+    """When the next may be sent. Peers are asked then, and not before."""
+
+
+def name_of(machine: str) -> str:
+    """Return a machine's name as names are compared: without case and the preview's `_`."""
+    return machine.removeprefix("_").casefold()
+
+
+def agrees(case: Case) -> bool:
+    """Tell whether this machine agrees to an event's start, as peers are told."""
+    return case.rule.approve != "never" and case.phase in {Phase.PREPARED, Phase.APPROVED}
+
+
+class Approvals:
+    """Who approves an event, and when; what it knows beside the cases ends with this process.
+
+    An approval counts for every machine of the event. So only the first machine of an event
+    approves, and only when all the others say in one round that they are prepared for this very
+    event. A peer that does not answer is not prepared; then nobody approves, and the notice ends.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+        self._number = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for an answer."""
+        pending = self._pending.values()
+        return any(each.round is not None or each.request is not None for each in pending)
+
+    def drop(self, event_id: str) -> None:
+        """Forget an event that is over."""
+        self._pending.pop(event_id, None)
+
+    def heard(self, heard: PeersAnswered, now: float) -> None:
+        """Take the peers' answers of one round; those of an older round are ignored."""
+        for each in self._pending.values():
+            if each.round == heard.round:
+                each.round, each.ask_at = None, now + PEERS_SECONDS
+                each.agreed = each.others <= heard.prepared
+
+    def answered(self, answered: ApprovalAnswered, now: float) -> str | None:
+        """Take the endpoint's answer; return the event that is approved by it, None for none."""
+        for event_id, each in self._pending.items():
+            if each.request != answered.request:
+                continue
+            each.request = None
+            if answered.taken:
+                return event_id
+            pause = APPROVAL_SECONDS if answered.taken is None else REFUSED_SECONDS
+            each.agreed, each.approve_at = False, now + pause
+        return None
+
+    def decide(
+        self, case: Case, event: Event, own: str | None, now: float
+    ) -> tuple[Output | None, float | None]:
+        """Return what to do about an event's approval now, and when to look again."""
+        rule = case.rule
+        if (
+            case.phase is not Phase.PREPARED
+            or rule.approve == "never"
+            or event.status != EventStatus.SCHEDULED
+        ):
+            return None, None
+        names = [name_of(name) for name in event.resources]
+        me = None if own is None else name_of(own)
+        others = frozenset(names) - {me}
+        pending = self._pending.setdefault(case.event_id, _Pending())
+        pending.others = others  # the own name may be known since
+        if pending.request is not None:
+            return None, None
+        if pending.approve_at > now:
+            return None, pending.approve_at
+        if rule.approve != "at-once" and others and not pending.agreed:
+            return self._ask(case.event_id, pending, now) if names[0] == me else (None, None)
+        self._number += 1
+        pending.request = self._number
+        return ApproveEvent(request=self._number, event=event), None
+
+    def _ask(self, event_id: str, pending: _Pending, now: float) -> tuple[Output | None, float]:
+        if pending.ask_at > now:
+            return None, pending.ask_at
+        self._number += 1
+        pending.round, pending.ask_at = self._number, now + PEERS_LIMIT_SECONDS
+        ask = AskPeers(
+            round=self._number, event_id=event_id, machines=tuple(sorted(pending.others))
+        )
+        return ask, pending.ask_at
+
 
 NAME_SECONDS: Final = 10.0
 """How long the rules wait for this machine's name: a third of the shortest notice, 30 s."""
@@ -33,8 +269,9 @@ OTHERS_AT_ONCE: Final = 20
 """How many events of other machines that are only logged begin at once: each costs durable records,
 and this machine's own events must not wait for a thousand."""
 
-ENDED_IN_IT: Final = "the agent ended in the middle of it"
-NO_END: Final = "it did not end when it was told to stop"
+ENDED_IN_IT: Final = "the agent ended while it ran"
+NO_END: Final = "it went on after it was told to stop"
+NEEDED_AGAIN: Final = "it was stopped, because another event needs the action done"
 
 
 class _Run(msgspec.Struct):
@@ -61,7 +298,7 @@ class Decider:
     """Decides everything that the agent does, from the rules and the journal's records."""
 
     def __init__(
-        self, own: Sequence[Rule], margin_seconds: float, records: Iterable[state.AnyRecord] = ()
+        self, own: Sequence[Rule], margin_seconds: float, records: Iterable[AnyRecord] = ()
     ) -> None:
         self.state = state.AgentState(records)
         """The events in hand and the effects that stand."""
@@ -83,7 +320,7 @@ class Decider:
         self._unidentified: dict[str, float] = {}
         self._waits: dict[str, float] = {}
         self._approvals = Approvals()
-        self._out: list[messages.Output] = []
+        self._out: list[Output] = []
         self._wakes: list[float] = []
 
     @property
@@ -92,38 +329,38 @@ class Decider:
         waits = bool(self._retries or self._waits) and not self._closing
         return bool(self._runs) or waits or self._approvals.busy
 
-    def handle(self, told: messages.Input, now: float) -> list[messages.Output]:
+    def handle(self, told: Input, now: float) -> list[Output]:
         """Return what follows from one input; an input that is late or unknown changes nothing."""
         self._out, self._wakes = [], []
         match told:
-            case messages.AgentStarted():
+            case AgentStarted():
                 self._resume(told.boot)
-            case messages.DocumentSeen():
+            case DocumentSeen():
                 self.looked, self.name = True, told.machine
                 self.events = {event.event_id.upper(): event for event in told.events}
-            case messages.FactsFound():
+            case FactsFound():
                 if (run := self._run(told.run)) is not None:
                     self._write(state.FactsNoted(effect=run.effect, facts=told.facts))
-                    self._out.append(messages.ProceedAction(run.number))
-            case messages.ActionFinished():
+                    self._out.append(ProceedAction(run.number))
+            case ActionFinished():
                 if (run := self._run(told.run)) is not None:
                     self._conclude(run, told.outcome, told.text, now)
-            case messages.ApprovalAnswered():
+            case ApprovalAnswered():
                 approved = self._approvals.answered(told, now)
-                if approved and self.state.cases[approved].phase is state.Phase.PREPARED:
+                if approved and self.state.cases[approved].phase is Phase.PREPARED:
                     self._write(state.EventApproved(event_id=approved))
-            case messages.PeersAnswered():
+            case PeersAnswered():
                 self._approvals.heard(told, now)
-            case messages.RulesReloaded():
+            case RulesReloaded():
                 self._rules = told.rules
                 self._retry_undoing(interrupted=True)
-            case messages.RetryHeld():
+            case RetryHeld():
                 self._retry = True  # as soon as it is known what is over
-            case messages.ShutdownRequested():
+            case ShutdownRequested():
                 self._closing = True
             case _:
                 pass  # time has passed
-        if self.looked:  # before that nobody knows what is over
+        if self.looked:  # before that it is unknown which events are over
             self._go_on(now)
         self.wake_at = min((at for at in self._wakes if at < math.inf), default=None)
         return self._out
@@ -219,10 +456,15 @@ class Decider:
     def _try_held(self, now: float) -> None:
         self._retry = False
         for case in self.state.cases.values():
-            event, deadline = self.events[case.event_id], self._deadline(case)
-            may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
-            if case.phase is state.Phase.HELD and may_begin and now < deadline:
+            if case.phase is Phase.HELD and not self.stays_held(case, now):
                 self._write(state.EventRetried(event_id=case.event_id))
+
+    def stays_held(self, case: Case, now: float) -> str:
+        """Return why RetryHeld does not prepare again for a held event; `""` if it does."""
+        event = self.events[case.event_id]
+        if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
+            return f"it is {event.status}, and its rule lacks even_if_started"
+        return "" if now < self._deadline(case) else "too little notice is left"
 
     def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
         notice = 0.0 if event.started else None
@@ -233,7 +475,7 @@ class Decider:
     def _choose(self, event_id: str, event: Event, now: float) -> None:
         """Let a rule take an event that no acting rule has taken."""
         case = self.state.cases.get(event_id)
-        if case is not None and case.phase is not state.Phase.SEEN:
+        if case is not None and case.phase is not Phase.SEEN:
             return
         rule, notice = self._rule(event, now)
         if case is None or case.rule != rule:
@@ -244,7 +486,7 @@ class Decider:
         if not rule.acts and seconds is not None:
             self._wakes.append(now + seconds)
 
-    def _deadline(self, case: state.Case) -> float:
+    def _deadline(self, case: Case) -> float:
         """Return when all must be prepared; a started event keeps the deadline that it had."""
         event, rule = self.events[case.event_id], case.rule
         if event.starts_by is not None:
@@ -253,9 +495,9 @@ class Decider:
             return math.inf
         return self._deadlines.get(case.event_id, math.inf)
 
-    def _missing(self, case: state.Case) -> list[int]:
+    def _missing(self, case: Case) -> list[int]:
         # Of a held case nothing more is begun, but what a boot has undone.
-        held = case.phase is state.Phase.HELD
+        held = case.phase is Phase.HELD
         return [
             index
             for index, result in enumerate(case.results)
@@ -263,19 +505,32 @@ class Decider:
         ]
 
     def _oversee(self, run: _Run, now: float) -> None:
-        """Stop an action whose time is over, or that no event needs any more."""
-        unneeded = not run.undo and not self._awaited(self.state.effects[run.effect])
+        """Stop what has run out of time or is not needed, and an undo that is in an event's way."""
+        effect = self.state.effects[run.effect]
+        unneeded = self._is_in_the_way(effect) if run.undo else not self._awaited(effect)
         if run.stopped is None and (unneeded or now >= run.until):
             run.stopped, run.cut = now, unneeded or run.until < run.limit
-            self._out.append(messages.StopAction(run.number))
+            self._out.append(StopAction(run.number))
         self._wakes.append(run.until if run.stopped is None else run.stopped + GRACE_SECONDS)
+
+    def _is_in_the_way(self, effect: state.Effect) -> bool:
+        """Tell whether an undo keeps an event waiting, which may have only 30 s."""
+        return (
+            effect.action.settings.repeatable
+            and not self._closing
+            and any(
+                case.effect(index) == effect.key
+                for case in self.state.cases.values()
+                for index in self._missing(case)[:1]
+            )
+        )
 
     def _awaited(self, effect: state.Effect) -> bool:
         if effect.action.settings.tells:
             return effect.event_id in self.state.cases
         return bool(self._waiting(effect.key))
 
-    def _waiting(self, key: str) -> list[state.Case]:
+    def _waiting(self, key: str) -> list[Case]:
         return [
             case
             for case in self.state.cases.values()
@@ -294,7 +549,7 @@ class Decider:
             return math.inf
         return max(map(self._deadline, self._waiting(run.effect)), default=run.deadline)
 
-    def _advance(self, case: state.Case, now: float) -> None:
+    def _advance(self, case: Case, now: float) -> None:
         """Begin a case's next action or skip it, until there is one to wait for."""
         for index in self._missing(case):
             key = case.effect(index)
@@ -306,7 +561,7 @@ class Decider:
                     reason = effect.outcome  # it was begun, and is not tried again
                 skipped = state.ActionSkipped(event_id=case.event_id, index=index, outcome=reason)
                 self._write(skipped)
-                if case.phase is state.Phase.HELD:
+                if case.phase is Phase.HELD:
                     return
                 continue
             if effect is not None and effect.busy:
@@ -325,7 +580,7 @@ class Decider:
             return
 
     def _reason_against(
-        self, case: state.Case, index: int, effect: state.Effect | None, now: float
+        self, case: Case, index: int, effect: state.Effect | None, now: float
     ) -> ActionOutcome | None:
         """Return why an action must not begin; None if it may."""
         rule = case.rule
@@ -361,7 +616,7 @@ class Decider:
         self._runs[effect.key] = run
         run.deadline = self._latest(run)
         self._out.append(
-            messages.BeginAction(
+            BeginAction(
                 run=run.number,
                 effect=effect.key,
                 action=effect.action,
@@ -382,11 +637,13 @@ class Decider:
         if outcome is not ActionOutcome.DONE:
             cut = run.cut or (outcome is ActionOutcome.CUT and run.stopped is None)
             outcome = ActionOutcome.CUT if cut and not run.undo else ActionOutcome.FAILED
-            if run.stopped is not None and not run.cut:
+            if run.undo and run.cut:
+                text = NEEDED_AGAIN
+            elif run.stopped is not None and not run.cut:
                 text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
         if run.undo:
             pause = min(LONGEST_PAUSE_SECONDS, terms.retry_seconds * 2 ** (effect.undo_attempt - 1))
-            final = effect.undo_attempt > terms.undo_retries
+            final = effect.undo_attempt > terms.undo_retries and not run.cut
         else:
             pause = terms.retry_seconds
             too_late = now + pause >= run.deadline
@@ -437,6 +694,57 @@ class Decider:
             self._begin(begun, now)
             self._wakes.append(self._runs[effect.key].limit)
 
-    def _write(self, record: state.AnyRecord) -> None:
+    def _write(self, record: AnyRecord) -> None:
         self.state.apply(record)
         self._out.append(record)
+
+
+class ActionForecast(msgspec.Struct, frozen=True):
+    """What becomes of one action in the best case, for `forewarn agent explain`."""
+
+    action: RuleAction
+    outcome: ActionOutcome | None
+    """None: it is not begun, as the event is held by then."""
+    left_seconds: float
+    """What is left at best when its turn comes; `inf` where no notice limits it."""
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long it may take at most, if its turn comes at once."""
+        limit = self.action.settings.time_limit_seconds
+        return limit if self.action.settings.tells else min(limit, self.left_seconds)
+
+    @property
+    def undone(self) -> bool:
+        """Whether it is begun, and there is something to undo when the event is over."""
+        begun = self.outcome in {ActionOutcome.DONE, ActionOutcome.CUT}
+        return begun and self.action.settings.undoes
+
+
+def forecast(rule: Rule, event: Event, margin_seconds: float) -> list[ActionForecast]:
+    """Return what becomes of each action of the rule that takes an event at second 0.
+
+    Nobody knows how long most actions take, so each ends at once, except for a wait that the rule
+    itself names: what does not fit in the best case never fits.
+    """
+    decider = Decider((rule,), margin_seconds)
+    decider.handle(AgentStarted(""), 0.0)
+    told: Input = DocumentSeen((event,), "")
+    end = math.inf if event.starts_by is None else event.starts_by - margin_seconds
+    left: list[float] = []
+    now = 0.0
+    while True:
+        outputs = decider.handle(told, now)
+        run = next((each for each in outputs if isinstance(each, BeginAction)), None)
+        turn = decider.state.effects[run.effect].index + 1 if run else len(rule.prepare)
+        left += [max(0.0, end - now)] * (turn - len(left))
+        if run is None:
+            break
+        now += run.action.ready.wait_seconds if run.action.ready is not None else 0.0
+        outcome = ActionOutcome.DONE
+        if now >= run.until:
+            now, outcome = run.until, ActionOutcome.CUT
+            decider.handle(TimePassed(), now)
+        told = ActionFinished(run.run, outcome)
+    (case,) = decider.state.cases.values()
+    return list(map(ActionForecast, rule.prepare, case.results, left))

@@ -44,7 +44,14 @@ SET_UP: Final = (
 
 
 class JournalError(Exception):
-    """The journal cannot be read, written or locked; the message says why and what to do."""
+    """The journal cannot be read, written or locked; the message says why and what to do.
+
+    `for_now` says that the disk could not be used: it may be as it should at the next start.
+    """
+
+    def __init__(self, message: str, *, for_now: bool = False) -> None:
+        super().__init__(message)
+        self.for_now = for_now
 
 
 class Journal:
@@ -62,7 +69,8 @@ class Journal:
                 _create(self._path)
             size = self._path.stat().st_size
         except OSError as error:
-            raise JournalError(f"cannot use the journal in {folder}: {error.strerror}") from error
+            message = f"cannot use the journal in {folder}: {error.strerror}"
+            raise JournalError(message, for_now=True) from error
         if size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
@@ -150,7 +158,7 @@ class Journal:
             )
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             return self._damaged(str(error))
-        return JournalError(f"cannot use {self._path}: {error}")
+        return JournalError(f"cannot use {self._path}: {error}", for_now=True)
 
     def _damaged(self, what: str) -> JournalError:
         return JournalError(

@@ -6,6 +6,7 @@ Event Log take as it is. Where journald reads it, each line begins with its prio
 """
 
 import logging
+import math
 import os
 import sys
 from datetime import UTC, datetime
@@ -14,13 +15,20 @@ from typing import Final, TextIO
 import msgspec
 
 from forewarn import systemd
-from forewarn.agent import action_settings, messages, state
-from forewarn.agent.approval import name_of
-from forewarn.agent.decider import Decider
+from forewarn.agent import rules, state
+from forewarn.agent.decider import (
+    AskPeers,
+    BeginAction,
+    Decider,
+    Input,
+    Output,
+    PeersAnswered,
+    RetryHeld,
+    name_of,
+)
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import Phase
 from forewarn.settings import Log
-from forewarn.vocabulary import EventStatus
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -33,7 +41,7 @@ PRIORITIES: Final = {
 }
 
 PHASES: Final = {
-    Phase.HELD: (logging.WARNING, "is held: it is not approved, and its notice runs out"),
+    Phase.HELD: (logging.WARNING, "is held: it is not approved, so its notice runs out"),
     Phase.PREPARED: (logging.INFO, "is prepared"),
     Phase.APPROVED: (logging.INFO, "is approved"),
 }
@@ -92,10 +100,10 @@ class ActivityLog:
 
     def __init__(self, *, dry: bool) -> None:
         self._dry = dry
-        self._begun: dict[str, messages.BeginAction] = {}
+        self._begun: dict[str, BeginAction] = {}
         self._phases: dict[str, Phase] = {}
         self._started: set[str] = set()
-        self._asked: messages.AskPeers | None = None
+        self._asked: AskPeers | None = None
         self._missing: dict[str, tuple[str, ...]] = {}
         self._retried: set[str] | None = None
         """The events that are prepared for again since an operator asked for it; None if nobody
@@ -107,20 +115,17 @@ class ActivityLog:
         for key in sorted(started - self._started):
             _log(key, f"{key} has started")
         self._started = started
-        # What stays held though an operator wants it tried again, and why.
+        # Why an event stays held although an operator asked to retry it.
         if self._retried is None or not decider.looked:
             return  # before its first document the decider has not acted on the request
         for key, case in decider.state.cases.items():
             if case.phase is not Phase.HELD or key in self._retried:
                 continue
-            event = decider.events[key]
-            why = "too little notice is left"
-            if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
-                why = f"it is {event.status}, and its rule lacks even_if_started"
+            why = decider.stays_held(case, math.inf)  # it was decided before
             _log(key, f"{key} stays held: {why}", rule=case.rule.name, level=logging.WARNING)
         self._retried = None
 
-    def _peers_answered(self, answered: messages.PeersAnswered) -> None:
+    def _peers_answered(self, answered: PeersAnswered) -> None:
         """Log which peers are not prepared, if they are others than before."""
         asked = self._asked
         if asked is None or asked.round != answered.round:
@@ -132,16 +137,16 @@ class ActivityLog:
             _log(asked.event_id, f"{asked.event_id} {waits}", level=logging.WARNING)
         self._missing[asked.event_id] = missing
 
-    def heard(self, what: messages.Input | messages.Output, decider: Decider) -> None:
+    def heard(self, what: Input | Output, decider: Decider) -> None:
         """Log an input before it is handled, or an output when it is carried out."""
         match what:
-            case messages.PeersAnswered():
+            case PeersAnswered():
                 self._peers_answered(what)
-            case messages.RetryHeld():
+            case RetryHeld():
                 self._retried = set()
-            case messages.AskPeers():
+            case AskPeers():
                 self._asked = what
-            case messages.BeginAction():
+            case BeginAction():
                 self._begun[what.effect] = what
             case state.RuleMatched(event=event, rule=rule):
                 text = f"{event.event_type} {event.event_id}: rule {rule.name!r}"
@@ -168,7 +173,7 @@ class ActivityLog:
         if self._dry:
             return
         known = begun or decider.state.effects.get(record.effect)
-        name = record.effect if known is None else action_settings.action_name(known.action)
+        name = record.effect if known is None else rules.action_name(known.action)
         words = f"{'undoing' if record.undo else 'doing'} {name}: {record.outcome}"
         if record.text:
             words += f": {record.text}"
@@ -179,7 +184,7 @@ class ActivityLog:
         else:
             # Waiting by failing, as for room in a pool, is not worth a line for each try.
             level = logging.INFO if begun is None or begun.attempt == 1 else logging.DEBUG
-            words += "; it is tried again"
+            words += "; the agent tries again"
         if begun is None:
             LOGGER.log(level, "%s", words)
         else:

@@ -1,20 +1,546 @@
-"""Rules: which rule takes an event. Pure.
+"""Rules and their actions, as the settings have them, and which rule takes an event. Pure.
 
-The first rule that matches takes the event. The last one is built in: it takes everything, logs a
-line and approves nothing; so a Freeze drains no machine unless a rule says so.
+An action has exactly one kind, the one field of `RuleAction` that is given; `actions` implements
+the kinds, and this module loads nothing of it. The first rule that matches takes the event. The
+last one is built in: it takes everything, logs a line and approves nothing, so a Freeze drains no
+machine unless a rule says so. docs/reference/agent-settings.md has what the fields say here.
 """
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+import functools
+import json
+import shlex
+import string
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.agent.action_settings import LogSettings, RuleAction, Seconds
 from forewarn.client.event import Event
 from forewarn.settings import FieldError
 from forewarn.vocabulary import EventSource, EventType
+
+MAX_TEXT: Final = 64 * 1024
+"""The longest message or body, in characters: what a webhook takes is a tenth of it."""
+
+VARIABLES: Final = (
+    *("event_id", "event_type", "event_status", "event_source", "description", "resources"),
+    *("not_before", "duration_seconds", "machine", "phase", "rule"),
+)
+"""What a template may name as `$event_id`, and a command finds as `FOREWARN_EVENT_ID`."""
+
+SAMPLE: Final[Mapping[str, str]] = dict.fromkeys(VARIABLES, 'a "text"') | {"duration_seconds": "-1"}
+"""Values that show whether a body is JSON whatever an event says: only the duration is a number."""
+
+TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
+"""The characters of a header's name (RFC 9110, section 5.6.2)."""
+
+NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
+"""Where `notify` sends a message to."""
+
+TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+"""What a taint of Kubernetes does to pods that do not tolerate it."""
+
+COMMAND_LENGTH: Final = 60
+"""How much of a program's command line is shown, in characters."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
+Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
+Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+Body: TypeAlias = Text | dict[str, Any]
+Argv = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings that every action has."""
+
+    tells: ClassVar[bool] = False
+    """Whether it only tells somebody: it changes nothing of the machine, and is done for each
+    event by itself."""
+    templates: ClassVar[tuple[str, ...]] = ()
+    """Its fields that are templates, each a text."""
+    undo_field: ClassVar[str] = ""
+    """The field that says how to undo it; `""` for a kind that needs none."""
+
+    time_limit_seconds: Limit = 60.0
+    """How long one try may take, to do or to undo the action; each retry has the whole limit again.
+    The end of the notice may end it earlier."""
+    needs_seconds: Seconds = 0.0
+    """How much notice must be left to begin it. By default any: an action that is cut may still
+    have done some good."""
+    retries: Retries = 0
+    """How often to retry it after a failure or a timeout. By default never: most actions wait by
+    themselves, and time is short."""
+    retry_seconds: Seconds = 1.0
+    """The pause before each retry."""
+    undo_retries: Retries = 10
+    """How often to retry undoing it, with pauses that double up to a minute. Ten retries take about
+    seven minutes; what still fails then waits for an operator."""
+    on_failure: Literal["continue", "hold"] = "hold"
+    """What to do after its last failure: `continue` as if it had been done, or `hold`, which does
+    not approve the event. By default hold: a machine that is not prepared keeps its whole
+    notice."""
+    repeatable: bool = False
+    """Whether it may begin again after the agent ended while it ran, and whether its undo stops
+    for an event that needs it done. By default no: only you know whether doing it twice is
+    harmless."""
+    after_boot: Literal["undo", "again", "forget"] = "undo"
+    """What a boot during the event means for it. `undo`, the default: its effect is still there, or
+    undoing it again is harmless, so it is undone when the event is over. `forget`: the boot has
+    undone it. `again`: the boot has undone it, and it is done again at once, because the event is
+    not over."""
+
+    @property
+    def effect(self) -> str:
+        """The key of what it does to the machine: actions with equal keys are done once."""
+        return ""
+
+    @property
+    def undoes(self) -> bool:
+        """Whether there is something to undo when the event is over."""
+        return not self.undo_field or bool(getattr(self, self.undo_field))
+
+    def __post_init__(self) -> None:
+        """Refuse what no type expresses."""
+        for name in self.templates:
+            _check_template(name, getattr(self, name))
+
+
+class CommandSettings(ActionSettings, frozen=True, kw_only=True):
+    """Runs a program."""
+
+    undo_field: ClassVar[str] = "undo"
+
+    run: Argv
+    """The program and its arguments; no shell reads them. The program gets the event in variables,
+    and as JSON on standard input: see what an action is told."""
+    undo: Argv = ()
+    """The program that undoes it when the event is over; `[]` for none."""
+    shared: bool = True
+    """Whether one run serves all events that need it at the same time. By default yes: a drained
+    machine is not drained twice. With `false` it runs for each event."""
+
+    @property
+    def effect(self) -> str:
+        return f"command {json.dumps([self.run, self.undo])}" if self.shared else ""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise FieldError("run", "give the program and its arguments")
+
+
+class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
+    """Stops or starts a systemd unit; afterwards the unit is as it was before."""
+
+    stop: str = ""
+    """The unit to stop; it is started again if it was running."""
+    start: str = ""
+    """The unit to start; it is stopped again if it was not running. Give one of `stop` and
+    `start`."""
+    time_limit_seconds: Limit = 90.0
+    """As long as systemd itself gives a unit to stop."""
+    repeatable: bool = True
+    """By default yes: stopping a stopped unit is harmless."""
+
+    @property
+    def unit(self) -> str:
+        """The unit's name."""
+        return self.stop or self.start
+
+    @property
+    def effect(self) -> str:
+        return f"service {'stop' if self.stop else 'start'} {self.unit}"
+
+    def __post_init__(self) -> None:
+        if bool(self.stop) == bool(self.start):
+            raise FieldError("", "give one of stop and start")
+        if self.unit.startswith("-"):
+            raise FieldError("stop" if self.stop else "start", f"invalid unit {self.unit!r}")
+
+
+class SignalSettings(ActionSettings, frozen=True, kw_only=True):
+    """Sends a signal, then waits until the process exits or writes a file."""
+
+    undo_field: ClassVar[str] = "undo_signal"
+
+    unit: str = ""
+    """The systemd unit whose main process gets the signal."""
+    pid_file: str = ""
+    """The file that holds the number of the process. Give one of `unit` and `pid_file`."""
+    signal: str = "SIGTERM"
+    """The signal's name."""
+    wait: Literal["nothing", "exit", "file"] = "exit"
+    """What to wait for after the signal. `exit`, the default: the end of the process. `file`: a new
+    version of `file`. `nothing`: do not wait."""
+    file: str = ""
+    """With `wait = "file"`: the file that the process writes, such as a checkpoint."""
+    undo_signal: str = ""
+    """The signal to send when the event is over; `""` for none."""
+    after_boot: Literal["undo", "again", "forget"] = "forget"
+    """By default forget: the process that got the signal is gone."""
+
+    @property
+    def effect(self) -> str:
+        return f"signal {self.signal} {self.unit or self.pid_file}"
+
+    def __post_init__(self) -> None:
+        if bool(self.unit) == bool(self.pid_file):
+            raise FieldError("", "give one of unit and pid_file")
+        if (self.wait == "file") != bool(self.file):
+            raise FieldError("file", 'give file and wait = "file" together')
+        for name in ("signal", "undo_signal"):
+            value = getattr(self, name)
+            if value and not (value.startswith("SIG") and value[3:].isalnum() and value.isupper()):
+                raise FieldError(name, f"invalid signal {value!r}: expected such as 'SIGTERM'")
+
+
+class ReadySettings(ActionSettings, frozen=True, kw_only=True):
+    """Turns the agent's `/readyz` to 503, so that a balancer's probe takes the machine out."""
+
+    wait_seconds: Seconds = 20.0
+    """How long to wait then, for the balancer to notice and for requests to end. 20 s is three
+    probes 5 s apart, and 5 s for requests in progress."""
+    repeatable: bool = True
+    """By default yes: it changes only what the agent itself answers."""
+
+    @property
+    def effect(self) -> str:
+        return "ready"
+
+    def __post_init__(self) -> None:
+        if self.wait_seconds >= self.time_limit_seconds:
+            limit = f"must be less than time_limit_seconds, {self.time_limit_seconds:g}"
+            raise FieldError("wait_seconds", f"{self.wait_seconds:g} {limit}")
+
+
+class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
+    """Drains a server by HAProxy's runtime API; afterwards the server is as it was before."""
+
+    socket: Name
+    """The runtime API: the path of a unix socket, or an address such as `10.0.0.5:9999`."""
+    server: Name
+    """The server, as `backend/server`."""
+    wait_sessions: bool = True
+    """Whether to wait until the server's last session has ended. By default yes."""
+    time_limit_seconds: Limit = 300.0
+    """Five minutes, a third of a Reboot's notice, for the longest sessions."""
+    repeatable: bool = True
+    """By default yes: draining a drained server is harmless."""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The API's address and port; None where `socket` is a path."""
+        host, colon, port = self.socket.rpartition(":")
+        if not colon or not port.isdigit() or "/" in host:
+            return None
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    @property
+    def effect(self) -> str:
+        return f"haproxy {self.socket} {self.server}"
+
+    def __post_init__(self) -> None:
+        backend, slash, server = self.server.partition("/")
+        unsafe = any(letter.isspace() or letter in ";\\" for letter in self.server)
+        if unsafe or not (backend and slash and server):
+            expected = "expected 'backend/server'"
+            raise FieldError("server", f"invalid server {self.server!r}: {expected}")
+
+
+class KubernetesSettings(ActionSettings, frozen=True, kw_only=True):
+    """Cordons and drains a node of Kubernetes by `kubectl`; afterwards the node is as it was."""
+
+    templates: ClassVar[tuple[str, ...]] = ("node", "taint")
+
+    drain: bool = True
+    """Whether to evict the node's pods, but for those of DaemonSets. With `false` the node is only
+    cordoned, and takes no new pods."""
+    node: Text = ""
+    """The node's name, a template. `""`, the default: this machine's host name in lower case, as a
+    kubelet names its node."""
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=7 * 24 * 3600)] | None = None
+    """How long a pod may take to end. Left out: as long as the pod itself says."""
+    pod_selector: Text = ""
+    """A label selector, such as `app!=cache`: only these pods are evicted. `""` for all."""
+    force: bool = True
+    """Whether to evict pods with data in an `emptyDir` and pods without a controller, too. By
+    default yes: the machine goes down with them in any case. With `false` such a pod fails the
+    action."""
+    taint: Text = ""
+    """A taint for the node, such as `maintenance=$event_type:NoExecute`, a template; `""` for
+    none."""
+    event: bool = True
+    """Whether to write an event that `kubectl describe node` shows. By default yes; if the cluster
+    does not allow it, the node is drained without."""
+    kubectl: Name = "kubectl"
+    """The program."""
+    kubeconfig: Text = ""
+    """Its file for the cluster and the account. `""`, the default: as kubectl finds them."""
+    time_limit_seconds: Limit = 300.0
+    """Five minutes, a third of a Reboot's notice; a disruption budget may keep a pod for longer."""
+    repeatable: bool = True
+    """By default yes: draining a drained node is harmless."""
+
+    @property
+    def effect(self) -> str:
+        return f"kubernetes {self.node or 'this node'} {self.taint}".strip()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.node.startswith("-"):
+            raise FieldError("node", f"invalid node {self.node!r}")
+        key, _, effect = self.taint.rpartition(":")
+        if self.taint and (key[:1] in {"", "-", "="} or effect not in TAINT_EFFECTS):
+            expected = f"expected 'key=value:effect', with one of {', '.join(TAINT_EFFECTS)}"
+            raise FieldError("taint", f"invalid taint {self.taint!r}: {expected}")
+
+
+class HttpSettings(ActionSettings, frozen=True, kw_only=True):
+    """Sends an HTTP request."""
+
+    undo_field: ClassVar[str] = "undo_url"
+
+    url: Name
+    """The URL, `http://` or `https://`; any 2xx answer is a success."""
+    method: Method = "POST"
+    """By default POST, as most webhooks expect."""
+    headers: dict[str, Text] = {}
+    """Headers to send. A JSON body has `Content-Type: application/json` unless they say
+    otherwise."""
+    header_files: dict[str, Name] = {}
+    """Headers whose values, such as tokens, are read from files at each request."""
+    body: Body = ""
+    """A template: see what an action is told. A table is sent as JSON, and its texts are templates.
+    A text counts as JSON if the Content-Type in `headers` says so or, without one, if it parses as
+    JSON: the event's values are then escaped for JSON strings."""
+    undo_url: str = ""
+    """The URL to request when the event is over, with the same headers; `""` for none."""
+    undo_method: Method = "POST"
+    """The method for `undo_url`."""
+    undo_body: Body = ""
+    """The body for `undo_url`, like `body`."""
+    shared: bool = True
+    """Whether one request serves all events that need it at the same time, as for `command`."""
+    retries: Retries = 2
+    """Two: a request that failed often succeeds the next time."""
+
+    @property
+    def effect(self) -> str:
+        if not self.shared:
+            return ""
+        return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
+
+    def __post_init__(self) -> None:
+        for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
+            if value and not is_url(value):
+                expected = "expected such as 'https://example.org/x'"
+                raise FieldError(name, f"invalid URL {value!r}: {expected}")
+        for name in (*self.headers, *self.header_files):
+            value = self.headers.get(name, "")
+            if not name or not TOKEN.issuperset(name) or not is_header_value(value):
+                field = "headers" if name in self.headers else "header_files"
+                raise FieldError(field, f"invalid header {name!r}")
+        for name, body in {"body": self.body, "undo_body": self.undo_body}.items():
+            _mapped(body, functools.partial(_check_template, name))
+            if body and self.is_json(body) and (fault := _json_fault(body)):
+                raise FieldError(name, f"invalid JSON when it is filled in ({fault})")
+
+    def is_json(self, body: Body) -> bool:
+        """Tell whether a body is JSON: it is a table, its Content-Type says so, or it reads so."""
+        if isinstance(body, dict):
+            return True
+        kinds = [text for name, text in self.headers.items() if name.lower() == "content-type"]
+        if not kinds:
+            return body.lstrip()[:1] in {"{", "["} and not _json_fault(body)
+        kind = kinds[0].partition(";")[0].strip().lower()
+        return kind == "application/json" or kind.endswith("+json")
+
+
+class NotifySettings(ActionSettings, frozen=True, kw_only=True):
+    """Sends people a message: to Slack, to Teams, to a webhook or through apprise; give one."""
+
+    undo_field: ClassVar[str] = "undo_body"
+    tells: ClassVar[bool] = True
+    templates: ClassVar[tuple[str, ...]] = ("title", "body", "undo_body")
+
+    slack: Text = ""
+    """The URL of an incoming webhook of Slack, or a file that holds it."""
+    teams: Text = ""
+    """The URL of "When a Teams webhook request is received" in a workflow of Teams, or a file that
+    holds it."""
+    webhook: Text = ""
+    """A URL, or a file that holds it. It gets JSON: the message as `text`, and the event as
+    a program of `command` gets it."""
+    urls_file: Text = ""
+    """A file with apprise's addresses, one a line (`pip install 'forewarn[notify]'`)."""
+    title: Text = "$machine: $event_type"
+    """A template, like `body` and `undo_body`."""
+    body: Text = "$event_type of $resources, $event_status, not before $not_before. $description"
+    """The message when a rule takes the event."""
+    undo_body: Text = ""
+    """The message when the event is over; `""` for none."""
+    time_limit_seconds: Limit = 10.0
+    """10 s, a third of the shortest notice: the next action waits for a chat that does not
+    answer."""
+    on_failure: Literal["continue", "hold"] = "continue"
+    """By default continue: a machine is prepared without the message too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ways = {name: getattr(self, name) for name in NOTIFIED}
+        if sum(map(bool, ways.values())) != 1:
+            raise FieldError("", f"give one of {', '.join(NOTIFIED)}")
+        for name, place in ways.items():
+            if "://" in place and not is_url(place):
+                expected = "expected such as 'https://example.org/x', or a file"
+                raise FieldError(name, f"invalid URL: {expected}")
+
+
+class LogSettings(ActionSettings, frozen=True, kw_only=True):
+    """Writes a structured line to the agent's log for each event, and another when it is over."""
+
+    undo_field: ClassVar[str] = "undo_message"
+    tells: ClassVar[bool] = True
+    templates: ClassVar[tuple[str, ...]] = ("message", "undo_message")
+
+    message: Text = "$event_type of $resources is $event_status"
+    """The line, a template."""
+    undo_message: Text = "$event_type of $resources is over"
+    """The line when the event is over, a template; `""` for none."""
+    level: Literal["info", "warning", "error"] = "info"
+    """The level of both lines. By default info: nothing is wrong."""
+    on_failure: Literal["continue", "hold"] = "continue"
+    """By default continue: a machine is prepared without the line too."""
+    repeatable: bool = True
+    """By default yes: a line that is there twice is better than one that is missing."""
+
+
+class RuleAction(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """One action of a rule: a table with one key, its kind."""
+
+    command: CommandSettings | None = None
+    service: ServiceSettings | None = None
+    signal: SignalSettings | None = None
+    ready: ReadySettings | None = None
+    haproxy: HaproxySettings | None = None
+    kubernetes: KubernetesSettings | None = None
+    http: HttpSettings | None = None
+    notify: NotifySettings | None = None
+    log: LogSettings | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def settings(self) -> ActionSettings:
+        """The settings of its kind."""
+        settings = getattr(self, self.kind)
+        assert isinstance(settings, ActionSettings)
+        return settings
+
+    def __post_init__(self) -> None:
+        """Refuse an action of no kind or of several."""
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none"
+            raise FieldError("", f"expected one kind of {', '.join(KINDS)}; this has {said}")
+
+
+def needs_posix(action: RuleAction) -> str:
+    """Return why Windows cannot do an action; `""` if it can."""
+    if action.service is not None:
+        return "needs systemd, which Windows lacks: use command"
+    if action.signal is not None:
+        return "needs signals, which Windows lacks: use command"
+    if action.haproxy is not None and action.haproxy.address is None:
+        return "Windows has no unix sockets: give an address such as '10.0.0.5:9999' as socket"
+    return ""
+
+
+KINDS: Final = RuleAction.__struct_fields__
+
+
+def action_name(action: RuleAction) -> str:
+    """Return what an action is, for people; a long program is cut short."""
+    if action.command is not None:
+        return f"command {command_line(action.command.run)}"
+    if action.http is not None:
+        return f"http {action.http.method} {action.http.url}"
+    return action.settings.effect or action.kind
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Return a program and its arguments as a shell would take them, cut where they are long."""
+    text = " ".join(shlex.join(argv).split())
+    return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
+
+
+def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
+    """Return a body, a template or a table whose texts are templates, with an event's values in it.
+
+    `json` tells that a text is JSON: the values are put into its strings.
+    """
+    if isinstance(body, dict):
+        return _encoded(_mapped(body, lambda text: string.Template(text).substitute(values)))
+    if json:
+        values = {name: _encoded(value)[1:-1] for name, value in values.items()}
+    return string.Template(body).substitute(values)
+
+
+def is_header_value(text: str) -> bool:
+    """Tell whether a text may be a header's value."""
+    return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL of http or https."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port
+    except ValueError:  # a port out of range, half a bracket
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401 - a tree of JSON
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(each, change) for key, each in value.items()}
+    return [_mapped(each, change) for each in value] if isinstance(value, list) else value
+
+
+def _json_fault(body: Body) -> str:
+    """Return why a body is not JSON once it is filled in; `""` if it is."""
+    try:
+        msgspec.json.decode(filled(body, SAMPLE, json=True))
+    except msgspec.DecodeError as error:
+        return str(error)
+    return ""
+
+
+def _check_template(field: str, text: str) -> None:
+    template = string.Template(text)
+    if not template.is_valid():
+        raise FieldError(field, "a single dollar sign: write $$ for the sign itself")
+    if unknown := [name for name in template.get_identifiers() if name not in VARIABLES]:
+        expected = ", ".join(VARIABLES)
+        raise FieldError(field, f"unknown variable ${unknown[0]}: expected one of {expected}")
+
 
 MAX_STEPS: Final = 100
 """The most actions of a rule; more than that belong in a program."""
@@ -101,7 +627,7 @@ BUILT_IN: Final = Rule(
 
 
 def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) -> Rule:
-    """Return the first rule that takes an event; the notice is None where nobody knows it."""
+    """Return the first rule that takes an event; the notice is None if unknown."""
     return next((rule for rule in rules if matches(rule, event, notice_seconds)), BUILT_IN)
 
 
@@ -145,7 +671,7 @@ class ActionOutcome(StrEnum):
     CUT = "cut"
     """The notice, or the event, was over before it had ended."""
     INTERRUPTED = "interrupted"
-    """The agent itself ended in the middle of it, and it may not be begun again."""
+    """The agent ended while it ran, and it is not repeatable."""
     NO_TIME = "no-time"
     """It was not begun: too little notice was left."""
     STARTED = "started"

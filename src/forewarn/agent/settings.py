@@ -1,6 +1,6 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
-docs/reference/agent-settings.md has what the fields say here, in `rules` and in `action_settings`.
+docs/reference/agent-settings.md has what the fields say here and in `rules`.
 In the order of their names a later drop-in wins: its settings and its rules replace earlier ones of
 the same name; its other rules are tried first, so that the first match is the latest word.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from forewarn import settings
-from forewarn.agent import action_settings
+from forewarn.agent import rules
 from forewarn.agent.rules import Rule
 from forewarn.settings import OFF, FieldError, FileName, Log, SettingsError
 
@@ -137,7 +137,7 @@ def load(
     loaded = settings.convert(tree, AgentSettings, sources)
     for rule in loaded.rule:
         for number, action in enumerate(rule.prepare):
-            if platform == "win32" and (reason := action_settings.needs_posix(action)):
+            if platform == "win32" and (reason := rules.needs_posix(action)):
                 place = f"rule {rule.name!r}: prepare[{number}].{action.kind}"
                 blamed = origins.get(rule.name) or "the environment"
                 raise SettingsError(f"{blamed}: {place}: {reason}")

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.agent.action_settings import RuleAction
-from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.rules import ActionOutcome, Rule, RuleAction
 from forewarn.client.event import Event
 
 
@@ -238,7 +237,7 @@ class Effect(msgspec.Struct, kw_only=True):
     stuck: ActionOutcome | None = None
     """How undoing it failed for good."""
     interrupted: bool = False
-    """Whether the agent ended in the middle of it, and it may not be begun again."""
+    """Whether the agent ended while it ran, and it is not repeatable."""
     facts: dict[str, Any] | None = None
     """What the action noted before it changed anything; None if nothing."""
     text: str = ""
@@ -271,7 +270,6 @@ AnyRecord = (
     | Checkpoint
 )
 """Every kind of record, as the journal reads them."""
-
 
 FORGOTTEN: Final = frozenset({"forget", "again"})
 """What `after_boot` says of an effect that a boot has undone."""
@@ -440,7 +438,7 @@ class AgentState:
                         self._boot_step(case, index, effect)
 
     def _boot_step(self, case: Case, index: int, effect: Effect) -> None:
-        """Record what a boot has made of an action."""
+        """Record how a boot affects an action."""
         begun = case.results[index] is not None or (effect.doing and _is_of(effect, case))
         if begun and effect.action.settings.after_boot == "again":
             case.results[index] = None

@@ -10,15 +10,25 @@ neither waits for the deciding thread nor disturbs it.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from forewarn import clock, status_port
-from forewarn.agent import action_settings, approval, messages, state
-from forewarn.agent.decider import Decider
+from forewarn.agent import rules, state
+from forewarn.agent.decider import (
+    ApprovalAnswered,
+    AskPeers,
+    BeginAction,
+    Decider,
+    Input,
+    Output,
+    PeersAnswered,
+    agrees,
+    name_of,
+)
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.settings import MACHINE_PLACE
 from forewarn.agent.state import Case, Effect
@@ -34,8 +44,7 @@ REASONS: Final[Mapping[ActionOutcome, str]] = MappingProxyType(
         ActionOutcome.CUT: "the notice ended before it was done",
         ActionOutcome.NO_TIME: "too little notice was left to begin it",
         ActionOutcome.STARTED: "the event had started before it was begun",
-        ActionOutcome.INTERRUPTED: "the agent ended in the middle of it, and it may not be "
-        "begun again",
+        ActionOutcome.INTERRUPTED: "the agent ended while it ran, and it is not repeatable",
     }
 )
 """Why an action ended so; the others have said it themselves."""
@@ -48,7 +57,7 @@ def is_ready(decider: Decider) -> bool:
 
 
 def word(decider: Decider) -> tuple[str, str]:
-    """Return how this machine fares, and why (section 10): the event that needs most counts."""
+    """Return this machine's state, and why (section 10); the most urgent event decides."""
     state_, cases = decider.state, decider.state.cases.values()
     held = [case for case in cases if case.phase is state.Phase.HELD]
     if held:
@@ -93,10 +102,42 @@ def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "events": events, "standing": list(map(bare, told["standing"]))}
 
 
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a status as `forewarn agent status` shows it."""
+    ready = "ready" if told["ready"] else "being taken out"
+    yield f"{told['machine'] or 'a machine with an unknown name'}: {ready}"
+    if told["dry_run"]:
+        yield "a dry run: the agent does nothing, and tells no peer that it is prepared"
+    if told["trouble"]:
+        yield f"trouble: {told['trouble']}"
+    if not told["endpoint"]["answers"]:
+        ago = told["endpoint"]["answered_seconds_ago"]
+        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
+        yield f"the endpoint {when}"
+    for event in told["events"]:
+        left = event["notice_left_seconds"]
+        notice = "" if left is None else f", {left:g} s of notice left"
+        yield (
+            f"{event['event_id']} {event['event_type']} {event['event_status']}{notice}: "
+            f"{event['phase']} by rule {event['rule']!r}"
+        )
+        for action in event["actions"]:
+            yield _because(f"  {action['kind']}: {action['result'] or 'not yet'}", action)
+    for effect in told["standing"]:
+        if not effect["tells"]:  # otherwise it has told somebody, and changed nothing
+            how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
+            yield _because(f"{how}: {effect['effect']}", effect)
+
+
+def _because(line: str, told: Mapping[str, Any]) -> str:
+    return f"{line}: {told['reason']}" if told.get("reason") else line
+
+
 def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, Any]:
     event = decider.events.get(case.event_id, case.event)
     rule = case.rule
     left = None if event.starts_by is None else round(max(0.0, event.starts_by - now), 1)
+    held = decider.looked and case.phase is state.Phase.HELD
     return {
         "event_id": event.event_id,
         "event_type": str(event.event_type),
@@ -107,7 +148,8 @@ def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, A
         "rule": rule.name,
         "approve": rule.approve,
         "phase": case.phase.value,
-        "agrees": not dry and approval.agrees(case),
+        "agrees": not dry and agrees(case),
+        "stays_held": decider.stays_held(case, now) if held else "",
         "actions": [
             {
                 "kind": action.kind,
@@ -138,7 +180,7 @@ def _one_line(text: str) -> str:
 
 def _effect(effect: Effect) -> dict[str, Any]:
     return {
-        "effect": action_settings.action_name(effect.action),
+        "effect": rules.action_name(effect.action),
         "tells": effect.action.settings.tells,
         "event_id": effect.event_id,
         "rule": effect.rule,
@@ -191,13 +233,13 @@ class Metrics:
         self._begun: dict[str, tuple[str, float]] = {}
         self._taken_at: dict[str, float] = {}
 
-    def heard(self, what: messages.Input | messages.Output, now: float) -> None:
+    def heard(self, what: Input | Output, now: float) -> None:
         """Count an input before it is handled, or an output when it is carried out."""
         match what:
-            case messages.ApprovalAnswered() if not what.taken:
+            case ApprovalAnswered() if not what.taken:
                 reason = UNANSWERED if what.taken is None else REFUSED
                 self._add("approvals_failed_total", reason)
-            case messages.BeginAction():
+            case BeginAction():
                 self._begun[what.effect] = what.action.kind, now
             case state.RuleMatched():
                 self._add("events_taken_total", (("type", str(what.event.event_type)),))
@@ -267,28 +309,26 @@ MAX_PEERS: Final = 200
 class Peers:
     """The other agents, by a pattern with `{machine}` or a list of addresses."""
 
-    def __init__(
-        self, addresses: str | Sequence[str], tell: Callable[[messages.Input], None]
-    ) -> None:
+    def __init__(self, addresses: str | Sequence[str], tell: Callable[[Input], None]) -> None:
         self._addresses = addresses
         self._tell = tell
 
-    def ask(self, output: messages.AskPeers) -> None:
+    def ask(self, output: AskPeers) -> None:
         """Ask all at once; tell who is prepared when all have answered or the time is over."""
-        if _start(self._round, output) is None:
-            self._tell(messages.PeersAnswered(output.round, frozenset()))
+        if start_thread(self._round, output) is None:
+            self._tell(PeersAnswered(output.round, frozenset()))
 
-    def _round(self, output: messages.AskPeers) -> None:
+    def _round(self, output: AskPeers) -> None:
         until = clock.monotonic() + ANSWER_SECONDS
         prepared: list[str] = []
         threads = [
-            _start(_ask, address, output.event_id, prepared)
+            start_thread(_ask, address, output.event_id, prepared)
             for address in self._of(output.machines)[:MAX_PEERS]
         ]
         for thread in threads:
             if thread is not None:
                 thread.join(max(0.0, until - clock.monotonic()))
-        self._tell(messages.PeersAnswered(output.round, frozenset(tuple(prepared))))
+        self._tell(PeersAnswered(output.round, frozenset(tuple(prepared))))
 
     def _of(self, machines: Sequence[str]) -> list[str]:
         if isinstance(self._addresses, str):
@@ -296,13 +336,13 @@ class Peers:
         return list(self._addresses)
 
 
-def _start(what: Callable[..., None], *told: object) -> threading.Thread | None:
+def start_thread(what: Callable[..., None], *told: object) -> threading.Thread | None:
     """Start a thread; return None where the system gives no more of them."""
     thread = threading.Thread(target=what, args=told, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
-        LOGGER.warning("asking the other machines: %s", error)
+        LOGGER.warning("cannot start a thread: %s", error)
         return None
     return thread
 
@@ -337,4 +377,4 @@ def _agreeing(answer: bytes, event_id: str) -> str | None:
     except msgspec.DecodeError:
         return None
     ids = {each.event_id.upper() for each in told.events if each.agrees}
-    return approval.name_of(told.machine) if told.machine and event_id.upper() in ids else None
+    return name_of(told.machine) if told.machine and event_id.upper() in ids else None

@@ -1,34 +1,25 @@
 """The command line: one file for each group of commands. It puts the concrete parts together.
 
     main         all commands, and how their errors are printed
-    serve        `forewarn serve`
+    serve        `forewarn serve`, `replicas` and `clock trust`
     relay        `forewarn relay`
-    follow       `forewarn follow`
-    until_over   `--wait`
-    stream       the news that these follow
+    installation `serve --install`, `agent install`, `relay install`: as a systemd service
     store        `forewarn restore-check` and `forewarn store`
-    fleet        `forewarn fleet`
-    fleet_file   reads and writes fleet files, and names their entries in errors
-    maintenance  `forewarn schedule` and `forewarn maintenance`
-    rollout      `forewarn rollout`
-    events       `forewarn events`, `approve`, `cancel`, `postpone`, `hold` and `release`
-    host         `forewarn host`
-    alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
     accounts     `forewarn token`, `audit` and `page`
     webhook      `forewarn webhook`
-    watch        `forewarn watch`
+    fleet        `forewarn fleet`, and fleet files as commands read, write and name them in errors
+    host         `forewarn host`
+    maintenance  `forewarn schedule` and `forewarn maintenance`
+    rollout      `forewarn rollout`
+    events       `forewarn events`, `alerts`, `history`, and what is decided about them: `approve`,
+                 `cancel`, `postpone`, `hold`, `release`, `acknowledge`, `resolve`
+    follow       `forewarn follow`, and how commands wait: `--wait`, `watch` of hosts and rollouts
+    guest        `forewarn watch`, and the metadata endpoint as commands ask it
     agent        `forewarn agent`
-    installation  what installing as a systemd service changes; decides, and does nothing
-    installer    carries that out: `serve --install`, `agent install`, `relay install`
-    simulate     `forewarn simulate`
-    emulator     `forewarn emulator`
-    record       `forewarn record`
-    certify      `forewarn certify`
+    testing      `forewarn simulate`, `emulator`, `record` and `certify`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
-    operator     the operator plane, as the commands ask it
-    guest        the metadata endpoint, as the commands ask it
-    operations   `forewarn history`, and operations as tables
+    operator_client  the operator plane, as the commands ask it: address, token, pages of a list
     options      what commands take
     output       tables, text, JSON
     exits        how commands end, and read what they need

@@ -6,7 +6,7 @@ import typer
 
 from forewarn import times
 from forewarn.cli import output
-from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
+from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, option
 from forewarn.vocabulary import AccessRole
 
@@ -20,10 +20,11 @@ token = typer.Typer(help="Make, list and revoke operators' tokens.", no_args_is_
 @token.command()
 @asks
 def create(
-    name: Annotated[str, argument("NAME", "Whose it is, as history and the audit log show it.")],
+    name: Annotated[str, argument("NAME", "The account's name, as in the history.")],
     *,
     role: Annotated[
-        AccessRole, option("--role", "ROLE", "What its holder may do.", case_sensitive=False)
+        AccessRole,
+        option("--role", "ROLE", "metrics, viewer, operator or admin.", case_sensitive=False),
     ],
     expires: Annotated[
         str, option("--expires", "TIME", "RFC 3339 with a zone, or from now, such as +90d.")
@@ -53,7 +54,7 @@ def revoke(
 ) -> None:
     """Revoke tokens, all or none.
 
-    Whoever has one is refused at once, by every replica.
+    Every replica refuses them at once.
     """
     service.delete("/v1/tokens", name=names).show(_draw_revoked)
 
@@ -74,7 +75,7 @@ def audit(
         str, option("--since", "TIME", "Only from this time on: RFC 3339, or such as -2h.")
     ] = "",
     until: Annotated[str, option("--until", "TIME", "Only before this time.")] = "",
-    by: Annotated[str, option("--by", "NAME", "Only of this account.")] = "",
+    by: Annotated[str, option("--by", "NAME", "Only what this account did.")] = "",
     service: OperatorClient,
 ) -> None:
     """List what operators changed, and what was refused.
@@ -94,7 +95,7 @@ def _draw_new(made: "schemas.NewToken") -> None:
     ends = times.shown(made.account.expires_at) if made.account.expires_at else "never"
     output.note(f"This is the token of {made.account.name}; nobody can show it again.")
     output.note(f"Its role is {made.account.role}; it expires: {ends}.")
-    output.note("It is for the TCP address of operator.listen. In a file of mode 0600, FILE:")
+    output.note("It is for TCP (operator.listen). With the token in FILE, of mode 0600:")
     output.note("FOREWARN_SET_OPERATOR__TOKEN_FILE=FILE forewarn events --operator HOST:PORT")
 
 
@@ -137,5 +138,5 @@ def _draw_audit(page: "schemas.AuditPage") -> None:
             "OUTCOME": lambda one: one.outcome,
             "WHAT": what,
         },
-        empty="The audit log has no record of it.",
+        empty="The audit log has no such record.",
     )

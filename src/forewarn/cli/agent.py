@@ -18,18 +18,17 @@ from forewarn.cli.options import (
     flag,
     option,
 )
-from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from forewarn.agent.forecast import ActionForecast
+    from forewarn.agent.decider import ActionForecast
     from forewarn.agent.rules import Rule
     from forewarn.agent.settings import AgentSettings, Loaded
     from forewarn.client.event import Event
 
 app = typer.Typer(no_args_is_help=True)
-
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -192,9 +191,11 @@ def install(
 
     It writes the unit, and sample settings where there are none. It starts nothing.
     """
-    from forewarn.cli import installation, installer
+    from forewarn.cli import installation
 
-    installer.run(installation.AGENT, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
+    installation.run(
+        installation.AGENT, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
+    )
 
 
 @app.command()
@@ -215,34 +216,14 @@ def status(
 
     It asks the agent that runs on this machine.
     """
+    from forewarn.agent import status as agent_status
+
     tree = _ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
         return
-    ready = "ready" if tree["ready"] else "being taken out"
-    output.say(f"{tree['machine'] or 'a machine with an unknown name'}: {ready}")
-    if tree["dry_run"]:
-        output.say("a dry run: the agent does nothing, and tells no peer that it is prepared")
-    if tree["trouble"]:
-        output.say(f"trouble: {tree['trouble']}")
-    if not tree["endpoint"]["answers"]:
-        ago = tree["endpoint"]["answered_seconds_ago"]
-        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
-        output.say(f"the endpoint {when}")
-    for event in tree["events"]:
-        left = event["notice_left_seconds"]
-        notice = "" if left is None else f", {left:g} s of notice left"
-        output.say(
-            f"{event['event_id']} {event['event_type']} {event['event_status']}{notice}: "
-            f"{event['phase']} by rule {event['rule']!r}"
-        )
-        for action in event["actions"]:
-            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
-    for effect in tree["standing"]:
-        if effect["tells"]:  # it has told somebody, and changed nothing
-            continue
-        how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {effect['effect']}{_why(effect)}")
+    for line in agent_status.lines(tree):
+        output.say(line)
 
 
 @app.command()
@@ -253,7 +234,6 @@ def retry(*, config: ConfigOption = None) -> None:
     machine again.
     """
     tree = _ask(_listen(config))
-    margin = _load(config).settings.margin_seconds
     held = [event for event in tree["events"] if event["phase"] == "Held"]
     if not held:
         output.note("No event is held.")
@@ -261,14 +241,8 @@ def retry(*, config: ConfigOption = None) -> None:
     _signal(tree.get("process"))
     for event in held:
         name = f"{event['event_id']} {event['event_type']}"
-        left = event["notice_left_seconds"]
-        if event["event_status"] != EventStatus.SCHEDULED:
-            output.note(
-                f"{name} is {event['event_status']}: the agent prepares only if the rule has "
-                "even_if_started"
-            )
-        elif left is not None and left <= margin:
-            output.note(f"{name} stays held: {left:g} s of notice are not enough")
+        if event["stays_held"]:
+            output.note(f"{name} stays held: {event['stays_held']}")
         else:
             output.say(f"retrying {name}")
 
@@ -292,10 +266,6 @@ def _signal(process: int | None) -> None:
         raise Failed(ExitStatus.NOT_FOUND, message) from error
 
 
-def _why(told: "dict[str, Any]") -> str:
-    return f": {told['reason']}" if told.get("reason") else ""
-
-
 def _load(config: Path | None) -> "Loaded":
     from forewarn.agent import settings
 
@@ -306,14 +276,14 @@ def _load(config: Path | None) -> "Loaded":
 def _warnings(loaded: "Loaded") -> list[str]:
     import shutil
 
-    from forewarn.agent.actions import notify
+    from forewarn.agent.actions import http
     from forewarn.settings import OFF
 
     settings = loaded.settings
     steps = [step for rule in settings.rule if rule.enabled for step in rule.prepare]
     found = []
-    if any(s.notify and s.notify.urls_file for s in steps) and not notify.installed():
-        found.append(notify.MISSING)
+    if any(s.notify and s.notify.urls_file for s in steps) and not http.installed():
+        found.append(http.MISSING)
     together = [r.name for r in settings.rule if r.approve in {"when-prepared", "when-all-ready"}]
     if together and not settings.peers:
         found.append(
@@ -329,7 +299,37 @@ def _warnings(loaded: "Loaded") -> list[str]:
         for argv in (step.command.run, step.command.undo)
         if argv and Path(argv[0]).is_absolute() and shutil.which(argv[0]) is None
     ]
+    found += [
+        f"rule {rule.name!r}: systemd has no unit {unit!r} on this machine"
+        for rule in settings.rule
+        for step in rule.prepare
+        if rule.enabled and (unit := getattr(step.service or step.signal, "unit", ""))
+        if _is_missing(unit)
+    ]
     return found
+
+
+def _is_missing(unit: str) -> bool:
+    """Tell whether systemd knows that there is no such unit; without systemd nobody knows it."""
+    import shutil
+    import subprocess
+
+    from forewarn.agent.actions.program import SYSTEMCTL
+
+    program = shutil.which(SYSTEMCTL)
+    if program is None:
+        return False
+    try:
+        shown = subprocess.run(  # noqa: S603 - it only asks
+            [program, "show", "--property=LoadState", "--", unit],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "LoadState=not-found" in shown.stdout.splitlines()
 
 
 def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) -> "list[str]":
@@ -350,17 +350,17 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 def _plan(
     rule: "Rule", event: "Event", notice: float, settings: "AgentSettings"
 ) -> "Iterator[str]":
-    from forewarn.agent import action_settings, forecast
+    from forewarn.agent import decider, rules
 
     left = notice - settings.margin_seconds
-    seen = forecast.forecast(rule, event, settings.margin_seconds)
+    seen = decider.forecast(rule, event, settings.margin_seconds)
     if not event.started and any(not step.settings.tells for step in rule.prepare):
         yield (
             f"Time: {max(0.0, left):g} s for all actions ({notice:g} s of notice less "
             f"margin_seconds = {settings.margin_seconds:g})"
         )
     for number, prospect in enumerate(seen, 1):
-        action = action_settings.action_name(prospect.action)
+        action = rules.action_name(prospect.action)
         yield f"  {number}. {action}: {_fate(prospect, rule)}"
     yield f"Approve: {_approval(rule, event, seen, settings)}"
     undone = [str(n) for n, prospect in enumerate(seen, 1) if prospect.undone]
@@ -373,10 +373,7 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
     from forewarn.agent.rules import ActionOutcome
 
     step, terms = prospect.action, prospect.action.settings
-    meant = {
-        "hold": "; the event is then held",
-        "approve": "; the event is not held (when_cut)",
-    }
+    meant = {"hold": "; the event is then held", "approve": "; the event is not held (when_cut)"}
     if rule.approve == "never":
         meant["approve"] = ""
     waits = f"waits {step.ready.wait_seconds:g} s, " if step.ready is not None else ""
@@ -447,7 +444,8 @@ def _ask(listen: str) -> "dict[str, Any]":
         reply = transport.request("GET", url, seconds=ANSWER_SECONDS, max_body=MAX_ANSWER)
         tree = json.loads(reply.body)
     except (transport.RequestFailed, ValueError) as error:
-        raise Failed(ExitStatus.UNREACHABLE, f"no agent answers at {listen}: {error}") from error
+        message = f"no agent answers: {error}; start 'forewarn agent run', or use --address"
+        raise Failed(ExitStatus.UNREACHABLE, message) from error
     if not isinstance(tree, dict) or "standing" not in tree:
         raise Failed(ExitStatus.UNREACHABLE, f"the server at {listen} is not an agent")
     return tree

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 import typer
 
 from forewarn import times
-from forewarn.cli import events, operations, output
+from forewarn.cli import events, output
 from forewarn.cli.exits import ENDING, ExitStatus, Failed, ended_by, handled
-from forewarn.cli.operator import OperatorClient
+from forewarn.cli.operator_client import OperatorClient
 from forewarn.cli.options import JsonOption, flag
 from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus, EventType
@@ -200,7 +200,7 @@ class Demo:
         output.note("Starting the service and its guests ...")
         self._start()
         with contextlib.ExitStack() as stack:
-            if sys.stdout.isatty() and not self._as_json:
+            if output.on_terminal() and not self._as_json:
                 from rich.console import Console
                 from rich.live import Live
 
@@ -214,7 +214,7 @@ class Demo:
             output.document(self._operator.get("/v1/history").tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            operations.happened(self._history().operations, empty="nothing")
+            events.happened(self._history().operations, empty="nothing")
             output.say("")
         if complaints := judge(self._operations.values()):
             raise failed(complaints[0])
@@ -309,8 +309,8 @@ class Demo:
         for operation in reversed(page.operations):
             known = self._operations.get(operation.id)
             self._operations[operation.id] = operation
-            if known is None or operations.state(known) != operations.state(operation):
-                self._tell(operations.state(operation, times.hour))
+            if known is None or events.state(known) != events.state(operation):
+                self._tell(events.state(operation, times.hour))
         for program in list(self._programs):
             self._look_at(program)
         if self._live is not None:
@@ -375,7 +375,7 @@ class Demo:
         status = self._processes[0].poll()
         if status is None:
             if self._clock.monotonic() - self._began > DEMO_LIMIT:
-                raise failed(f"waited in vain for {awaited}")
+                raise failed(f"waited too long for {awaited}")
             return
         log = (self._folder / "service.log").read_text(errors="replace").splitlines()[-8:]
         last = next((line for line in reversed(log) if "error" in line), (log or ["no output"])[-1])
@@ -434,7 +434,7 @@ VERDICTS: Final = (
 
 def judge(operations: "Iterable[schemas.OperationView]") -> list[str]:
     """Return what was wrong with the demo's operations, in the order of their announcement."""
-    from forewarn.testing.trace import Trace
+    from forewarn.testing.invariants import Trace
 
     trace, complaints = Trace(), []
     in_order = sorted(operations, key=lambda operation: operation.announced_at)

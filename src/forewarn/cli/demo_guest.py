@@ -55,10 +55,8 @@ class GuestProgram:
         path = f"/scheduledevents?api-version={self._version}"
         self._name = self._name or self._ask(NAME_PATH).decode()
         listed = json.loads(self._ask(path))["Events"]
-        before, self._events = (
-            self._events,
-            {event["EventId"]: event for event in listed if self._name in event["Resources"]},
-        )
+        before, mine = self._events, [each for each in listed if self._name in each["Resources"]]
+        self._events = {event["EventId"]: event for event in mine}
         for event_id, event in self._events.items():
             was = before.pop(event_id, {}).get("EventStatus")
             if event["EventStatus"] == "Started" != was:

@@ -1,20 +1,277 @@
-"""`forewarn events`, and what is decided about them: approve, cancel, postpone, hold, release."""
+"""`forewarn events`, `alerts` and `history`, and what is decided about them; operations as tables.
+
+The commands: approve, cancel, postpone, hold, release, acknowledge, resolve.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from forewarn import times
-from forewarn.cli import guest, operations, output
+from forewarn.cli import guest, output
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import OperatorClient, asks
+from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
+    from forewarn.maintenance import model
     from forewarn.server.operator import schemas
+
+# Operations, their events and approvals, as several commands show them.
+
+
+@asks_for_pages
+def history(
+    *,
+    machine: Annotated[str, option("--machine", "NAME", "Only this machine.")] = "",
+    scope: Annotated[str, option("--scope", "NAME", "Only this scope.")] = "",
+    maintenance: Annotated[
+        int | None, option("--maintenance", "NUMBER", "Only this maintenance.", min=1)
+    ] = None,
+    types: Annotated[
+        list[EventType] | None,
+        option(
+            "--type",
+            "TYPE",
+            "Only freeze, reboot, redeploy, preempt or terminate; can be repeated.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    statuses: Annotated[
+        list[EventStatus] | None,
+        option(
+            "--status",
+            "STATUS",
+            "Only queued, scheduled, started, returning, completed, failed or canceled; "
+            "can be repeated.",
+            case_sensitive=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, option("--since", "TIME", "Announced at that time or later: RFC 3339, or -2h.")
+    ] = None,
+    until: Annotated[str | None, option("--until", "TIME", "Announced before that time.")] = None,
+    service: OperatorClient,
+) -> None:
+    """List operations, the newest announcement first.
+
+    It shows what happened, why it started, who approved it and how it ended.
+    """
+    bounds = [None if text is None else times.moment(text) for text in (since, until)]
+    first, last = (None if bound is None else service.moment(bound) for bound in bounds)
+    answer = service.pages(
+        "/v1/history",
+        "operations",
+        machine=machine,
+        scope=scope,
+        maintenance=maintenance,
+        event_type=types,
+        status=statuses,
+        since=first,
+        until=last,
+    )
+    answer.show(_draw_history)
+
+
+def _draw_history(page: "schemas.HistoryPage") -> None:
+    happened(page.operations, empty="The history has no such operation.")
+
+
+def approver(approval: "model.Approval | None") -> str:
+    """Return who approved; `""` for nobody."""
+    if approval is None:
+        return ""
+    if approval.kind is ApproverKind.GUEST:
+        return approval.by
+    return f"{approval.kind} {approval.by}".strip()
+
+
+def machines(operation: "schemas.OperationView") -> str:
+    """Return the machines of an operation by name, or how many they are."""
+    return output.counted([name for event in operation.events for name in event.machines])
+
+
+def on_host(live: "schemas.OperationView | schemas.LiveEvent") -> str:
+    """Return the host if it is what is maintained; `""` otherwise."""
+    return output.counted(live.hosts, "hosts") if live.target is TargetKind.HOST else ""
+
+
+def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
+    """Show what is going to happen."""
+    listed = list(operations)
+    hidden = output.table(
+        listed,
+        {
+            "REF": lambda operation: operation.id,
+            "TYPE": lambda operation: operation.event_type,
+            "STATUS": standing,
+            "DOMAIN": lambda operation: ", ".join(
+                f"{event.scope}/{event.update_domain}" for event in operation.events
+            ),
+            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
+            "MACHINES": machines,
+            "NOT BEFORE": lambda operation: operation.not_before,
+            "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
+            "EVENT": _event_ids,
+        },
+        empty=empty,
+    )
+    if "EVENT" in hidden and len(listed) <= output.MAX_NAMED:
+        for operation in listed:
+            output.say(f"{operation.id} is event {_event_ids(operation)}")
+
+
+def interventions(
+    maintenance: "schemas.MaintenanceView", operations: Iterable["schemas.OperationView"]
+) -> None:
+    """Show what operators did with a maintenance and its operations, if anything."""
+    done = [(str(maintenance.number), one) for one in maintenance.interventions]
+    done += [(operation.id, one) for operation in operations for one in operation.interventions]
+    if done:
+        output.say("")
+    output.table(
+        sorted(done, key=lambda pair: pair[1].at),
+        {
+            "REF": lambda pair: pair[0],
+            "ACTION": lambda pair: pair[1].action,
+            "BY": lambda pair: pair[1].by,
+            "AT": lambda pair: pair[1].at,
+            "DETAIL": lambda pair: pair[1].detail,
+        },
+    )
+
+
+def further(steps: Sequence["schemas.FurtherStep"]) -> None:
+    """Show the steps that rolling updates have still to announce, if any."""
+    if not steps:
+        return
+    output.say("")
+    output.table(
+        enumerate(steps, 1),
+        {
+            "THEN": lambda turn: turn[0],
+            "DOMAIN": lambda turn: ", ".join(
+                f"{place.scope}/{place.update_domain}" for place in turn[1].places
+            ),
+            "MACHINES": lambda turn: "; ".join(
+                output.counted(place.machines.names, count=place.machines.count)
+                for place in turn[1].places
+            ),
+        },
+    )
+    output.note("Each is announced when the one before has ended well and its machines are back.")
+
+
+def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
+    """Show what has happened; and which operators intervened, if any did."""
+    listed = list(operations)
+    steered = any(operation.interventions for operation in listed)
+    output.table(
+        listed,
+        {
+            "REF": lambda operation: operation.id,
+            "TYPE": lambda operation: operation.event_type,
+            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
+            "MACHINES": machines,
+            "ANNOUNCED": lambda operation: (
+                None if operation.status is EventStatus.QUEUED else operation.announced_at
+            ),
+            "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
+            "WAITED": _waited,
+            "STARTED BECAUSE": _because,
+            **({"STEERED BY": _steered} if steered else {}),
+            "STATUS": standing,
+            "TOOK": lambda operation: times.shown_span(operation.took_seconds),
+            "OUTCOME": lambda operation: operation.outcome,
+        },
+        empty=empty,
+    )
+
+
+def states(found: "schemas.OperationList") -> None:
+    """Print each operation in a line, as it is after a request."""
+    for operation in found.operations:
+        output.say(state(operation))
+
+
+def state(
+    operation: "schemas.OperationView", shown_at: Callable[[datetime], str] = times.shown
+) -> str:
+    """Return how an operation is, in one line, with its times as `shown_at` returns them."""
+    line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
+    line += standing(operation)
+    if operation.status is EventStatus.SCHEDULED:
+        line += f", not before {shown_at(operation.not_before)}"
+    if any(event.approval for event in operation.events):
+        line += f"; approved by {_approvers(operation)}"
+    if operation.acknowledged_by:
+        line += f"; acknowledged by {operation.acknowledged_by}"
+    return line
+
+
+def notice_seconds(operation: "schemas.OperationView") -> int:
+    """Return the notice in whole seconds; NotBefore is rounded up to one."""
+    return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
+
+
+def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
+    """Return the status, and what blocks its start, its end, or what comes after it."""
+    if live.held_at is not None:
+        return f"{live.status}, held"
+    if live.waits_for:
+        queued = live.status is EventStatus.QUEUED
+        line = f"{live.status} behind" if queued else f"{live.status}, waits for"
+        line += f" {live.waits_for}"
+        if queued and live.waits_for_machines:
+            line += f": waiting for {output.listed(live.waits_for_machines)}"
+        return line
+    if live.status is EventStatus.FAILED and live.awaited:
+        return f"{live.status}, not acknowledged"
+    if live.awaited and live.status in {EventStatus.RETURNING, EventStatus.COMPLETED}:
+        return f"{live.status}, awaits {output.listed(live.awaited)}"
+    if live.up_at is not None:
+        return f"{live.status}, settles until {times.shown(live.up_at)}"
+    if live.outcome_unknown:
+        return f"{live.status}, outcome unknown"
+    return live.status
+
+
+def _approvers(operation: "schemas.OperationView") -> str:
+    approved = [approver(event.approval) for event in operation.events if event.approval]
+    some = f" ({len(approved)} of {len(operation.events)})"
+    return ", ".join(dict.fromkeys(approved)) + (
+        some if len(approved) < len(operation.events) else ""
+    )
+
+
+def _event_ids(operation: "schemas.OperationView") -> str:
+    return ", ".join(event.id for event in operation.events)
+
+
+def _waited(operation: "schemas.OperationView") -> timedelta | None:
+    started = operation.started_at
+    return None if started is None else max(timedelta(0), started - operation.announced_at)
+
+
+def _steered(operation: "schemas.OperationView") -> str:
+    actions: dict[str, dict[str, None]] = {}
+    for one in operation.interventions:
+        actions.setdefault(one.by, {})[one.action] = None
+    return "; ".join(f"{by} ({', '.join(done)})" for by, done in actions.items())
+
+
+def _because(operation: "schemas.OperationView") -> str:
+    cause = operation.start_cause
+    if cause is None:
+        return ""
+    return f"{_approvers(operation)} approved" if cause == "approved" else cause.replace("-", " ")
+
+
+# Live events.
 
 ReferencesArgument = Annotated[
     list[str], argument("REF", "Ids of events, operations (12.1) or maintenances (12).")
@@ -31,7 +288,7 @@ def events(
 ) -> None:
     """List live events.
 
-    The first to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the
+    The next to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the
     machines whose last request used a protocol version that shows the event. With --endpoint it
     lists what this machine reads, from any server of the protocol.
     """
@@ -39,15 +296,12 @@ def events(
         guest.alone(scope=scope, machine=machine)
         guest.events(endpoint, as_json=service.as_json)
         return
-    service.get("/v1/events", scope=scope, machine=machine).show(_draw)
+    service.get("/v1/events", scope=scope, machine=machine).show(_draw_events)
 
 
 @asks
 def approve(
-    references: ReferencesArgument,
-    *,
-    endpoint: EndpointOption = None,
-    service: OperatorClient,
+    references: ReferencesArgument, *, endpoint: EndpointOption = None, service: OperatorClient
 ) -> None:
     """Approve events on behalf of the guests.
 
@@ -58,27 +312,23 @@ def approve(
         guest.approve(endpoint, references, as_json=service.as_json)
         return
     answer = service.post("/v1/approvals", references=references)
-    answer.show(operations.states)
+    answer.show(states)
     statuses = {each["id"]: each["status"] for each in answer.tree()["operations"]}
     if statuses and set(statuses.values()) == {EventStatus.CANCELED}:
-        cancelled = output.listed(list(statuses))
-        raise Failed(ExitStatus.REFUSED, f"cancelled, and so not to be approved: {cancelled}")
+        raise Failed(ExitStatus.REFUSED, f"already cancelled: {output.listed(list(statuses))}")
 
 
 @asks
 def cancel(
-    references: ReferencesArgument,
-    *,
-    reason: ReasonOption = "",
-    service: OperatorClient,
+    references: ReferencesArgument, *, reason: ReasonOption = "", service: OperatorClient
 ) -> None:
     """Cancel what has not started.
 
-    To cancel an event cancels its whole operation; to cancel a maintenance, all of it that has not
-    started. If one has nothing left to cancel, none is cancelled.
+    Cancelling an event cancels its whole operation; cancelling a maintenance, all of its operations
+    that have not started. If one REF has nothing left to cancel, none is cancelled.
     """
     answer = service.post("/v1/cancellations", references=references, reason=reason)
-    answer.show(operations.states)
+    answer.show(states)
 
 
 @asks
@@ -95,7 +345,7 @@ def postpone(
     """
     at = service.moment(times.moment(time))
     answer = service.post("/v1/postponements", references=references, not_before=at)
-    answer.show(operations.states)
+    answer.show(states)
 
 
 def _agents(words: "Sequence[schemas.AgentWord]") -> str:
@@ -109,13 +359,13 @@ def _agents(words: "Sequence[schemas.AgentWord]") -> str:
 COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
     "REF": lambda event: event.operation,
     "TYPE": lambda event: event.event_type,
-    "STATUS": operations.standing,
+    "STATUS": standing,
     "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
-    "HOST": operations.on_host,
+    "HOST": on_host,
     "MACHINES": lambda event: output.counted(event.machines),
     "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
     "NOT BEFORE": lambda event: event.not_before,
-    "APPROVED BY": lambda event: operations.approver(event.approval),
+    "APPROVED BY": lambda event: approver(event.approval),
     "AGENTS": lambda event: _agents(event.agents),
     "SHOWN TO": lambda event: (
         "none, off"
@@ -128,25 +378,23 @@ COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
 """How an event is shown."""
 
 
-def _draw(found: "schemas.EventList") -> None:
+def _draw_events(found: "schemas.EventList") -> None:
     columns = dict(COLUMNS)
-    if not any(map(operations.on_host, found.events)):
+    if not any(map(on_host, found.events)):
         del columns["HOST"]
-    output.table(found.events, columns, empty="There is no event.")
+    output.table(found.events, columns, empty="There are no events.")
 
 
 # Holds.
 
-NameArgument = Annotated[
-    str, argument("[NAME]", "The name of the scope, host or machine; leave out for everything.")
-]
+NameArgument = Annotated[str, argument("[NAME]", "The name of the scope, host or machine.")]
 
 
 @asks
 def hold(
     what: Annotated[
         Literal["everything", "scope", "host", "machine", "list"],
-        argument("WHAT", "What to hold, or `list` to show the holds."),
+        argument("WHAT", "everything, scope, host or machine; or list, to show the holds."),
     ],
     name: NameArgument = "",
     *,
@@ -166,13 +414,14 @@ def hold(
     answer = service.post("/v1/holds", kind=what, name=name, reason=reason)
     if not service.as_json:
         output.say(f"{what} {name}".rstrip() + " is held")
-    answer.show(operations.states)
+    answer.show(states)
 
 
 @asks
 def release(
     what: Annotated[
-        Literal["everything", "scope", "host", "machine"], argument("WHAT", "What to release.")
+        Literal["everything", "scope", "host", "machine"],
+        argument("WHAT", "everything, scope, host or machine."),
     ],
     name: NameArgument = "",
     *,
@@ -186,7 +435,7 @@ def release(
     answer = service.delete("/v1/holds", kind=what, name=name)
     if not service.as_json:
         output.say(f"{what} {name}".rstrip() + " is released")
-    answer.show(operations.states)
+    answer.show(states)
 
 
 def _check_name(what: str, name: str) -> None:
@@ -210,3 +459,74 @@ def _draw_holds(found: "schemas.HoldList") -> None:
         },
         empty="There are no holds.",
     )
+
+
+# Alerts.
+
+
+@asks
+def alerts(*, service: OperatorClient) -> None:
+    """List what needs an operator, the oldest first.
+
+    Exit status: 0 without alerts, 11 with some.
+    """
+    answer = service.get("/v1/alerts")
+    answer.show(_draw_alerts)
+    if answer.tree()["count"]:
+        raise typer.Exit(ExitStatus.ALERTS)
+
+
+@asks
+def acknowledge(
+    references: Annotated[
+        list[str], argument("REF", "Operations that are over (12.1), or maintenances (12).")
+    ],
+    *,
+    service: OperatorClient,
+) -> None:
+    """Acknowledge failures, and end the wait for machines.
+
+    The update domains then count as up, and what waited for them goes on. It takes operations that
+    failed, and those whose machines are not back; for any other, none is acknowledged.
+    """
+    answer = service.post("/v1/acknowledgements", references=references)
+    answer.show(states)
+
+
+@asks
+def resolve(
+    references: Annotated[list[str], argument("REF", "Operations (12.1), or maintenances (12).")],
+    verdict: Annotated[
+        Literal["succeeded", "failed", "repeat"], argument("RESULT", "succeeded, failed or repeat.")
+    ],
+    *,
+    service: OperatorClient,
+) -> None:
+    """Record the result of operations whose outcome is unknown.
+
+    'repeat' reruns the machines whose result is unknown. If the outcome of one is known, none is
+    recorded.
+    """
+    answer = service.post("/v1/resolutions", references=references, verdict=verdict)
+    answer.show(states)
+
+
+def _draw_alerts(found: "schemas.AlertList") -> None:
+    output.table(
+        found.items,
+        {
+            "KIND": lambda alert: alert.kind,
+            "ABOUT": lambda alert: alert.about,
+            "SINCE": lambda alert: alert.since,
+            "WHAT": lambda alert: alert.message,
+        },
+        empty="There are no alerts.",
+    )
+    from forewarn.maintenance.alerts import remedy
+
+    if found.count > len(found.items):
+        output.note(f"These are the oldest {len(found.items)} of {found.count}.")
+    if remedies := dict.fromkeys(filter(None, map(remedy, found.items))):
+        output.note("Once you know the cause:")
+        for command in remedies:
+            output.note(f"  forewarn {command}")

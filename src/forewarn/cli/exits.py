@@ -131,6 +131,15 @@ def read_text(file: str, most: int) -> str:
     return text
 
 
+def write_text(file: Path, text: str) -> None:
+    """Write a file that the command line names."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {file}: {error.strerror or error}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
 @contextlib.contextmanager
 def handled(
     handler: Callable[[int, FrameType | None], None] | signal.Handlers, *names: str

@@ -1,5 +1,8 @@
 """`forewarn fleet`: the machines and their scopes, from a fleet file or from libvirt's domains.
 
+The service checks a fleet file (`maintenance.fleet_file`), so that only one release decides. Its
+errors have the place in the file, and get the names of file and entry here.
+
 Domains are read by a program of its own (`connectors.libvirt_domains`), so that the command never
 loads the C library, and ends in time when a host hangs.
 """
@@ -7,17 +10,19 @@ loads the C library, and ends in time when a host hangs.
 import json
 import re
 import sys
+import tomllib
 import urllib.parse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from forewarn import times
-from forewarn.cli import fleet_file, output
-from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import (
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed, read_text, write_text
+from forewarn.cli.operator_client import (
     Answer,
     OperatorClient,
     asks,
@@ -28,6 +33,7 @@ from forewarn.cli.operator import (
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
+    from forewarn.maintenance.fleet_file import Fleet
     from forewarn.maintenance.fleet_import import Imported, KnownFleet
     from forewarn.server.operator import schemas
     from forewarn.server.settings import Settings
@@ -54,7 +60,7 @@ def apply(
 
     Machines that are not in the file stay, unless --prune is given.
     """
-    fleet = fleet_file.read(file)
+    fleet = read_file(file)
     options = {"prune": prune, "allow_empty": allow_empty, "again": again, "dry_run": dry_run}
     try:
         answer = service.put("/v1/fleet", fleet.body, **options)
@@ -81,11 +87,8 @@ def list_(
     service: OperatorClient,
 ) -> None:
     """List machines, or scopes, or machines that are gone."""
-    if (scopes or lost) and (scope or host):
-        flag = "--scopes" if scopes else "--lost"
-        raise typer.BadParameter(f"{flag} excludes --scope and --host")
-    if scopes and lost:
-        raise typer.BadParameter("--scopes excludes --lost")
+    if scopes + lost + bool(scope or host) > 1:
+        raise typer.BadParameter("use only one of: --scopes; --lost; --scope and --host")
     if scopes:
         service.pages("/v1/fleet/scopes", "scopes").show(_draw_scopes)
     elif lost:
@@ -127,21 +130,19 @@ def export(*, service: OperatorClient) -> None:
 
     Applying it changes nothing. With --json it is JSON.
     """
-    from forewarn.maintenance.fleet import Fleet
+    from forewarn.maintenance.fleet_file import Fleet
 
     answer = service.get("/v1/fleet")
     if service.as_json:
         output.document(answer.tree())
     else:
-        output.say(fleet_file.written(answer.read(Fleet)).rstrip("\n"))
+        output.say(as_toml(answer.read(Fleet)).rstrip("\n"))
 
 
 @app.command()
 @asks
 def remove(
-    names: Annotated[list[str], argument("NAME", "Names of machines.")],
-    *,
-    service: OperatorClient,
+    names: Annotated[list[str], argument("NAME", "Names of machines.")], *, service: OperatorClient
 ) -> None:
     """Remove machines from the fleet.
 
@@ -193,7 +194,7 @@ def _draw_machines(page: "schemas.MachinePage") -> None:
             "BY": lambda machine: machine.last_seen and machine.last_seen.version,
             "EVENTS": lambda machine: len(machine.events),
         },
-        empty="There is no such machine: 'forewarn fleet apply FILE' adds some.",
+        empty="There are no machines: 'forewarn fleet apply FILE' adds some.",
     )
 
 
@@ -277,7 +278,7 @@ STATUSES: Final = {
 }
 """The exit status of each refusal of the program; any other is a host that does not answer."""
 
-_NAMED = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
+_NAMED_URI = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
 
 LibvirtOption = Annotated[
     list[str] | None,
@@ -298,7 +299,7 @@ PythonOption = Annotated[
     ),
 ]
 LimitSeconds = Annotated[
-    float, option("--limit-seconds", "S", "How long the hosts may take.", min=1, max=3600)
+    float, option("--limit-seconds", "S", "How long to wait for the hosts.", min=1, max=3600)
 ]
 
 
@@ -307,7 +308,7 @@ LimitSeconds = Annotated[
 def import_(
     *,
     libvirt: LibvirtOption = None,
-    out: Annotated[str, option("--out", "FILE", "Write the fleet file there.")] = "",
+    out: Annotated[str, option("--out", "FILE", "Write it there instead of printing it.")] = "",
     apply: Annotated[bool, flag("--apply", "Apply it instead of printing it.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Only show what --apply would change.")] = False,
     python: PythonOption = "",
@@ -316,7 +317,7 @@ def import_(
 ) -> None:
     """Make a fleet file of libvirt's domains, or apply it.
 
-    Applied, it changes only what the domains say, and never removes machines.
+    With --apply it changes only what the domains define, and never removes machines.
     """
     import msgspec
 
@@ -348,24 +349,24 @@ def tag(
     *,
     scope: Annotated[str | None, option("--scope", "NAME", "Its machine's scope.")] = None,
     update_domain: Annotated[
-        int | None, option("--domain", "N", "Its update domain there.", min=0, max=19)
+        int | None, option("--domain", "N", "The machine's update domain.", min=0, max=19)
     ] = None,
     name: Annotated[str | None, option("--name", "NAME", "Its machine's name.")] = None,
     address: Annotated[
         str | None,
-        option("--address", "IP", "Its address, used where neither filter nor network has one."),
+        option("--address", "IP", "The address, if libvirt's filters and networks have none."),
     ] = None,
     libvirt: LibvirtOption = None,
     python: PythonOption = "",
     limit_seconds: LimitSeconds = 60.0,
 ) -> None:
-    """Write a domain's scope, update domain, name or address into it.
+    """Write a machine's scope, domain, name or address into libvirt.
 
     What is not given stays as it is; "" removes it. The domain may run meanwhile.
     """
     import ipaddress
 
-    from forewarn.maintenance.fleet import NAME
+    from forewarn.maintenance.fleet_file import NAME
 
     for what, text in (("--scope", scope), ("--name", name)):
         if text and not NAME.fullmatch(text):
@@ -383,11 +384,12 @@ def tag(
     if not any(value is not None for value in given.values()):
         raise typer.BadParameter("expected --scope, --domain, --name or --address")
     loaded = settings_in_use()
-    uris = [*_uris(loaded, libvirt).values()] if not libvirt else [_split(u)[1] for u in libvirt]
-    asked = {"uris": uris, "domain": domain, "tag": given}
+    named = _named(loaded, libvirt)
+    asked = {"uris": [uri for _, uri in named], "domain": domain, "tag": given}
     told = _run(loaded, ["tag"], python, limit_seconds, json.dumps(asked))
     written = ", ".join(f"{field}={value}" for field, value in told["tag"].items() if value)
-    where = ", ".join(told["hosts"])
+    names = {uri: host for host, uri in named}
+    where = ", ".join(names[host["uri"]] or host["hostname"] for host in told["hosts"])
     output.say(output.printable(f"{told['name']} on {where}: {written or 'an empty tag'}"))
 
 
@@ -395,12 +397,11 @@ def _hosts(
     loaded: "Settings", given: list[str] | None, python: str, seconds: float
 ) -> dict[str, Any]:
     """Return the domains of each host, by the host's name in the fleet."""
-    named = [_split(each) for each in given or ()] or [*_uris(loaded, given).items()]
-    known = {uri: name for name, uri in loaded.hypervisors.items()}
+    named = _named(loaded, given)
     told = _run(loaded, ["list", *(uri for _, uri in named)], python, seconds)
     hosts: dict[str, Any] = {}
-    for (given_name, uri), host in zip(named, told["hosts"], strict=True):
-        name = given_name or known.get(uri) or host["hostname"]
+    for (known_name, uri), host in zip(named, told["hosts"], strict=True):
+        name = known_name or host["hostname"]
         if name in hosts:
             message = f"two hosts are called {name!r}: name them, as --libvirt h1={uri}"
             raise Failed(ExitStatus.USAGE, message)
@@ -408,21 +409,24 @@ def _hosts(
     return hosts
 
 
+def _named(loaded: "Settings", given: list[str] | None) -> list[tuple[str, str]]:
+    """Return each host's name in the fleet, or `""` where that is unknown, and its URI."""
+    if not given and not loaded.hypervisors:
+        message = "no hosts: give --libvirt URI, or set fleet.libvirt.uris"
+        raise Failed(ExitStatus.USAGE, message)
+    named = [_split(each) for each in given or ()] or [*loaded.hypervisors.items()]
+    known = {uri: name for name, uri in loaded.hypervisors.items()}
+    return [(name or known.get(uri, ""), uri) for name, uri in named]
+
+
 def _split(text: str) -> tuple[str, str]:
     """Return the name, or `""`, and the URI of a --libvirt."""
-    named = _NAMED.fullmatch(text)
+    named = _NAMED_URI.fullmatch(text)
     name, uri = (named[1], named[2]) if named else ("", text)
     if not urllib.parse.urlsplit(uri).scheme:
         message = f"invalid URI {uri!r}: expected one such as qemu+ssh://h1/system"
         raise typer.BadParameter(message)
     return name, uri
-
-
-def _uris(loaded: "Settings", given: list[str] | None) -> Mapping[str, str]:
-    if not given and not loaded.hypervisors:
-        message = "no hosts: give --libvirt URI, or set fleet.libvirt.uris"
-        raise Failed(ExitStatus.USAGE, message)
-    return loaded.hypervisors
 
 
 def _run(
@@ -470,7 +474,7 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
     import msgspec
 
     from forewarn.maintenance import fleet_import
-    from forewarn.maintenance.fleet import NamedMachine
+    from forewarn.maintenance.fleet_file import NamedMachine
     from forewarn.maintenance.model import Scope
     from forewarn.maintenance.model import key as key_of
 
@@ -489,17 +493,138 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
 
 
 def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:
-    text = fleet_file.written(imported.fleet)
+    text = as_toml(imported.fleet)
     if not out:
         output.say(text.rstrip("\n"))
         return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write {out}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
+    write_text(Path(out), text)
     file = imported.fleet
     count = len(file.machine) + sum(len(each.machines) for each in file.availability_set)
     machines = "1 machine" if count == 1 else f"{count} machines"
     output.note(f"{out} has {machines} of {', '.join(hosts)}: apply it by")
     output.note(f"forewarn fleet apply {out}")
+
+
+# Fleet files.
+
+MAX_FILE: Final = 256 * 1024 * 1024
+"""The most bytes of a fleet file: more than the largest fleet needs."""
+
+MAX_NAME: Final = 80
+"""The most characters of a name that a message repeats; no valid name is longer."""
+
+THE_BODY: Final = "the body"
+"""How the errors of the service begin that concern the whole file."""
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """A fleet file: its name in messages, and the fleet as JSON and as values."""
+
+    shown: str
+    body: bytes
+    tree: object
+    toml: bool
+
+    def blamed(self, failed: Failed) -> Failed:
+        """Return the error of the service with the names of file and entry."""
+        where, message = failed.facts.get("where"), failed.message
+        if message.startswith(THE_BODY):
+            message = self.shown + message.removeprefix(THE_BODY)
+        elif where and message.startswith(f"at {where}") and self._begins(str(where)):
+            place, _, what = message.removeprefix("at ").partition(": ")
+            message = f"{self.shown}: {place}{self._of(place)}: {what}"
+        if self.toml and where:
+            message = message.replace("`object`", "`table`")
+        return Failed(failed.status, message, failed.facts)
+
+    def _begins(self, where: str) -> bool:
+        first = _STEP.match(where)
+        return first is not None and isinstance(self.tree, dict) and first[1] in self.tree
+
+    def _of(self, place: str) -> str:
+        """Return the innermost entry at a place that has a name."""
+        value: Any = self.tree
+        name, at_its_end = "", False
+        for key, index in _STEP.findall(place):
+            try:
+                value = value[key or int(index)]
+            except (LookupError, TypeError):
+                break
+            at_its_end = isinstance(value, dict) and isinstance(value.get("name"), str)
+            name = value["name"] if at_its_end else name
+        if not name or place.endswith(".name"):
+            return ""
+        return f" {name[:MAX_NAME]!r}" if at_its_end else f" of {name[:MAX_NAME]!r}"
+
+
+def read_file(file: str) -> FleetFile:
+    """Read a fleet file at a path, or stdin for `-`. The service checks its content."""
+    shown = "stdin" if file == "-" else file
+    text = read_text(file, MAX_FILE)
+
+    def refuse(value: object) -> NoReturn:
+        message = f"{shown} has {value} without quotes: expected a string in quotes"
+        raise Failed(ExitStatus.USAGE, message)
+
+    try:
+        if text.lstrip()[:1] == "{":
+            return FleetFile(shown, text.encode(), json.loads(text), toml=False)
+        tree = tomllib.loads(text)
+        body = json.dumps(tree, default=refuse, allow_nan=False).encode()
+        return FleetFile(shown, body, tree, toml=True)
+    except json.JSONDecodeError as error:
+        raise Failed(ExitStatus.USAGE, f"{shown} is not valid JSON: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        what = "not valid TOML" if file.endswith(".toml") else "neither JSON nor TOML"
+        raise Failed(ExitStatus.USAGE, f"{shown} is {what}: {error}") from error
+    except RecursionError as error:
+        message = f"{shown} has lists or tables that are nested too deeply"
+        raise Failed(ExitStatus.USAGE, message) from error
+    except ValueError as error:
+        message = f"{shown} has nan or inf: expected a number"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
+def as_toml(fleet: "Fleet") -> str:
+    """Return a fleet as TOML, with one machine a line and nothing that is the default."""
+    lines = []
+    for table in fleet.__struct_fields__:
+        for entry in getattr(fleet, table):
+            given = _given(entry)
+            machines = given.pop("machines", ())
+            lines += ["", f"[[{table}]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+            if machines:
+                lines += ["machines = [", *(f"  {_toml(_given(one))}," for one in machines), "]"]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _given(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - an entry of any table
+    import msgspec
+
+    found = {}
+    for field in msgspec.structs.fields(entry):
+        value = getattr(entry, field.name)
+        factory = field.default_factory
+        default = field.default if factory is msgspec.NODEFAULT else factory()
+        if value != default:
+            found[field.name] = value
+    return {name: found[name] for name in sorted(found, key=lambda name: name != "name")}
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML has it; its strings are JSON's."""
+    if hasattr(value, "__struct_fields__"):
+        value = _given(value)
+    if isinstance(value, dict):
+        pairs = (f"{_key(name)} = {_toml(each)}" for name, each in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -1,22 +1,28 @@
-"""`forewarn follow`: what happens to maintenance, as it happens."""
+"""`forewarn follow`, `--wait` and `watch` of rollouts and hosts: what happens, as it happens.
 
+`EventParser` reads text/event-stream as its standard says, `pieces` keeps the connection: it
+connects again by itself, and nothing is there twice or left out. `wait` is how every command waits:
+it looks at what it waits for whenever there is news, and ends with one of two statuses.
+"""
+
+import codecs
 import contextlib
+import itertools
 import json
-import os
 import shutil
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from forewarn import times
-from forewarn.cli import output, stream
-from forewarn.cli.exits import Failed
-from forewarn.cli.operator import OperatorClient, asks
-from forewarn.cli.options import option
-from forewarn.cli.stream import StreamEvent
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator_client import OperatorClient, asks
+from forewarn.cli.options import flag, option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from forewarn.server.operator import rollout_schemas, schemas
 
 LOOK_SECONDS: Final = 0.5
-"""The shortest time between two looks at what is under way."""
+"""The shortest time between two looks."""
 
 LATEST_SECONDS: Final = 10.0
 """The longest: times pass without news."""
@@ -41,15 +47,133 @@ LEAST_BAR: Final = 5
 BAR: Final = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
 
 GAPS: Final = {
-    "trimmed": "what happened before is not kept any more",
-    "unknown": "the service has no such number: this is what happens from now on",
+    "trimmed": "older news has been deleted",
+    "unknown": "the service has no news with this number: starting with what happens now",
     "lost": "the database has lost its last changes",
 }
 """What each gap means."""
 
+# The service's news.
+
+SILENCE_SECONDS: Final = 45.0
+"""How long nothing may come: three of the service's signs of life."""
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 10.0
+"""How long to wait before connecting again, doubled each time."""
+
+MAX_EVENT: Final = 16 * 1024 * 1024
+"""The most characters of one event; an item of news has a few thousand."""
+
+PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
+"""The failures after which it connects again: the service restarts, or its database is away."""
+
+_NEVER: Final = threading.Event()
+
+OPEN: Final = "open"
+"""The name of the event that tells of a new connection: what happens from here on is told."""
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One event: a gap, or an item of news."""
+
+    name: str
+    data: str
+    id: str
+    """What to go on after."""
+
+
+class EventParser:
+    """Takes a stream in pieces, and gives its events."""
+
+    def __init__(self, last_id: str = "") -> None:
+        self.last_id = last_id
+        """The id of the last event, or of the last place that was told without one."""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._left = ""
+        self._name = ""
+        self._data: list[str] = []
+        self._id = last_id
+
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
+        """Yield the events that end in this piece."""
+        self._left += self._decode(piece)
+        *lines, self._left = self._left.split("\n")
+        if len(self._left) > MAX_EVENT:
+            message = f"the stream has a line of more than {MAX_EVENT} characters"
+            raise Failed(ExitStatus.UNREACHABLE, message)
+        for line in lines:
+            if line:
+                self._field(line)
+                continue
+            self.last_id = self._id
+            if self._data:
+                yield StreamEvent(self._name or "message", "\n".join(self._data), self.last_id)
+            self._name, self._data = "", []
+
+    def _field(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._name = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id":
+            self._id = value
+
+
+def pieces(
+    service: OperatorClient,
+    *,
+    since: str = "",
+    types: tuple[str, ...] = (),
+    trouble: Callable[[str], None] = lambda _: None,
+    pause: Callable[[float], object] = _NEVER.wait,
+) -> Generator[list[StreamEvent], None, None]:
+    """Yield the events that come together, without end; none in a sign of life.
+
+    The first of each connection is OPEN.
+
+    They begin after the id `since`, or now where that is `""`; without types all come. `trouble` is
+    called once with why the stream ended, until there is one again.
+
+    Raises:
+        Failed: The service cannot be reached at the start, or refuses.
+    """
+    last_id, seconds, connected = since, FIRST_PAUSE_SECONDS, False
+    while True:
+        parser = EventParser(last_id)
+        why = "the service ended the stream"
+        is_open = False
+        try:
+            for piece in service.stream("/v1/stream", SILENCE_SECONDS, last_id, types=types):
+                found = list(parser.feed(piece))
+                if not is_open and piece:
+                    is_open = connected = True
+                    seconds = FIRST_PAUSE_SECONDS
+                    found.insert(0, StreamEvent(OPEN, "{}", last_id))
+                yield found
+                last_id = parser.last_id
+        except Failed as failed:
+            if failed.status not in PASSING or not connected:
+                raise
+            why = failed.message
+        if is_open:
+            trouble(why)
+        pause(seconds)
+        seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)
+
+
+def events(service: OperatorClient, **how: Any) -> Iterator[StreamEvent]:  # noqa: ANN401 - pieces
+    """Yield the events of `pieces` one by one."""
+    return itertools.chain.from_iterable(pieces(service, **how))
+
+
+# The command.
+
 SinceOption = Annotated[
-    str,
-    option("--since", "ID", "Begin after the item of news with this number, such as 120-0."),
+    str, option("--since", "ID", "Begin after the item of news with this number, such as 120-0.")
 ]
 TypesOption = Annotated[
     list[str] | None,
@@ -66,21 +190,16 @@ TypesOption = Annotated[
 def follow(*, since: SinceOption = "", types: TypesOption = None, service: OperatorClient) -> None:
     """Show what happens to maintenance, until Ctrl-C.
 
-    On a terminal it shows what is under way, too. It connects again by itself when the service
-    restarts, and misses nothing.
+    On a terminal it also shows what is under way. When the service restarts it connects again by
+    itself, and misses nothing. With --json each item of news is one line.
     """
     chosen = tuple(types or ())
-    if is_live() and not service.as_json:
+    if output.on_terminal() and not service.as_json:
         _show_live(service, since, chosen)
         return
-    for event in stream.events(service, since=since, types=chosen, trouble=note):
-        if event.name != stream.OPEN:
+    for event in events(service, since=since, types=chosen, trouble=note):
+        if event.name != OPEN:
             output.say(_object(event) if service.as_json else line(event, shown_at=times.shown))
-
-
-def is_live() -> bool:
-    """Tell whether stdout is a terminal that can be drawn on."""
-    return sys.stdout.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}
 
 
 def note(why: str) -> None:
@@ -258,15 +377,107 @@ def _show_live(service: OperatorClient, since: str, types: tuple[str, ...]) -> N
     def trouble(why: str) -> None:
         board.trouble = f"No news for now, connecting again: {output.printable(why)}"
 
-    found = stream.events(service, since=since, types=types, trouble=trouble)
+    found = events(service, since=since, types=types, trouble=trouble)
     looker.start()
     try:
         with Live(board, refresh_per_second=4, screen=False, vertical_overflow="crop"):
             for event in found:
                 board.trouble = ""
-                if event.name != stream.OPEN:
+                if event.name != OPEN:
                     board.lines.append(line(event, shown_at=times.hour))
                 looker.news.set()
     finally:
         looker.stop.set()
         looker.news.set()
+
+
+# --wait and watch: until something is over, or needs an operator.
+
+WaitOption = Annotated[
+    bool,
+    flag("--wait", "Show what changes until it is over, or needs an operator: exit status 11."),
+]
+
+
+class Progress(NamedTuple):
+    """How far something is that a command waits for."""
+
+    is_over: bool
+    why: str
+    """What an operator has to know, or to do: not all is well. `""` if all is."""
+    document: Callable[[], object]
+    """Return what `--json` prints at the end."""
+    facts: Mapping[str, str] = {}
+    """What is printed when it changes, by what it is about."""
+
+
+def wait(
+    service: OperatorClient,
+    look: Callable[[], Progress],
+    *,
+    types: tuple[str, ...],
+    shown_by: str,
+    take: Callable[[StreamEvent], bool] = lambda _: True,
+) -> None:
+    """Print what changes until it is over (OK) or needs an operator (Failed, ALERTS).
+
+    The service may restart meanwhile. With --json only the end is printed.
+
+    `look` returns how far it is now, and `types` are those of the news after which it may be
+    further; `take` takes an item, and tells whether to look after it. `shown_by` is the command
+    that shows it, for whoever waits no longer.
+    """
+    try:
+        with _spinner():
+            progress = _at_its_end(service, look, types, take)
+    except KeyboardInterrupt:
+        output.note(f"Only the waiting has ended: see '{shown_by}'")
+        raise
+    if service.as_json:
+        output.document(progress.document())
+    if progress.why:
+        raise Failed(ExitStatus.ALERTS, output.printable(progress.why))
+
+
+def _at_its_end(
+    service: OperatorClient,
+    look: Callable[[], Progress],
+    types: tuple[str, ...],
+    take: Callable[[StreamEvent], bool],
+) -> Progress:
+    known: dict[str, str] = {}
+    unknown = True
+    with closing(pieces(service, types=types, trouble=note)) as found:
+        for piece in found:
+            # What a connection that was lost did not bring comes behind OPEN.
+            decisive = [
+                unknown if event.name == OPEN else event.name == "gap" or take(event)
+                for event in piece
+            ]
+            # After a sign of life, too: times pass without news, and a look may have failed.
+            if decisive and not any(decisive):
+                continue
+            try:
+                progress = look()
+            except Failed as failed:
+                if failed.status not in PASSING:
+                    raise
+                unknown = True
+                continue
+            unknown = False
+            for what, now in progress.facts.items():
+                if known.get(what) != now and not service.as_json:
+                    output.say(output.printable(f"{what}  {now}"))
+            known |= progress.facts
+            if progress.is_over or progress.why:
+                return progress
+            _NEVER.wait(LOOK_SECONDS)
+    raise AssertionError  # the pieces have no end
+
+
+def _spinner() -> contextlib.AbstractContextManager[object]:
+    if not output.on_terminal():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console().status("waiting")

@@ -1,47 +1,36 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
-import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from forewarn import times
-from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli import follow, output
+from forewarn.cli.operator_client import OperatorClient, asks, segment
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks of `watch`."""
+NEWS: Final = ("host", "operation")
+"""The kinds of news after which a drain may be further."""
 
-
-class DrainOrder(NamedTuple):
-    """What an operator can do about a drain."""
-
-    text: str
-    """The help of its command; the first sentence says it where a drain is stuck."""
-    of_machine: bool = False
-    """Whether it names a machine."""
-
-
-ORDERS: Final = {
-    "undrain": DrainOrder(
-        "Open the host; its machines stay where they are.\n\n"
-        "What has not started is cancelled, and hosts that wait for this one are not drained."
-    ),
-    "return": DrainOrder("Open the host and bring its machines home."),
-    "retry": DrainOrder("Retry the step at which the drain is stuck."),
-    "skip": DrainOrder(
-        "Go on without a machine that did not move.\n\n"
-        "While that machine runs there, the host is not empty, and is not rebooted.",
-        of_machine=True,
-    ),
-    "stop": DrainOrder("Shut a machine down while the host reboots.", of_machine=True),
+HOST_ORDERS: Final = {
+    "undrain": "Open the host; its machines stay where they are.\n\n"
+    "What has not started is cancelled, and hosts that wait for this one are not drained.",
+    "return": "Open the host and bring its machines home.",
+    "retry": "Retry the step at which the drain is stuck.",
 }
+MACHINE_ORDERS: Final = {
+    "skip": "Go on without a machine that did not move.\n\n"
+    "While that machine runs there, the host is not empty, and is not rebooted.",
+    "stop": "Shut a machine down while the host reboots.",
+}
+"""What an operator can do about a drain, and about a machine of it, and the help of each.
+
+The first sentence says it where a drain is stuck.
+"""
 
 app = typer.Typer(help="Drain, reboot and reopen hosts.", no_args_is_help=True)
 
@@ -52,7 +41,7 @@ MachineArgument = Annotated[str, argument("MACHINE", "The machine.")]
 @app.command("list")
 @asks
 def list_(*, service: OperatorClient) -> None:
-    """List hosts, and how far their drains are."""
+    """List hosts and the state of their drains."""
     service.get("/v1/hosts").show(_draw_hosts)
 
 
@@ -83,17 +72,20 @@ def drain(
         ),
     ] = "refuse",
     without_notice: Annotated[
-        bool, flag("--without-notice", "Move machines of scopes that are off, too.")
+        bool, flag("--without-notice", "Also move machines that get no notice.")
     ] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Only show the plan.")] = False,
-    watching: Annotated[bool, flag("--watch", "Show what moves, until all is done.")] = False,
+    wait: follow.WaitOption = False,
     service: OperatorClient,
 ) -> None:
     """Move all machines away from hosts.
 
-    Each machine has its notice. No machine moves to a host that is drained.
+    Each move has the least notice of its type, and it cannot be longer. No machine moves to a
+    host that is drained.
     """
-    answer = service.post(
+    if wait and dry_run:
+        raise typer.BadParameter("--wait has nothing to wait for with --dry-run")
+    plan = service.post(
         "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
         hosts=hosts,
         reboot=reboot,
@@ -101,9 +93,10 @@ def drain(
         stay=stay,
         without_notice=without_notice,
     )
-    answer.show(_draw_plans)
-    if watching and not dry_run:
-        _watch(service, hosts)
+    if not (wait and service.as_json):
+        plan.show(_draw_plans)
+    if wait:
+        _wait(service, hosts)
 
 
 def _command(order: str) -> Callable[..., None]:
@@ -115,11 +108,11 @@ def _command(order: str) -> Callable[..., None]:
     ) -> None:
         _order(service, host, order, machine)
 
-    return asks(of_machine if ORDERS[order].of_machine else of_host)
+    return asks(of_machine if order in MACHINE_ORDERS else of_host)
 
 
-for _name, _each in ORDERS.items():
-    app.command(_name, help=_each.text)(_command(_name))
+for _name, _text in (HOST_ORDERS | MACHINE_ORDERS).items():
+    app.command(_name, help=_text)(_command(_name))
 
 
 @app.command()
@@ -127,11 +120,11 @@ for _name, _each in ORDERS.items():
 def watch(
     hosts: Annotated[list[str], argument("HOST", "The hosts.")], *, service: OperatorClient
 ) -> None:
-    """Show what moves until the drains are done.
+    """Show what changes until the drains are over.
 
-    Exit status: 0 when all is done, 11 when a drain is stuck.
+    Exit status: 0 when all are over, 11 when one is stuck.
     """
-    _watch(service, hosts)
+    _wait(service, hosts)
 
 
 def _order(service: OperatorClient, host: str, order: str, machine: str = "") -> None:
@@ -139,45 +132,42 @@ def _order(service: OperatorClient, host: str, order: str, machine: str = "") ->
     service.post(path, order=order, machine=machine).show(_draw_state)
 
 
-def _watch(service: OperatorClient, hosts: list[str]) -> None:
-    """Print each change of drains; end with ALERTS when one is stuck."""
+def _wait(service: OperatorClient, hosts: list[str]) -> None:
     from forewarn.server.operator import schemas
 
-    known: dict[str, dict[str, str]] = {host: {} for host in hosts}
-    while True:
-        resting = []
-        for host in hosts:
-            detail = service.get(f"/v1/hosts/{segment(host)}").read(schemas.HostDetail)
-            _tell_changes(detail, known[host])
-            if detail.host.state == "stuck":
-                message = f"the drain of {host} is stuck: see 'forewarn host show {host}'"
-                raise Failed(ExitStatus.ALERTS, message)
-            rebooted = detail.drain is None or detail.drain.reboot
-            state = detail.host.state
-            resting.append(state == "up" or (state == "empty" and not rebooted))
-        if all(resting):
-            return
-        threading.Event().wait(LOOK_EVERY)
+    def look() -> follow.Progress:
+        answers = [service.get(f"/v1/hosts/{segment(host)}") for host in hosts]
+        details = [answer.read(schemas.HostDetail) for answer in answers]
+        stuck = [
+            f"host {one.host.name} is {_state(one.host)}: see 'forewarn host show {one.host.name}'"
+            for one in details
+            if one.host.stuck_in
+        ]
+        return follow.Progress(
+            all(map(_rests, details)),
+            "; ".join(stuck),
+            lambda: {"hosts": [answer.tree() for answer in answers]},
+            {what: now for one in details for what, now in _facts(one)},
+        )
+
+    follow.wait(service, look, types=NEWS, shown_by="forewarn host list")
 
 
-def _tell_changes(detail: "schemas.HostDetail", known: dict[str, str]) -> None:
-    host = detail.host
-    for what, now in _facts(detail):
-        if known.get(what) != now:
-            known[what] = now
-            output.say(output.printable(f"{host.name}  {f'{what} ' if what else ''}{now}"))
+def _rests(detail: "schemas.HostDetail") -> bool:
+    reboots = detail.drain is None or detail.drain.reboot
+    return detail.host.state == "up" or (detail.host.state == "empty" and not reboots)
 
 
 def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:
     host = detail.host
-    yield "", f"{host.state}: {host.reason}" if host.reason else str(host.state)
+    yield host.name, f"{host.state}: {host.reason}" if host.reason else str(host.state)
     for machine in detail.drain.machines if detail.drain is not None else ():
         move = machine.returns_by or machine.leaves_by
         if move is not None:
             until = ""
             if move.status == "Scheduled" and move.not_before is not None:
                 until = f", not before {times.shown(move.not_before)}"
-            yield machine.name, f"{_way(machine)} {_move(move)}{until}"
+            yield f"{host.name}  {machine.name}", f"{_way(machine)} {_move(move)}{until}"
 
 
 def _way(machine: "schemas.DrainedMachine") -> str:
@@ -188,7 +178,7 @@ def _way(machine: "schemas.DrainedMachine") -> str:
 
 def _draw_hosts(found: "schemas.HostList") -> None:
     if found.trouble:
-        output.note(f"warning: the hosts could not be looked at: {found.trouble}")
+        output.note(f"warning: cannot read the hosts: {found.trouble}")
     # Where no host has a relay, the table says nothing of them.
     relays = _RELAY_COLUMNS if any(host.relay for host in found.hosts) else {}
     output.table(
@@ -253,7 +243,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
             "MIB": lambda guest: guest.memory_mib,
             "CANNOT MOVE": lambda guest: "; ".join(guest.obstacles),
         },
-        empty="No machine is on it.",
+        empty="No machine runs on it.",
     )
     if its is not None and its.machines:
         output.say("")
@@ -281,8 +271,8 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         )
     if host.stuck_in:
         output.say("")
-        for order, (text, of_machine) in ORDERS.items():
-            machine = " MACHINE" if of_machine else ""
+        for order, text in (HOST_ORDERS | MACHINE_ORDERS).items():
+            machine = " MACHINE" if order in MACHINE_ORDERS else ""
             output.say(f"forewarn host {order} {host.name}{machine}: {text.splitlines()[0]}")
 
 

@@ -1,15 +1,30 @@
-"""What it changes on a machine to install a process as a systemd service, as a list of steps.
+"""Installs a process as a systemd service, or removes it: decides on steps, and carries them out.
 
-It decides and does nothing: `installer` looks at the machine and carries the steps out, or only
-shows them. The packaged unit is the one source: its `User=` and `StateDirectory=` say which user is
-added and which state is purged, and its restrictions say from where the program can run.
+The packaged unit is the one source: its `User=` and `StateDirectory=` say which user is added and
+which state is purged, and its restrictions say from where the program can run. The units, sample
+settings, alert rules and the dashboard are in the wheel, in the folder `forewarn/packaging`; in a
+checkout they are in `packaging`.
 """
 
+import os
 import re
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import zipimport
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from pathlib import PurePosixPath
+from importlib import resources
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
+
+import forewarn
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+
+# Decides: what there is goes in, steps come out.
 
 UNITS: Final = PurePosixPath("/etc/systemd/system")
 SETTINGS: Final = PurePosixPath("/etc/forewarn")
@@ -26,6 +41,8 @@ HOMES: Final = ("/home", "/root", "/run/user")
 
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108 - named, not written to
 """What `PrivateTmp=yes` hides."""
+
+_ELSEWHERE: Final = "Install Forewarn where every user can read it, such as /opt/forewarn"
 
 
 class Component(NamedTuple):
@@ -109,7 +126,7 @@ class InstallStep(NamedTuple):
         return f"{self.kind} {self.target}"
 
 
-def install(
+def install_steps(
     component: Component,
     shipped: Mapping[str, str],
     environment: Environment,
@@ -117,20 +134,14 @@ def install(
 ) -> list[InstallStep]:
     """Return the steps that install a component.
 
-    Args:
-        component: What to install.
-        shipped: The text of its units and of its sample settings, by their names.
-        environment: What the unit will run.
-        surroundings: What there is already.
+    `shipped` is the text of its units and of its sample settings, by their names.
 
     Raises:
-        Refused: The unit could not run the program, or a unit is somebody's own.
+        Refused: A unit is somebody's own.
     """
-    service = shipped[component.units[0]]
-    _judge(service, environment)
     _judge_units(component, surroundings)
     steps: list[InstallStep] = []
-    user = _value(service, "User")
+    user = _value(shipped[component.units[0]], "User")
     if user and user not in surroundings.users:
         steps.append(InstallStep(StepKind.ADD_USER, user))
     steps += [
@@ -156,12 +167,8 @@ def install(
     return steps
 
 
-def uninstall(
-    component: Component,
-    shipped: Mapping[str, str],
-    surroundings: Surroundings,
-    *,
-    purge: bool,
+def uninstall_steps(
+    component: Component, shipped: Mapping[str, str], surroundings: Surroundings, *, purge: bool
 ) -> list[InstallStep]:
     """Return the steps that stop a component and remove it.
 
@@ -221,23 +228,21 @@ def _judge_units(component: Component, surroundings: Surroundings) -> None:
             )
 
 
-def _judge(service: str, environment: Environment) -> None:
-    """Refuse an environment that a process under this unit cannot read."""
+def obstacle(component: Component, shipped: Mapping[str, str], environment: Environment) -> str:
+    """Return why the unit could not run the program; `""` if it can."""
+    service = shipped[component.units[0]]
     hidden: Sequence[str] = TEMPORARY if _value(service, "PrivateTmp") == "yes" else ()
     if _value(service, "ProtectHome") == "yes":
         hidden = (*hidden, *HOMES)
     for folder in (environment.program, *environment.folders):
         for above in hidden:
             if PurePosixPath(folder).is_relative_to(above):
-                raise Refused(
-                    f"the unit cannot read {folder}: nothing below {above} is visible to it. "
-                    "Install Forewarn where every user can read it, such as /opt/forewarn"
-                )
-    if _value(service, "User") and environment.closed:
-        raise Refused(
-            f"the user {_value(service, 'User')} cannot enter {environment.closed[0]}, which the "
-            "program needs. Install Forewarn where every user can read it, such as /opt/forewarn"
-        )
+                return f"the unit cannot read {folder}: {above} is hidden from it. {_ELSEWHERE}"
+    user = _value(service, "User")
+    if user and environment.closed:
+        closed = environment.closed[0]
+        return f"the user {user} cannot enter {closed}, which the program needs. {_ELSEWHERE}"
+    return ""
 
 
 def _unit(component: Component, name: str, text: str, program: str) -> str:
@@ -258,3 +263,163 @@ def _quoted(path: str) -> str:
 def _value(unit: str, key: str) -> str:
     found = re.search(rf"(?m)^{key}=(.*)$", unit)
     return found[1] if found else ""
+
+
+# Looks at the machine, and carries the steps out.
+
+NO_LOGIN: Final = "/usr/sbin/nologin"
+"""The shell of a user who never logs in."""
+
+BOOTED: Final = Path("/run/systemd/system")
+"""Is there if systemd runs the machine, sd_booted(3)."""
+
+
+def packaged(name: str) -> str:
+    """Return the text of a file that is shipped with the package."""
+    shipped = resources.files(forewarn) / "packaging" / name
+    checkout = Path(__file__).parents[3] / "packaging" / name
+    return (shipped if shipped.is_file() else checkout).read_text(encoding="utf-8")
+
+
+def run(
+    component: Component, *, uninstall: bool, purge: bool, dry_run: bool, root: Path | None
+) -> None:
+    """Install a component or remove it, and print each step before it is carried out."""
+    if purge and not uninstall:
+        raise Failed(ExitStatus.USAGE, "--purge goes with --uninstall")
+    if root is None and not dry_run and os.geteuid() != 0:
+        raise Failed(ExitStatus.REFUSED, "only root can install: use sudo, or --dry-run to look")
+    below = Path("/") if root is None else root.absolute()
+    if not below.is_dir():
+        raise Failed(ExitStatus.USAGE, f"--root: {below} is not a folder")
+    why = ""
+    shipped = {name: packaged(name) for name in (*component.units, component.settings)}
+    try:
+        around = _surroundings(component, shipped, below)
+        if uninstall:
+            steps = uninstall_steps(component, shipped, around, purge=purge)
+        else:
+            environment = _environment(below)
+            why = obstacle(component, shipped, environment)
+            if why and not dry_run:
+                raise Failed(ExitStatus.REFUSED, why)
+            steps = install_steps(component, shipped, environment, around)
+        for step in steps:
+            output.say(str(step))
+            if not dry_run:
+                _carry_out(step, below)
+    except Refused as refused:
+        raise Failed(ExitStatus.REFUSED, str(refused)) from refused
+    except OSError as error:
+        message = f"cannot change {error.filename}: {error.strerror}; correct it and repeat"
+        raise Failed(ExitStatus.USAGE, message) from error
+    if dry_run:
+        output.note("This was a dry run: nothing was changed.")
+        if why:
+            output.note(f"refused without --dry-run: {why}")
+    elif not uninstall:
+        service = component.units[0]
+        output.note(f"Next: change {SETTINGS / component.settings}, then")
+        output.note(f"  systemctl enable --now {service.removesuffix('.service')}")
+
+
+def _surroundings(component: Component, shipped: dict[str, str], root: Path) -> Surroundings:
+    units = {name: root / str(UNITS / name).lstrip("/") for name in component.units}
+    paths = paths_of(component, shipped)
+    return Surroundings(
+        units={name: path.read_text() for name, path in units.items() if path.is_file()},
+        paths=frozenset(path for path in paths if os.path.lexists(root / str(path).lstrip("/"))),
+        users=_users(root),
+        booted=root == Path("/") and BOOTED.is_dir(),
+    )
+
+
+def _users(root: Path) -> dict[str, str]:
+    """Return the comment of each user.
+
+    The file comes last: while a unit runs, systemd tells of its user, but not the comment.
+    """
+    users: dict[str, str] = {}
+    if root == Path("/"):
+        import pwd  # POSIX only
+
+        users = {user.pw_name: user.pw_gecos for user in pwd.getpwall()}
+    file = root / "etc" / "passwd"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    rows = (line.split(":") for line in lines if line.count(":") == 6)
+    return users | {row[0]: row[4] for row in rows}
+
+
+def _environment(root: Path) -> Environment:
+    """Return the environment of this process, with the paths that it has below the root."""
+    if isinstance(forewarn.__loader__, zipimport.zipimporter):  # the one file
+        program = Path(sys.executable)
+        folders = [program.parent]
+    else:
+        program = Path(sysconfig.get_path("scripts"), "forewarn")
+        package = Path(forewarn.__file__).parent
+        folders = [Path(sys.prefix), Path(sys.base_prefix).resolve(), package]
+    if not os.access(program, os.X_OK):
+        message = f"this Python has no program {program}: install Forewarn by pip, pipx or uv"
+        raise Failed(ExitStatus.USAGE, message)
+    way = {each for folder in folders for each in (folder, *folder.parents)}
+    way -= {root, *root.parents}  # how this machine reaches its root is not how that one does
+    closed = sorted(each for each in way if not each.stat().st_mode & stat.S_IXOTH)
+    return Environment(
+        program=_seen_from(root, program),
+        folders=tuple(_seen_from(root, folder) for folder in folders),
+        closed=tuple(_seen_from(root, folder) for folder in closed),
+    )
+
+
+def _seen_from(root: Path, path: Path) -> str:
+    return f"/{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
+
+
+def _carry_out(step: InstallStep, root: Path) -> None:
+    target, place = step.target, root / step.target.lstrip("/")
+    match step.kind:
+        case StepKind.MAKE_FOLDER:
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o755)
+        case StepKind.WRITE_FILE:
+            new = place.with_name(f".{place.name}.new")
+            new.write_text(step.text, encoding="utf-8")
+            new.chmod(0o644)
+            new.replace(place)
+        case StepKind.REMOVE_PATH:
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+        case StepKind.REMOVE_EMPTY:
+            if not any(place.iterdir()):
+                place.rmdir()
+        case StepKind.ADD_USER:
+            user = ("--system", "--user-group", "--no-create-home", "--home-dir", "/")
+            about = ("--shell", NO_LOGIN, "--comment", USER_COMMENT)
+            _program("useradd", *_prefix("--prefix", root), *user, *about, target)
+        case StepKind.REMOVE_USER:
+            _program("userdel", *_prefix("--prefix", root), target)
+            groups = (root / "etc" / "group").read_text()
+            if re.search(rf"(?m)^{target}:", groups):  # /etc/login.defs may tell userdel to keep it
+                _program("groupdel", *_prefix("--prefix", root), target)
+        case StepKind.SYSTEMCTL:
+            _program("systemctl", *_prefix("--root", root), *target.split())
+        case StepKind.KEEP:
+            pass
+
+
+def _prefix(name: str, root: Path) -> Sequence[str]:
+    return () if root == Path("/") else (name, str(root))
+
+
+def _program(*argv: str) -> None:
+    path = shutil.which(argv[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if path is None:
+        raise Failed(ExitStatus.USAGE, f"{argv[0]} is not installed")
+    argv = (path, *argv[1:])
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    if ran.returncode:
+        said = " ".join(ran.stderr.split()) or f"it ended with {ran.returncode}"
+        raise Failed(ExitStatus.USAGE, f"{' '.join(argv)}: {said}")

@@ -14,24 +14,19 @@ from forewarn import times
 from forewarn.cli import (
     accounts,
     agent,
-    alerts,
-    certify,
     demo,
-    emulator,
     events,
     fleet,
     follow,
+    guest,
     host,
     maintenance,
-    operations,
     output,
-    record,
     relay,
     rollout,
     serve,
-    simulate,
     store,
-    watch,
+    testing,
     webhook,
 )
 from forewarn.cli.exits import ExitStatus, Failed
@@ -62,43 +57,33 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "postpone": events.postpone,
     "hold": events.hold,
     "release": events.release,
-    "alerts": alerts.alerts,
-    "acknowledge": alerts.acknowledge,
-    "resolve": alerts.resolve,
-    "history": operations.history,
+    "alerts": events.alerts,
+    "acknowledge": events.acknowledge,
+    "resolve": events.resolve,
+    "history": events.history,
     "follow": follow.follow,
-    "watch": watch.watch,
-    "clock": alerts.clock,
+    "watch": guest.watch,
+    "clock": serve.clock,
     "page": accounts.page,
     "token": accounts.token,
     "audit": accounts.audit,
     "webhook": webhook.app,
-    "replicas": alerts.replicas,
+    "replicas": serve.replicas,
     "restore-check": store.restore_check,
     "store": store.app,
     "agent": agent.app,
-    "simulate": simulate.simulate,
-    "emulator": emulator.emulator,
-    "record": record.record,
-    "certify": certify.certify,
+    "simulate": testing.simulate,
+    "emulator": testing.emulator,
+    "record": testing.record,
+    "certify": testing.certify,
     "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Service, such as 'forewarn serve'": (
-        *(
-            "serve",
-            "relay",
-            "replicas",
-            "clock",
-            "page",
-            "token",
-            "audit",
-            "webhook",
-            "restore-check",
-            "store",
-        ),
+        *("serve", "relay", "replicas", "clock", "page", "token", "audit", "webhook"),
+        *("restore-check", "store"),
     ),
     "Maintenance, such as 'forewarn schedule reboot web-0 --dry-run'": (
         *("fleet", "host", "schedule", "rollout", "maintenance", "events", "approve", "cancel"),
@@ -107,11 +92,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Guests, such as 'forewarn watch --mine'": ("watch", "record"),
     "Agent, such as 'forewarn agent run'": ("agent",),
     "Tools, such as 'forewarn completion bash'": (
-        "simulate",
-        "emulator",
-        "certify",
-        "demo",
-        "completion",
+        *("simulate", "emulator", "certify", "demo", "completion"),
     ),
 }
 """How --help groups the commands, each group with an example."""
@@ -132,6 +113,17 @@ _BOUNDS: Final = (
 """How Typer writes the bounds of a number, and what the help has instead."""
 
 
+_UNPROTECTED: Final = ("--no-", "--without-", "--again", "--insecure", "--prune", "--purge")
+"""How options begin that remove a protection. They are not suggested to whoever typed another."""
+
+
+ABSENT: Final = {
+    "forewarn host drain --notice": "a drain has no notice of its own, each move has the least "
+    "notice of its type"
+}
+"""Why a command lacks an option that one like it has."""
+
+
 class SingleValueCommand(TyperCommand):
     """A command that refuses an option given twice, unless the option takes several values.
 
@@ -147,6 +139,19 @@ class SingleValueCommand(TyperCommand):
             if single and given.count(option) > 1:
                 ctx.fail(f"option {option.opts[0]} can be given only once")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - not public
+        """Run it; an invalid value names its option, if it is known, and this command's help."""
+        try:
+            return super().invoke(ctx)
+        except (times.InvalidTime, typer.BadParameter) as error:
+            said = str(error)
+            for param in self.params:
+                given = ctx.params.get(param.name)
+                values = given if isinstance(given, (list, tuple)) else (given,)
+                if any(isinstance(each, str) and f" {each!r}: " in said for each in values):
+                    raise typer.BadParameter(said, ctx, param) from error
+            ctx.fail(said)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - not public
         """Return what follows the name of the command, such as `[OPTIONS] REF... TIME`."""
@@ -281,9 +286,6 @@ def execute(arguments: Sequence[str]) -> int:
         for line in failed.message.splitlines():
             output.note(f"{NAME}: {line}")
         return failed.status
-    except times.InvalidTime as error:
-        output.note(_usage(typer.BadParameter(str(error))))
-        return ExitStatus.USAGE
     except typer.TyperException as error:
         output.note(_usage(error))
         return ExitStatus.USAGE
@@ -317,10 +319,21 @@ def _usage(error: typer.TyperException) -> str:
     """Return what is wrong with the command line in one line, and where to read on."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else NAME
+    similar = getattr(error, "possibilities", None)  # for an unknown option
+    given = getattr(error, "option_name", "")
+    why = ABSENT.get(f"{path} {given}", "")
+    if similar:
+        vars(error)["possibilities"] = [
+            name
+            for name in similar
+            if not why
+            if given.startswith(_UNPROTECTED) or not name.startswith(_UNPROTECTED)
+        ]
     said = error.format_message()
     if said.startswith("Usage:"):
         return said  # there was no command: the error is the help itself
     line = " ".join(said.split()).replace("Value error, ", "").rstrip(".")
+    line += f": {why}" if why else ""
     command = getattr(context, "command", None)
     if line.startswith("Missing argument") and isinstance(command, SingleValueCommand):
         line += f"; expected '{path} {' '.join(command.arguments(context))}'"

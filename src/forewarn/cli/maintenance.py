@@ -1,12 +1,14 @@
 """`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and resume it."""
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from forewarn import times
-from forewarn.cli import operations, output, rollout, until_over
-from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
+from forewarn.cli import events, follow, output, rollout
+from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show and resume maintenances.", no_args_is_help=True)
 
+NEWS: Final = ("maintenance", "operation")
+"""The kinds of news that a maintenance makes."""
+
+DECISIVE: Final = frozenset(
+    {"maintenance.finished", "maintenance.paused", "operation.outcome_unknown"}
+)
+"""After these it may be over, or need an operator."""
 
 NotBeforeOption = Annotated[
     str | None,
@@ -27,17 +36,11 @@ NotBeforeOption = Annotated[
 ]
 OpensOption = Annotated[
     str | None,
-    option(
-        "--opens",
-        "TIME",
-        "Start nothing before this time, approved or not. Written as --not-before.",
-    ),
+    option("--opens", "TIME", "Start nothing before this time, approved or not. As --not-before."),
 ]
 ClosesOption = Annotated[
     str | None,
-    option(
-        "--closes", "TIME", "Cancel what has not started by this time. Written as --not-before."
-    ),
+    option("--closes", "TIME", "Cancel what has not started by this time. As --not-before."),
 ]
 IndivisibleOption = Annotated[
     bool,
@@ -47,7 +50,6 @@ IndivisibleOption = Annotated[
         "Refused if they are in two update domains of a scope.",
     ),
 ]
-
 
 ScopeOption = Annotated[
     list[str] | None, option("--scope", "NAME", "All machines of this scope. Repeatable.")
@@ -67,7 +69,7 @@ LiveMigrationOption = Annotated[
     bool, flag("--live-migration", "The freeze is a live migration to another host.")
 ]
 ToHostOption = Annotated[
-    str, option("--to-host", "NAME", "Where a redeploy or a live migration goes.")
+    str, option("--to-host", "NAME", "The host that a redeploy or a live migration moves to.")
 ]
 
 
@@ -92,7 +94,7 @@ def schedule(
     live_migration: LiveMigrationOption = False,
     to_host: ToHostOption = "",
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
-    wait: until_over.WaitOption = False,
+    wait: follow.WaitOption = False,
     service: OperatorClient,
 ) -> None:
     """Ask for maintenance of machines, scopes or hosts.
@@ -162,16 +164,10 @@ def _schedule(
         body = {**for_all, **for_one, "scope": "".join(scopes), "host": "".join(hosts)}
         path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
         plan = service.post(path, **body)
-        if wait:
-            until_over.after(
-                service,
-                plan,
-                "maintenance",
-                _draw_plan,
-                lambda number: until_over.for_maintenance(service, number),
-            )
-        else:
+        if not (wait and service.as_json):
             plan.show(_draw_plan)
+        if wait:
+            _wait(service, plan.tree()["maintenance"]["number"])
         return
     seconds = for_one.pop("notice_seconds")
     for name in (name for name, value in for_one.items() if value):
@@ -188,6 +184,45 @@ def _schedule(
         wait=wait,
         **for_all,
     )
+
+
+def _wait(service: OperatorClient, number: int) -> None:
+    from forewarn.server.operator import schemas
+
+    def take(event: follow.StreamEvent) -> bool:
+        if json.loads(event.data)["data"].get("maintenance") != number:
+            return False
+        if not service.as_json:
+            output.say(follow.line(event, shown_at=times.shown))
+        return event.name in DECISIVE
+
+    def look() -> follow.Progress:
+        answer = service.get(f"/v1/maintenance/{number}")
+        detail = answer.read(schemas.MaintenanceDetail)
+        faults = "; ".join(_faults(detail))
+        why = f"maintenance {number}: {faults}" if faults else ""
+        return follow.Progress(_is_over(detail), why, answer.tree)
+
+    shown_by = f"forewarn maintenance show {number}"
+    follow.wait(service, look, types=NEWS, shown_by=shown_by, take=take)
+
+
+def _is_over(detail: "schemas.MaintenanceDetail") -> bool:
+    updates = detail.maintenance.rolling_updates
+    is_going = any(rolling.state != "finished" for rolling in updates)
+    return not is_going and all(operation.status.over for operation in detail.operations)
+
+
+def _faults(detail: "schemas.MaintenanceDetail") -> Iterator[str]:
+    for rolling in detail.maintenance.rolling_updates:
+        if rolling.state == "paused":
+            yield f"paused: {rolling.reason}"
+    for operation in detail.operations:
+        if operation.outcome_unknown:
+            yield f"the outcome of {operation.id} is unknown: {operation.outcome_unknown}"
+    if _is_over(detail):
+        ended = [o for o in detail.operations if o.status is not EventStatus.COMPLETED]
+        yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
 
 
 @app.command("list")
@@ -216,7 +251,7 @@ def resume(number: NumberArgument, *, service: OperatorClient) -> None:
         output.say(f"maintenance {number} is resumed")
         if not answer.tree()["operations"]:
             output.note("The next step, if any is left, is announced when nothing blocks it.")
-    answer.show(operations.states)
+    answer.show(events.states)
 
 
 def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
@@ -224,15 +259,15 @@ def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
         output.note("Nothing is scheduled: this is a dry run.")
     else:
         output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
-    operations.planned(plan.operations, empty="It affects no machine.")
+    events.planned(plan.operations, empty="No machine is affected.")
     if any(operation.status is EventStatus.QUEUED for operation in plan.operations):
         output.note("What is Queued is announced, with its full notice, when its turn has come.")
-    operations.further(plan.further)
+    events.further(plan.further)
     for operation in plan.superseded:
         verb = "would cancel" if plan.dry_run else "has cancelled"
         output.note(
             f"It {verb} operation {operation.id} ({operation.event_type} of "
-            f"{operations.machines(operation)})."
+            f"{events.machines(operation)})."
         )
 
 
@@ -271,7 +306,7 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
         ]
     )
     output.say("")
-    operations.happened(detail.operations, empty="The history has no operation of it.")
+    events.happened(detail.operations, empty="It has no operations in the history.")
     output.say("")
     output.table(
         ((event, operation) for operation in detail.operations for event in operation.events),
@@ -280,14 +315,14 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
             "REF": lambda pair: pair[1].id,
             "DOMAIN": lambda pair: f"{pair[0].scope}/{pair[0].update_domain}",
             "MACHINES": lambda pair: output.counted(pair[0].machines),
-            "APPROVED BY": lambda pair: operations.approver(pair[0].approval),
+            "APPROVED BY": lambda pair: events.approver(pair[0].approval),
             "FROM": lambda pair: pair[0].approval and pair[0].approval.address,
             "AT": lambda pair: pair[0].approval and pair[0].approval.at,
         },
-        empty="The history has no event of it.",
+        empty="It has no events in the history.",
     )
-    operations.interventions(one, detail.operations)
-    operations.further(detail.further)
+    events.interventions(one, detail.operations)
+    events.further(detail.further)
 
 
 def _rolling_update(rolling: "schemas.RollingUpdateView") -> str:

@@ -44,8 +44,16 @@ EndpointOption = Annotated[
         "--endpoint", "URL", "Ask a metadata endpoint, as a guest, instead of the operator plane."
     ),
 ]
+MetadataOption = Annotated[
+    str | None,
+    option(
+        "--endpoint",
+        "URL",
+        "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
+    ),
+]
 UninstallOption = Annotated[
-    bool, flag("--uninstall", "Stop it and remove its units; keep settings and state.")
+    bool, flag("--uninstall", "Stop and remove the units; keep settings and state.")
 ]
 PurgeOption = Annotated[
     bool, flag("--purge", "With --uninstall: remove settings, state and user, too.")

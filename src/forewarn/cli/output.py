@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
+def on_terminal() -> bool:
+    """Tell whether stdout is a terminal that can be drawn on.
+
+    Elsewhere, as with kubectl and gh, nothing is cut or left out, whatever COLUMNS says.
+    """
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
+
+
 def document(tree: object) -> None:
     """Print one JSON document, indented for people."""
     typer.echo(json.dumps(tree, indent=2, ensure_ascii=False))
@@ -45,12 +53,11 @@ def table(
 
     If there is no row, print `empty` on stderr. Return the headings that had no room.
     """
-    on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    filled = cells(rows, columns, _now() if on_terminal else None)
+    filled = cells(rows, columns, _now() if on_terminal() else None)
     if not filled:
         if empty:
             note(empty)
-    elif on_terminal:
+    elif on_terminal():
         return _draw(tuple(columns), filled)
     else:
         say(aligned([tuple(columns), *filled]))
@@ -64,9 +71,7 @@ def _now() -> datetime:
 
 
 def cells(
-    rows: Iterable[Row],
-    columns: Mapping[str, Callable[[Row], object]],
-    now: datetime | None = None,
+    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]], now: datetime | None = None
 ) -> list[tuple[str, ...]]:
     """Return the cells of each row, with short times where it is told what day it is."""
     return [tuple(shown(value(row), now) for value in columns.values()) for row in rows]
@@ -89,8 +94,8 @@ def shown(value: object, now: datetime | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters: a server's words may hold escapes."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    """Return a text as one line, without control characters: a server's words may hold escapes."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text.replace("\n", "; "))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

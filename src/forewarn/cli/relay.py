@@ -9,7 +9,7 @@ import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
-from forewarn.cli.operator import OperatorClient, asks
+from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import (
     InstallDryRunOption,
     PurgeOption,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-PROGRAM = "forewarn.relay"
+PROGRAM = "forewarn.relay.run"
 """The module that is the relay's process."""
 
 
@@ -55,8 +55,7 @@ def relay(
         return
     options = [*["--check"] * check, *([] if config is None else ["--config", str(config)])]
     with server_is_installed("forewarn relay", "relay"):
-        from forewarn.relay import __main__ as program
-        from forewarn.relay import settings
+        from forewarn.relay import run, settings
     with settings_are_usable():
         settings.load(config, os.environ)
     if os.name == "posix":
@@ -64,7 +63,7 @@ def relay(
         os.execv(  # noqa: S606 - no shell is the point
             sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
         )
-    raise typer.Exit(program.main(options))
+    raise typer.Exit(run.main(options))
 
 
 HostArgument = Annotated[str, argument("HOST", "The host, as the fleet spells it.")]
@@ -123,12 +122,14 @@ def install(
 
     It writes units and user, and sample settings where there are none. It starts nothing.
     """
-    from forewarn.cli import installation, installer
+    from forewarn.cli import installation
 
     if not uninstall:
         with server_is_installed("forewarn relay", "relay"):
             from forewarn.relay import run  # noqa: F401 - what the unit will run
-    installer.run(installation.RELAY, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
+    installation.run(
+        installation.RELAY, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
+    )
 
 
 def _draw_token(made: "schemas.NewRelayToken") -> None:

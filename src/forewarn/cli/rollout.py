@@ -1,61 +1,46 @@
 """`forewarn rollout`: maintenance of many units by a policy."""
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from forewarn import times
-from forewarn.cli import output, until_over
-from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages
+from forewarn.cli import follow, output
+from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.maintenance.rollout_forecast import RolloutForecast
     from forewarn.server.operator import rollout_schemas
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks of `watch`."""
+NEWS: Final = ("rollout", "host", "maintenance", "operation")
+"""The kinds of news after which a rollout may be further."""
 
 SHOWN_UNITS: Final = 6
 """Names of units in one line."""
 
-
-class RolloutVerb(NamedTuple):
-    """What an operator can do about a rollout."""
-
-    text: str
-    """The help of its command."""
-    of_unit: bool = False
-    """Whether it names a unit."""
-
-
-ORDERS: Final = {
-    "pause": RolloutVerb("Begin no further unit; what is announced goes on."),
-    "resume": RolloutVerb(
-        "Go on after a pause or a halt, or begin the next wave.\n\n"
-        "Units that failed stay failed, and no longer halt the rollout."
-    ),
-    "stop": RolloutVerb(
-        "End a rollout and cancel what has not started.\n\n"
-        "Drains of hosts that have begun go on: 'forewarn host undrain' ends them."
-    ),
-    "skip": RolloutVerb("Leave a unit out.", of_unit=True),
-    "retry": RolloutVerb("Try a failed or skipped unit again.", of_unit=True),
+ROLLOUT_ORDERS: Final = {
+    "pause": "Begin no further unit; what is announced goes on.",
+    "resume": "Go on after a pause or a halt, or begin the next wave.\n\n"
+    "Units that failed stay failed, and no longer halt the rollout.",
+    "stop": "End a rollout and cancel what has not started.\n\n"
+    "Drains of hosts that have begun go on: 'forewarn host undrain' ends them.",
 }
+UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or skipped unit again."}
+"""What an operator can do about a rollout, and about a unit of it, and the help of each."""
 
 app = typer.Typer(help="Plan, start and watch rollouts.", no_args_is_help=True)
 
 NumberArgument = Annotated[int, argument("NUMBER", "The rollout.", min=1)]
-UnitArgument = Annotated[str, argument("UNIT", "A host, scope or machine of it.")]
+UnitArgument = Annotated[str, argument("UNIT", "A unit of the rollout: a host, scope or machine.")]
 TypeArgument = Annotated[
     Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
     argument(
         "TYPE",
-        "reboot or freeze (15 minutes of notice at least), redeploy (10), preempt (30 seconds), "
-        "terminate (its scale set's).",
+        "reboot or freeze (at least 15 minutes of notice), redeploy (10 minutes), preempt (30 "
+        "seconds), or terminate (what its scale set sets).",
         case_sensitive=False,
     ),
 ]
@@ -65,21 +50,21 @@ ScopeOption = Annotated[list[str] | None, option("--scope", "NAME", "A scope. Re
 MachineOption = Annotated[list[str] | None, option("--machine", "NAME", "A machine. Repeatable.")]
 TagOption = Annotated[
     list[str] | None,
-    option("--tag", "KEY=VALUE", "The machines with this tag; repeated: with all of them."),
+    option("--tag", "KEY=VALUE", "Machines with this tag; repeated: with all of these tags."),
 ]
 AtOnceOption = Annotated[
-    str, option("--at-once", "N|N%", "How many units at once: a number, or a part of all.")
+    str, option("--at-once", "N|N%", "The most units under way: a number, or a percentage of all.")
 ]
 WavesOption = Annotated[
-    str,
-    option("--waves", "LIST", "How many units each wave has, such as 1,10%,rest. Default: one."),
+    str, option("--waves", "LIST", "The size of each wave, such as 1,10%,rest. Default: one wave.")
 ]
 PauseOption = Annotated[
-    str, option("--pause", "SPAN|confirm", "Between two waves: a span, or until you resume.")
+    str,
+    option("--pause", "SPAN|confirm", "A pause between waves; confirm waits for 'rollout resume'."),
 ]
 SpreadOption = Annotated[
     str,
-    option("--spread", "BY", "One unit at a time of each host, fault-domain or tag:KEY."),
+    option("--spread", "BY", "host, fault-domain or tag:KEY: no two units at once that share it."),
 ]
 WindowOption = Annotated[
     list[str] | None,
@@ -94,13 +79,13 @@ ZoneOption = Annotated[
 ]
 BlackoutOption = Annotated[
     list[str] | None,
-    option("--blackout", "FROM/TO", "Two RFC 3339 times between which nothing starts."),
+    option("--blackout", "FROM/TO", "Two RFC 3339 times between which nothing starts. Repeatable."),
 ]
 CutoffOption = Annotated[
     str, option("--cutoff", "SPAN", "Begin no unit in the last part of a window, such as 30m.")
 ]
 NoticeOption = Annotated[
-    str, option("--notice", "SPAN", "How long guests may take to approve, if longer than usual.")
+    str, option("--notice", "SPAN", "A notice longer than the least of the type, such as 30m.")
 ]
 StopAfterOption = Annotated[
     int, option("--stop-after", "N", "Halt when this many units have failed.", min=1, max=5000)
@@ -114,14 +99,13 @@ ApprovalUntilOption = Annotated[
     option("--approval-until", "TIME", "Until then, start nothing without its guests' approval."),
 ]
 CheckOption = Annotated[
-    str,
-    option("--check", "NAME", "A check from the settings that must pass after each unit."),
+    str, option("--check", "NAME", "A check from the settings that must pass after each unit.")
 ]
 CheckTriesOption = Annotated[
-    int, option("--check-tries", "N", "How often it may fail in a row.", min=1, max=100)
+    int, option("--check-tries", "N", "How often the check may fail in a row.", min=1, max=100)
 ]
 CheckWithinOption = Annotated[
-    str, option("--check-within", "SPAN", "How long all of its tries may take.")
+    str, option("--check-within", "SPAN", "How long all tries of the check may take.")
 ]
 DurationOption = Annotated[
     str,
@@ -170,7 +154,7 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
         notice: NoticeOption = "0",
         stop_after: StopAfterOption = 1,
         order: OrderOption = "tightest",
-        approval_until: ApprovalUntilOption = "",
+        until: ApprovalUntilOption = "",
         check: CheckOption = "",
         check_tries: CheckTriesOption = 3,
         check_within: CheckWithinOption = "5m",
@@ -178,7 +162,7 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
         description: DescriptionOption = None,
         without_notice: WithoutNoticeOption = False,
         no_drain: NoDrainOption = False,
-        wait: until_over.WaitOption = False,
+        wait: follow.WaitOption = False,
         service: OperatorClient,
     ) -> None:
         policy: dict[str, object] = {
@@ -196,7 +180,7 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
             "check": check,
             "check_tries": check_tries,
             "check_within_seconds": _seconds(check_within),
-            **_approval(service, approval_until),
+            "approval_until": service.moment(times.moment(until)) if until else None,
         }
         ask(
             service,
@@ -216,10 +200,6 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
         )
 
     return asks(_described(command, text, dry_run=dry_run))
-
-
-def _approval(service: OperatorClient, until: str) -> dict[str, object]:
-    return {"approval_until": service.moment(times.moment(until))} if until else {}
 
 
 def _described(command: Callable[..., None], text: str, *, dry_run: bool) -> Callable[..., None]:
@@ -273,35 +253,23 @@ def watch(number: NumberArgument, *, service: OperatorClient) -> None:
     Exit status: 0 when all units are done, 11 when it halts, is paused or stopped, or waits for
     you.
     """
-    _, why = _until_over(service, number, output.say)
-    until_over.fail(f"rollout {number}", why)
+    _wait(service, number)
 
 
-def _until_over(
-    service: OperatorClient, number: int, say: Callable[[str], None]
-) -> tuple[Answer, str]:
-    """Tell what changes until a rollout is over, or waits for an operator.
-
-    Returns:
-        The rollout as it is then, and why not all is well; `""` where all units are done.
-    """
+def _wait(service: OperatorClient, number: int) -> None:
     from forewarn.server.operator import rollout_schemas
 
-    known: dict[str, str] = {}
-    while True:
+    def look() -> follow.Progress:
         answer = service.get(f"/v1/rollouts/{number}")
         detail = answer.read(rollout_schemas.RolloutDetail)
-        for what, now in _facts(detail):
-            if known.get(what) != now:
-                known[what] = now
-                say(output.printable(f"{what}  {now}"))
         rollout = detail.rollout
-        if rollout.state == "done":
-            return answer, ""
-        resting = rollout.state != "running" and not rollout.units.running
-        if resting or rollout.unconfirmed:
-            return answer, f"it is {rollout.state}: {rollout.reason}"
-        threading.Event().wait(LOOK_EVERY)
+        rests = rollout.state != "running" and not rollout.units.running
+        needs = rollout.state != "done" and (rests or rollout.unconfirmed)
+        why = f"rollout {number} is {_state(rollout)}" if needs else ""
+        facts = dict(_facts(detail))
+        return follow.Progress(rollout.state == "done", why, answer.tree, facts)
+
+    follow.wait(service, look, types=NEWS, shown_by=f"forewarn rollout show {number}")
 
 
 def _command(order: str) -> Callable[..., None]:
@@ -311,11 +279,11 @@ def _command(order: str) -> Callable[..., None]:
     def of_unit(number: NumberArgument, unit: UnitArgument, *, service: OperatorClient) -> None:
         _order(service, number, order, unit)
 
-    return asks(of_unit if ORDERS[order].of_unit else of_rollout)
+    return asks(of_unit if order in UNIT_ORDERS else of_rollout)
 
 
-for _name, _each in ORDERS.items():
-    app.command(_name, help=_each.text)(_command(_name))
+for _name, _text in (ROLLOUT_ORDERS | UNIT_ORDERS).items():
+    app.command(_name, help=_text)(_command(_name))
 
 
 def ask(
@@ -328,13 +296,10 @@ def ask(
     """Plan or start a rollout, and show how it will go; or wait for its end, too."""
     path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
     plan = service.post(path, **body)
-    if not wait:
+    if not (wait and service.as_json):
         plan.show(_draw_plan)
-        return
-    say = (lambda _: None) if service.as_json else output.say
-    until_over.after(
-        service, plan, "rollout", _draw_plan, lambda number: _until_over(service, number, say)
-    )
+    if wait:
+        _wait(service, plan.tree()["rollout"]["number"])
 
 
 def tags_of(texts: list[str]) -> dict[str, str]:
@@ -413,15 +378,15 @@ def _draw_forecast(forecast: "RolloutForecast") -> None:
             "LATEST END": lambda wave: wave.latest_end,
             "NAMES": lambda wave: output.listed([u.name for u in wave.units], None, SHOWN_UNITS),
         },
-        empty="No unit can go.",
+        empty="No unit can start.",
     )
     if forecast.latest_end is None:
-        output.note("warning: it does not end: no window of the policy is long enough")
+        output.note("warning: the rollout never ends: no window of the policy is long enough")
     for note in forecast.notes:
         output.note(note)
     if forecast.without_machines:
         names = output.listed(forecast.without_machines)
-        output.note(f"warning: without machines, and left out: {names}")
+        output.note(f"warning: left out, without machines: {names}")
 
 
 def _draw_list(page: "rollout_schemas.RolloutPage") -> None:

@@ -1,13 +1,14 @@
-"""`forewarn serve`: run the service."""
+"""`forewarn serve`, `replicas` and `clock trust`: run the service, and say how it is."""
 
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from forewarn.cli import emulator
+from forewarn.cli import output, testing
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
+from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import (
     InstallDryRunOption,
     PurgeOption,
@@ -16,6 +17,9 @@ from forewarn.cli.options import (
     flag,
     option,
 )
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
 
 DESK_PORT: Final = 8170
 """Where guests ask by default, as with a service that has no settings."""
@@ -44,7 +48,7 @@ def serve(
         option(
             "--scale",
             "N",
-            "To try things out: keep nothing, and let the clock run N times as fast; "
+            "For trying things out: keep nothing, and let the clock run N times as fast; "
             "see 'forewarn emulator'.",
         ),
     ] = None,
@@ -73,7 +77,7 @@ def serve(
         message = "--purge, --dry-run and --root go with --install or --uninstall"
         raise Failed(ExitStatus.USAGE, message)
     if scale is not None:
-        emulator.emulator(fleet=fleet, port=port, scale=scale)
+        testing.emulator(fleet=fleet, port=port, scale=scale)
         return
     from forewarn.server import settings
 
@@ -90,11 +94,70 @@ def serve(
 
 
 def _install(*, uninstall: bool, purge: bool, dry_run: bool, root: Path | None) -> None:
-    from forewarn.cli import installation, installer
+    from forewarn.cli import installation
 
     if not uninstall:
         with server_is_installed("forewarn serve"):
             from forewarn.server import run  # noqa: F401 - what the unit will run
-    installer.run(
+    installation.run(
         installation.SERVICE, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
     )
+
+
+# How the service is.
+
+clock = typer.Typer(help="Confirm that the service's clock is right.", no_args_is_help=True)
+
+
+@asks
+def replicas(*, service: OperatorClient) -> None:
+    """List the replicas that share the database.
+
+    With SQLite there is one.
+    """
+    service.get("/v1/replicas").show(_draw_replicas)
+
+
+@clock.callback()
+def _clock() -> None:
+    # Without this Typer would make a group of one command that command.
+    pass
+
+
+@clock.command()
+@asks
+def trust(*, service: OperatorClient) -> None:
+    """Confirm that the service's clock is right.
+
+    The service doubts it after it has jumped, and starts nothing. If it was set forward, every
+    notice is extended; if it was set back, nothing moves.
+    """
+    tree = service.post("/v1/clock", trust=True).tree()
+    if service.as_json:
+        output.document(tree)
+    else:
+        output.say(f"The clock is trusted: it is {tree['now']}.")
+
+
+def _draw_replicas(found: "schemas.ReplicaList") -> None:
+    output.table(
+        found.replicas,
+        {
+            "NAME": lambda replica: f"{replica.name}{' (this)' if replica.this else ''}",
+            "VERSION": lambda replica: replica.version,
+            "STATE": _standing,
+            "LAST BEAT": lambda replica: replica.beat_at,
+            "BEHIND": lambda replica: f"{replica.behind_ms / 1000:.1f} s",
+            "CLOCK": lambda replica: f"{replica.clock_ahead_ms / 1000:+.1f} s",
+            "CLAIMS": lambda replica: replica.claims,
+        },
+        empty="There are no replicas.",
+    )
+
+
+def _standing(replica: "schemas.ReplicaView") -> str:
+    if not replica.live or replica.stopped:
+        return "stopped" if replica.stopped else "silent"
+    if not replica.serving:
+        return "closed to guests"
+    return "doubts the clock" if replica.doubts_clock else "serving"

@@ -31,8 +31,7 @@ COPY_SECONDS: Final = 3600.0
 """How long one step of a copy may take: the largest history is written by one COMMIT."""
 
 PasswordFileOption = Annotated[
-    Path | None,
-    option("--password-file", "FILE", "The file with the password for a URL."),
+    Path | None, option("--password-file", "FILE", "The file with the password for a URL.")
 ]
 
 app = typer.Typer(help="Move the database.", no_args_is_help=True)
@@ -88,12 +87,10 @@ def copy(
     the service first; the SQLite file stays as it is.
     """
     if not target.startswith(URL_STARTS):
-        message = (
-            f"{target!r} is not a URL of PostgreSQL, such as postgresql://forewarn@db/forewarn"
-        )
+        message = f"invalid URL {target!r}: expected one such as postgresql://forewarn@db/forewarn"
         raise Failed(ExitStatus.USAGE, message)
     with server_is_installed("forewarn store copy"), _told():
-        from forewarn.store import transfer
+        from forewarn.store import sql
 
         with (
             _sqlite(source, with_wal=True) as old,
@@ -101,7 +98,7 @@ def copy(
             old.read() as reading,
             new.write() as transaction,
         ):
-            rows = transfer.copy(reading, transaction, _show)
+            rows = sql.copy(reading, transaction, _show)
             scopes = len(transaction.scopes())
             live = len(transaction.live_operations())
     if as_json:
@@ -178,7 +175,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     from msgspec.structs import replace
 
     from forewarn.clock import SystemClock
-    from forewarn.control import follower, lost_changes, tombstones
+    from forewarn.control import outbox, tombstones
     from forewarn.maintenance import news
     from forewarn.maintenance.model import Changes
     from forewarn.store.port import NewChange
@@ -195,19 +192,19 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             raise Failed(ExitStatus.REFUSED, message)
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
         tombstones.lift(transaction, by)
-        going = tuple(map(lost_changes.skipped, transaction.open_maintenances().values()))
+        going = tuple(map(outbox.skipped, transaction.open_maintenances().values()))
         # The next start counts the outbox from here on as another one: relays read all again.
-        transaction.put_setting(lost_changes.RESTORED, str(highest))
-        transaction.skip_maintenance_numbers(lost_changes.SKIPPED_NUMBERS)
+        transaction.put_setting(outbox.RESTORED, str(highest))
+        transaction.skip_maintenance_numbers(outbox.SKIPPED_NUMBERS)
         transaction.save(Changes(scopes=raised, maintenances=going))
         at = transaction.now() or SystemClock().now()
         change = NewChange(
             token=f"restored-{transaction.position().sequence}-{highest}",
             replica="",
             at=at,
-            format=follower.REREAD,
+            format=outbox.REREAD,
             body=b"",
         )
         lost = news.encode([news.lost(0, "restore-check", at)])
-        transaction.append(change, lost, lost_changes.SKIPPED_CHANGES)
+        transaction.append(change, lost, outbox.SKIPPED_CHANGES)
     return len(raised), highest if raised else 0

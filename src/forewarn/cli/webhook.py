@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli.operator_client import OperatorClient, asks, segment
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import WebhookFormat
 
@@ -21,7 +21,7 @@ NameArgument = Annotated[str, argument("NAME", "The webhook.")]
 @app.command()
 @asks
 def add(
-    name: Annotated[str, argument("NAME", "What to call it.")],
+    name: Annotated[str, argument("NAME", "The webhook's name.")],
     url: Annotated[str, argument("URL", "Where to send, https://...")],
     *,
     format_: Annotated[
@@ -42,7 +42,7 @@ def add(
         ),
     ] = None,
     insecure: Annotated[
-        bool, flag("--insecure", "Allow http to another machine: anybody on the way can read it.")
+        bool, flag("--insecure", "Allow plain http to another machine, which others can read.")
     ] = False,
     service: OperatorClient,
 ) -> None:
@@ -71,10 +71,9 @@ def test(name: NameArgument, *, service: OperatorClient) -> None:
     If it is accepted, a webhook that failed or was disabled goes on at once. Exit status: 0 if it
     is accepted, 3 if not.
     """
-    answer = service.post(f"/v1/webhooks/{segment(name)}/tests")
+    tree = service.post(f"/v1/webhooks/{segment(name)}/tests").tree()
     if service.as_json:
-        output.document(answer.tree())
-    tree = answer.tree()
+        output.document(tree)
     if not tree["accepted"]:
         where = tree["webhook"]["url"]
         message = f"{where} did not accept the test: {output.printable(tree['trouble'])}"
@@ -86,9 +85,7 @@ def test(name: NameArgument, *, service: OperatorClient) -> None:
 @app.command()
 @asks
 def remove(
-    names: Annotated[list[str], argument("NAME", "Names of webhooks.")],
-    *,
-    service: OperatorClient,
+    names: Annotated[list[str], argument("NAME", "Names of webhooks.")], *, service: OperatorClient
 ) -> None:
     """Remove webhooks, all or none."""
     answer = service.delete("/v1/webhooks", name=names)

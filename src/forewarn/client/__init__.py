@@ -1,11 +1,15 @@
 """The client: a service on a machine uses it to read its scheduled events and to approve them.
 
-`event` and `errors` are what a handler sees. Deciders: `discovery` (where the endpoint is),
-`responses` (what an answer means), `session` (the pace, the server, dialogues) and `watch` (answers
-in; changes and the next question out). `transport` is HTTP over h11, for both shells and for one
-request to any address. Shells: `sync` over sockets, `aio` over asyncio's streams.
+    event      what a handler sees
+    discovery  where the endpoint is
+    session    what is asked, in which api-version, how often, and again after what; what an answer
+               means; the machine's name. No I/O in here
+    watch      answers in; out come changes (which event appeared, started or is over), and the next
+               question. No I/O either
+    transport  HTTP over h11, for both shells and for one request to any address
+    sync, aio  the shells: over sockets, and over asyncio's streams
 
 A process with only `sync` loads no asyncio. Nothing here imports the service's packages: a machine
 that watches needs neither store nor server. Imports only `protocol`, `vocabulary`, `clock` and
-`version`; imported by `agent`, `testing` and `cli`.
+`version`; imported by `agent`, `testing` and `cli`, and for HTTP alone by `relay` and `server`.
 """

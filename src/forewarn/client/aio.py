@@ -1,16 +1,31 @@
-"""The client over asyncio's streams: `AsyncClient`, `AsyncWatch` and `AsyncDocuments`."""
+"""The client over asyncio's streams: `AsyncClient`, `AsyncWatch` and `AsyncDocuments`.
+
+`connect` and `HttpStream` are HTTP over these streams for other programs too: relays, and what
+checks rollouts.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
-from typing import Self, TypeVar
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from forewarn import clock
 from forewarn.client import event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
+from forewarn.client.event import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
 from forewarn.client.transport import OnTrouble
 from forewarn.client.watch import Watcher
+from forewarn.protocol.message import Reply
+
+if TYPE_CHECKING:
+    import ssl
+
+MAX_ADDRESSES: Final = 8
+"""Addresses of one name that are tried."""
+
+_TCP: Final = socket.SOCK_STREAM
 
 T = TypeVar("T")
 
@@ -129,10 +144,8 @@ class StreamConnection:
 
     def __init__(self, known: Session) -> None:
         self._session = known
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._exchange = transport.HttpExchange(known.endpoint)
+        self._stream: HttpStream | None = None
         self._doing: asyncio.Task[Attempt] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
 
     async def do(self, wanted: Question | Pause) -> Attempt:
@@ -158,6 +171,10 @@ class StreamConnection:
             self._doing.cancel()
         self._hang_up()
 
+    def leave_to_parent(self) -> None:
+        """Begin without a connection in a forked process: what is open is the parent's."""
+        self._stream = self._doing = None
+
     async def _do(self, wanted: Question | Pause) -> Attempt:
         if self._closing:
             raise transport.ConnectionClosed
@@ -173,53 +190,135 @@ class StreamConnection:
                     return transport.attempt(broken.failure)
 
     async def _ask_once(self, question: Question) -> Attempt:
-        if self._exchange.endpoint != question.endpoint:
+        if self._stream is not None and not self._stream.serves(question.endpoint):
             self._hang_up()
-        reader, writer = self._streams or await self._connect(question.endpoint)
-        held = bool(question.held) and not self._exchange.fresh
+        stream = self._stream or await self._connect(question.endpoint)
+        held = bool(question.held) and not stream.exchange.fresh
         seconds = question.answer_seconds + (question.held_seconds if held else 0.0)
-        reply, limit = None, asyncio.timeout(seconds)
         try:
-            async with limit:
-                writer.write(self._exchange.ask(question))
-                await writer.drain()
-                while reply is None:
-                    reply = self._exchange.receive(await reader.read(transport.READ_BYTES))
-        except OSError as error:
-            if limit.expired():  # a silent peer ends the connection with a TimeoutError too
-                raise transport.no_answer(question.endpoint, seconds) from error
-            raise self._exchange.cut(f"the connection broke: {error}") from error
-        if not self._exchange.reuse():
-            self._hang_up()
+            async with asyncio.timeout(seconds):
+                reply = await stream.ask(stream.exchange.ask(question))
+        except TimeoutError as error:
+            raise transport.no_answer(question.endpoint, seconds) from error
         return transport.attempt(reply, held=held)
 
-    async def _connect(
-        self, endpoint: EndpointAddress
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, endpoint: EndpointAddress) -> "HttpStream":
+        exchange, seconds = transport.HttpExchange(endpoint), self._session.pace.connect_seconds
         try:
-            async with asyncio.timeout(self._session.pace.connect_seconds):
-                streams = await asyncio.open_connection(
-                    endpoint.host, endpoint.port, limit=transport.READ_BYTES
-                )
-            self._streams = streams
-            self._loop = asyncio.get_running_loop()
-            transport.tune(streams[1].get_extra_info("socket"))
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+            self._stream = await connect(exchange, seconds)
+        except (OSError, UnicodeError) as error:
             raise transport.no_endpoint(endpoint, error) from error
-        self._exchange = transport.HttpExchange(endpoint)
-        return streams
+        return self._stream
 
     def _hang_up(self) -> None:
-        if self._streams is not None:
-            _abort(self._streams[1])
-            self._streams = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def __del__(self) -> None:
         """Close a connection that nobody has closed; it may be collected in another thread."""
-        if self._streams is not None and self._loop is not None:
+        if self._stream is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
-                self._loop.call_soon_threadsafe(_abort, self._streams[1])
+                self._stream.loop.call_soon_threadsafe(self._stream.close)
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
+class HttpStream:
+    """One connection over asyncio's streams; one request at a time, on the loop that made it."""
+
+    def __init__(
+        self,
+        exchange: transport.HttpExchange,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.exchange = exchange
+        """Writes the next request."""
+        self.loop = asyncio.get_running_loop()
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may have another request: neither side has closed it."""
+        return not self._writer.transport.is_closing() and not self._reader.at_eof()
+
+    def serves(self, endpoint: EndpointAddress) -> bool:
+        """Tell whether a request to an endpoint may be sent on it now."""
+        is_ours = self.loop is asyncio.get_running_loop()
+        return self.is_open and is_ours and self.exchange.endpoint == endpoint
+
+    async def ask(self, sent: bytes) -> Reply:
+        """Send the bytes of a request and return the response; RequestFailed without one.
+
+        After an error, and when the caller is cancelled, the connection is closed.
+        """
+        reply = None
+        try:
+            self._writer.write(sent)
+            await self._writer.drain()
+            while reply is None:
+                reply = self.exchange.receive(await self._reader.read(transport.READ_BYTES))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise self.exchange.cut(f"the connection broke: {error}") from error
+            raise
+        if not self.exchange.reuse():
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        """Close it at once."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
+            self._writer.transport.abort()
+
+
+async def addresses(endpoint: EndpointAddress, seconds: float) -> list[transport.Place]:
+    """Return the addresses of an endpoint's host; OSError or UnicodeError without any."""
+    where = endpoint.host, endpoint.port
+    try:  # an address needs no resolver, which runs in a thread
+        found = socket.getaddrinfo(*where, type=_TCP, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        async with asyncio.timeout(seconds):
+            found = await asyncio.get_running_loop().getaddrinfo(*where, type=_TCP)
+    return [(family, place) for family, _, _, _, place in found[:MAX_ADDRESSES]]
+
+
+async def connect(
+    exchange: transport.HttpExchange,
+    seconds: float,
+    *,
+    places: Sequence[transport.Place] | None = None,
+    tls: "ssl.SSLContext | None" = None,
+    probes: transport.Probes = transport.PROBES,
+) -> HttpStream:
+    """Return a connection to an exchange's endpoint; OSError or UnicodeError without one.
+
+    Args:
+        exchange: A fresh one.
+        seconds: For all of it; each address has its share.
+        places: The endpoint's addresses; None to look them up.
+        tls: By what it is encrypted; None for plain HTTP.
+        probes: How the system notices that its path is dead.
+    """
+    deadline = clock.monotonic() + seconds
+    if places is None:
+        places = await addresses(exchange.endpoint, seconds)
+    error: OSError = TimeoutError()
+    for (family, place), share in transport.shares(places, deadline):
+        try:
+            async with asyncio.timeout(share):
+                reader, writer = await asyncio.open_connection(
+                    str(place[0]),
+                    exchange.endpoint.port,
+                    family=family,
+                    ssl=tls,
+                    server_hostname=exchange.endpoint.host if tls else None,
+                    limit=transport.READ_BYTES,
+                )
+        except OSError as refused:
+            error = refused
+            continue
+        transport.probe(writer.get_extra_info("socket"), probes)
+        return HttpStream(exchange, reader, writer)
+    raise error

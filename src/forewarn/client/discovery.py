@@ -126,7 +126,7 @@ def parse(address: str) -> EndpointAddress:
     if port == 0:
         raise _bad(address, "the port must be 1 to 65535")
     if "/metadata/" in f"{path.lower()}/":
-        raise _bad(address, "it names a page of the endpoint, and not the endpoint")
+        raise _bad(address, "leave out the path from /metadata on")
     return EndpointAddress(host, PORT if port is None else port, path)
 
 

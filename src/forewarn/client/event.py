@@ -1,4 +1,4 @@
-"""What a handler gets: events, documents, changes, troubles, the machine itself."""
+"""What a handler gets: events, documents, changes, troubles, errors, the machine itself."""
 
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
@@ -132,9 +132,40 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
     `over` once the endpoint answers again."""
     message: str
-    """For people: what is wrong, and the likely cause."""
+    """For people: what is wrong, and the likely cause if there is one."""
 
     @property
     def over(self) -> bool:
         """Whether the endpoint answers again."""
         return self.reason == OVER
+
+
+class ClientError(Exception):
+    """The base of the client's errors; the text says what is wrong and what to do."""
+
+
+class Unreachable(ClientError):  # noqa: N818 - named for what is the matter
+    """The server's fault: no connection, no answer in time, or one that was cut off."""
+
+
+class BadAnswer(ClientError):  # noqa: N818 - named for what is the matter
+    """The server's fault: its answer is not a document, a name or a confirmation."""
+
+
+class Misuse(ClientError):  # noqa: N818 - named for what is the matter
+    """The caller's fault: an invalid argument, or a client that is closed."""
+
+
+class Refused(ClientError):  # noqa: N818 - named for what is the matter
+    """The server refuses the request (400, 401 or 403): sending it again would not help.
+
+    Args:
+        message: What was refused, and the likely cause if there is one.
+        status: The answer's status.
+        text: What the server said; `""` for nothing.
+    """
+
+    def __init__(self, message: str, *, status: int, text: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.text = text

@@ -1,24 +1,28 @@
-"""What a client knows of its server, and the dialogues that both shells carry out.
+"""What a client knows of its server, what its answers mean, and the dialogues of both shells.
 
-A dialogue is a generator: it yields a Question or a Pause and gets an Attempt back.
+`watch` decides that an event has appeared, or is over. A dialogue is a generator: it yields a
+Question or a Pause and gets an Attempt back.
 
 Threads may share a session. Nothing in it is locked: each decision about the address or the version
 follows from what the failed question was asked by, so that two threads with the same failure make
 the same step once.
 """
 
+import functools
 from collections.abc import Callable, Generator, Sequence
+from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
-from forewarn.client import event, responses
+from forewarn.client import event
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
-from forewarn.client.responses import ClockReading, FailedAnswer
-from forewarn.protocol import codec, refusals, text, versions
-from forewarn.protocol.message import Reply
-from forewarn.protocol.tolerant import Listing
+from forewarn.client.event import BadAnswer, ClientError, Misuse, Refused, Unreachable
+from forewarn.protocol import codec, refusals
+from forewarn.protocol.codec import Listed, Listing
+from forewarn.protocol.message import Reply, ascii_upper, shown
+from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS
 
 LEAST_SECONDS: Final = 0.001
 """The least of any time of a pace: the client never asks without a pause."""
@@ -62,7 +66,195 @@ NOT_AN_ENDPOINT: Final = frozenset(
 )
 """Reasons of a failure after which the next address is tried, as long as none has answered."""
 
-_VERSIONS: Final = tuple(version.name for version in versions.VERSIONS)
+CLOCKS_AGREE_SECONDS: Final = 2.0
+"""The server's Date is in whole seconds and has travelled: within this, our own clock is better."""
+
+MAX_TEXT: Final = 500
+"""Characters of a server's own words that an error repeats."""
+
+REFUSALS: Final = frozenset({400, 401, 403})
+"""Statuses after which the same question fails again."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Where all requests look alike: there the path tells the machines apart."""
+
+NAME_PREFIX: Final = "/vm"
+"""What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
+
+_VERSIONS: Final = tuple(version.name for version in VERSIONS)
+
+T = TypeVar("T")
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """When something happens: the deciders' only time."""
+
+    now: datetime
+    """The wall clock's, aware."""
+    monotonic: float
+    """In seconds, from an origin of the machine's own."""
+
+
+class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a question has no good answer."""
+
+    reason: str
+    """A word to compare: logged, and reported once for each change of it."""
+    message: str
+    """For people: what is wrong, and the likely cause."""
+    answered: bool = False
+    """Whether anything came: a whole answer, or bytes that are not HTTP."""
+    status: int | None = None
+    """The answer's; None where none came, or the status was not what was wrong."""
+    text: str = ""
+    """What the server said."""
+    newest_versions: tuple[str, ...] = ()
+    """The versions that a refusal names."""
+    retry_after_seconds: float | None = None
+
+    def error(self, prefix: str = "") -> ClientError:
+        """Return it as what a caller catches, its message after a prefix."""
+        message = prefix + self.message
+        if self.status in REFUSALS:
+            return Refused(message, status=self.status or 0, text=self.text)
+        return BadAnswer(message) if self.answered else Unreachable(message)
+
+
+_CAUSES: Final = {
+    300: "a redirect, which the client never follows: a captive proxy answers for the endpoint",
+    400: "",  # what it said is all that is known
+    401: "the metadata service never asks for credentials: a proxy or another service answers at "
+    "this address",
+    403: "no machine is registered with the address that this request came from "
+    "(a container or a proxy changes it)",
+    404: "there are no scheduled events at this address, or not yet",
+    407: "a proxy answers for the endpoint: connect to the metadata service directly",
+    410: "the service is away for now, for example while the host is updated",
+    429: "too many requests: several agents on one machine share its rate",
+    500: "the server has an internal error",
+}
+_NO_NAME: Final = "this server does not tell machines their names: set the name yourself"
+
+
+def failure_of(reply: Reply, endpoint: EndpointAddress, *, of_name: bool = False) -> FailedAnswer:
+    """Return the failure that a response to a question for events, or for a name, reports."""
+    said, newest = codec.decode_error(reply.body)
+    said = said or reply.body.decode("utf-8", "replace").strip()
+    said = " ".join(said[:MAX_TEXT].split())
+    quoted = f" and said {said!r}" if said else ""
+    cause = _cause(reply.status, endpoint, of_name=of_name)
+    return FailedAnswer(
+        reason=f"status-{reply.status}",
+        message=f"the server answered {reply.status}{quoted}{cause and '; likely cause: '}{cause}",
+        answered=True,
+        status=reply.status,
+        text=said,
+        newest_versions=newest,
+        retry_after_seconds=_retry_after(reply),
+    )
+
+
+def _cause(status: int, endpoint: EndpointAddress, *, of_name: bool) -> str:
+    before, _, name = endpoint.prefix.rpartition("/")
+    if status == 403 and before.lower().endswith(NAME_PREFIX):
+        return f"no machine is registered with the name in the address, {shown(name)!r}"
+    if status == 403 and not endpoint.prefix and endpoint.host in LOOPBACK:
+        return f"{_CAUSES[403]}; on a loopback address, ask at {endpoint}{NAME_PREFIX}/NAME"
+    if status == 404 and of_name:
+        return _NO_NAME
+    hundred = status // 100 * 100
+    return _CAUSES.get(status) or _CAUSES.get(hundred, "this is not an answer of the protocol")
+
+
+def _no_document(message: str) -> FailedAnswer:
+    return FailedAnswer(reason="no-document", message=message, answered=True)
+
+
+def _content(
+    read: Callable[[bytes], T], reply: Reply, endpoint: EndpointAddress, *, of_name: bool = True
+) -> T | FailedAnswer:
+    if reply.status != 200:
+        return failure_of(reply, endpoint, of_name=of_name)
+    if (failure := _encoded(reply)) is not None:
+        return failure
+    try:
+        return read(reply.body)
+    except codec.Malformed as error:
+        return _no_document(f"the answer {shown(str(error))}")
+
+
+listing_of = functools.partial(_content, codec.decode_listing, of_name=False)
+"""Return the document in a response, or why there is none."""
+
+name_in = functools.partial(_content, codec.decode_machine_name)
+"""Return the machine's name in a response for its leaf, or why there is none."""
+
+machine_in = functools.partial(_content, lambda body: event.Machine(**codec.decode_compute(body)))
+"""Return what a response for `compute` says of this machine, or why it says nothing."""
+
+
+def confirmation_in(reply: Reply, endpoint: EndpointAddress) -> FailedAnswer | None:
+    """Return None where a response confirms an approval, else why it does not."""
+    if reply.status != 200:
+        return failure_of(reply, endpoint)
+    if reply.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
+        return _no_document("the answer is HTML or XML, like a proxy's own page")
+    return _encoded(reply)
+
+
+def _encoded(reply: Reply) -> FailedAnswer | None:
+    coding = header(reply, b"content-encoding") or b"identity"
+    if coding.lower() == b"identity":
+        return None
+    message = f"the answer has the coding {coding.decode('ascii', 'replace')!r}, unasked"
+    return FailedAnswer(reason="encoded", message=message, answered=True)
+
+
+def header(reply: Reply, name: bytes) -> bytes | None:
+    """Return the first header of a name, which is given in lower case; None without one."""
+    return next((value for each, value in reply.headers if each.lower() == name), None)
+
+
+def server_time(reply: Reply, name: bytes = b"date") -> datetime | None:
+    """Return the time in the server's Date, or in another header; None if none can be read."""
+    value = header(reply, name)
+    try:
+        return None if value is None else codec.any_date(value.decode("ascii", "replace"))
+    except ValueError:
+        return None
+
+
+def _retry_after(reply: Reply) -> float | None:
+    # In seconds, or a date (RFC 9110, 10.2.3).
+    value = header(reply, b"retry-after")
+    if value is None:
+        return None
+    if value.isdigit():
+        return float(value[:9])
+    date, sent = server_time(reply, b"retry-after"), server_time(reply)
+    return None if date is None or sent is None else max(0.0, (date - sent).total_seconds())
+
+
+def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | None) -> event.Event:
+    """Return a listed event as a handler sees it, by this machine's name and the server's Date."""
+    shown = {name: value for name, value in asdict(listed).items() if value is not None}
+    return event.Event(
+        **{"not_before": None, **shown},
+        concerns_me=None if name is None else codec.concerns(listed.resources, name),
+        starts_by=starts_by(listed.not_before, at, sent),
+    )
+
+
+def starts_by(
+    not_before: datetime | None, at: ClockReading, sent: datetime | None = None
+) -> float | None:
+    """Return a NotBefore on the monotonic clock, by the server's Date where the clocks differ."""
+    if not_before is None:
+        return None
+    now = at.now
+    if sent is not None and abs((sent - now).total_seconds()) > CLOCKS_AGREE_SECONDS:
+        now = sent
+    return at.monotonic + (not_before - now).total_seconds()
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +353,6 @@ class Attempt(NamedTuple):
     """Whether the headers that hold on one connection only were sent."""
 
 
-T = TypeVar("T")
 Dialogue: TypeAlias = Generator[Question | Pause, Attempt, T]
 
 
@@ -173,7 +364,7 @@ class Session:
     ) -> None:
         self.pace = pace
         self.name = name
-        self.version = versions.NEWEST.name
+        self.version = NEWEST_VERSION.name
         self.report = ""
         """How this machine fares, as `Question.report`."""
         self.takes_reports = False
@@ -225,7 +416,7 @@ class Session:
 
     def accepted(self, question: Question, reply: Reply) -> None:
         """Record that the server has given a document for this question."""
-        self.takes_reports = FOREWARN in (responses.header(reply, b"server") or b"")
+        self.takes_reports = FOREWARN in (header(reply, b"server") or b"")
         self._proven, self.version, self.settled = question.endpoint, question.version, True
         self._refusals = 0
 
@@ -286,7 +477,7 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
     """Ask for the document, and for this machine's name where it is not known."""
     seconds = session.pace.first_answer_seconds
     found, question, attempt = yield from _answer(
-        session, at, session.question, responses.listing_of, seconds=seconds
+        session, at, session.question, listing_of, seconds=seconds
     )
     if isinstance(found, FailedAnswer):
         raise found.error()
@@ -294,9 +485,9 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
     session.accepted(question, attempt.outcome)
     if session.wants_name(attempt.at):
         yield from learn_name(session, attempt.at)
-    sent = responses.server_time(attempt.outcome)
-    seen = (responses.seen(each, session.name, attempt.at, sent) for each in found.events)
-    return event.Document(incarnation=found.incarnation, events=tuple(seen))
+    sent = server_time(attempt.outcome)
+    events = tuple(seen(each, session.name, attempt.at, sent) for each in found.events)
+    return event.Document(incarnation=found.incarnation, events=events)
 
 
 def report(session: Session, value: str) -> Dialogue[None]:
@@ -312,7 +503,7 @@ def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | No
         session,
         at,
         lambda: session.instance_question("/name", "text"),
-        responses.name_in,
+        name_in,
         seconds=NAME_SECONDS,
         tries=NAME_TRIES,
         ends=_tells_no_names,
@@ -327,7 +518,7 @@ def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | No
 def machine(session: Session, at: ClockReading) -> Dialogue[event.Machine]:
     """Ask what this machine is called."""
     found, _, _ = yield from _answer(
-        session, at, session.instance_question, responses.machine_in, seconds=float("inf")
+        session, at, session.instance_question, machine_in, seconds=float("inf")
     )
     if isinstance(found, FailedAnswer):
         raise found.error()
@@ -335,7 +526,7 @@ def machine(session: Session, at: ClockReading) -> Dialogue[event.Machine]:
 
 
 def _refuses(failure: FailedAnswer) -> bool:
-    return failure.status in responses.REFUSALS
+    return failure.status in REFUSALS
 
 
 def _tells_no_names(failure: FailedAnswer) -> bool:
@@ -407,7 +598,7 @@ def approval(
         question = question.within(until - at.monotonic)
         attempt = yield question
         at = attempt.at
-        read = responses.confirmation_in if posting else responses.listing_of
+        read = confirmation_in if posting else listing_of
         found = _read(attempt, question, read)
         if found is None:
             return
@@ -415,9 +606,9 @@ def approval(
             assert isinstance(attempt.outcome, Reply)  # the listing was read from it
             session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
-            left = tuple(each for each in ids if last is None or text.upper(each) in listed)
+            left = tuple(each for each in ids if last is None or ascii_upper(each) in listed)
             if last is not None and missing and not left:
-                raise last.error("the event is over before its approval was confirmed: ")
+                raise last.error("the event ended before its approval was confirmed: ")
             posting, missing, ids = bool(left), not left, left or ids
             if missing:
                 at = (yield Pause(SECOND_LOOK_GAP_SECONDS)).at
@@ -442,7 +633,7 @@ def _ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
         event_id = each.event_id if isinstance(each, event.Event) else each
         if not event_id or not isinstance(event_id, str):
             raise Misuse(f"{each!r} is neither an event nor an EventId")
-        ids.setdefault(text.upper(event_id), event_id)
+        ids.setdefault(ascii_upper(event_id), event_id)
     if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
         raise Misuse(f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}")
     return tuple(ids.values())

@@ -11,7 +11,7 @@ from typing import Final, Self, TypeVar
 from forewarn import clock
 from forewarn.client import event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
+from forewarn.client.event import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
 from forewarn.client.transport import OnTrouble
 from forewarn.client.watch import Watcher
@@ -210,16 +210,21 @@ class SocketConnection:
     """One connection at a time; one thread asks, and any, or a signal's handler, may close."""
 
     def __init__(self, session: Session) -> None:
+        self._closing = False
+        self._begin(session)
+
+    def _begin(self, session: Session) -> None:
         self._session = session
         self._socket: socket.socket | None = None
         self._exchange = transport.HttpExchange(session.endpoint)
         self._busy = threading.Lock()
-        self._closing = False
         self._bell, self._rope = socket.socketpair()
 
     def do(self, wanted: Question | Pause) -> Attempt:
         """Ask, or pause; one thread at a time, until it is closed."""
         if not self._busy.acquire(blocking=False):
+            if self._closing:  # the thread that closes it has it for a moment
+                raise transport.ConnectionClosed
             raise Misuse("two threads at once: give each its own watch")
         try:
             return self._do(wanted)
@@ -250,6 +255,14 @@ class SocketConnection:
         with contextlib.suppress(OSError):  # it is closed already
             self._rope.send(b"!")
         self._release_if_closing()
+
+    def leave_to_parent(self) -> None:
+        """Begin without a connection in a forked process: what is open is the parent's."""
+        self._hang_up()
+        self._bell.close()
+        self._rope.close()
+        if not self._closing:
+            self._begin(self._session)
 
     def _release_if_closing(self) -> None:
         """Close its sockets, unless a thread is using them: that thread then closes them."""
@@ -295,21 +308,21 @@ class SocketConnection:
 
     def _connect(self, endpoint: EndpointAddress) -> socket.socket:
         deadline = clock.monotonic() + self._session.pace.connect_seconds
-        error: OSError = TimeoutError("it took too long")
+        error: OSError = TimeoutError()
         try:  # a name is looked up to the end, however long: the system offers no other way
             places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
             raise transport.no_endpoint(endpoint, unknown) from unknown
-        for family, kind, protocol, _, place in places:
+        for (family, kind, protocol, _, place), seconds in transport.shares(places, deadline):
             try:
                 made = self._socket = socket.socket(family, kind, protocol)
                 made.setblocking(False)  # noqa: FBT003 - the socket module takes it so
                 with contextlib.suppress(BlockingIOError):
                     made.connect(place)
-                if self._wait(made, deadline, writing=True):
+                if self._wait(made, clock.monotonic() + seconds, writing=True):
                     failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if not failed:
-                        transport.tune(made)
+                        transport.probe(made, transport.PROBES)
                         self._exchange = transport.HttpExchange(endpoint)
                         return made
                     error = OSError(failed, os.strerror(failed))

@@ -1,10 +1,5 @@
 """HTTP over h11, with a limit on all that is read; and what the two shells share.
 
-HttpExchange         one connection's requests and responses, without the socket
-AnyClient, AnyWatch  the parts of clients and watches that are the same in both shells
-request              one HTTP request to any address: the operator plane, a peer, a webhook
-stream               the same, for a response that goes on and on
-
 No proxy is ever used and no redirect followed: the metadata service is one hop away, and what
 answers in its place is not it. Nothing here imports asyncio.
 """
@@ -17,20 +12,17 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import h11
 
 from forewarn import clock
 from forewarn.client import discovery, session
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
-from forewarn.client.event import Change, Document, Trouble
-from forewarn.client.responses import ClockReading, FailedAnswer
-from forewarn.client.session import Attempt, Dialogue, Pace, Pause, Question, Session
+from forewarn.client.event import Change, Document, Misuse, Trouble
 from forewarn.client.watch import Watcher
-from forewarn.protocol import agent_status
-from forewarn.protocol.agent_status import AgentReport
+from forewarn.protocol import codec
+from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
 from forewarn.vocabulary import AgentStatus
@@ -54,10 +46,6 @@ MAX_INTERIM: Final = 8
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
-KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""Seconds of silence, seconds between probes, probes: a server that dies while it holds an answer
-is noticed within half a minute."""
-
 MAX_IDLE: Final = 2
 """Connections that a client keeps for later questions."""
 
@@ -76,6 +64,26 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 _clock: Final = clock.SystemClock()
 
 
+class Probes(NamedTuple):
+    """How the system notices that a connection's path is dead, though nothing is sent."""
+
+    silent_seconds: int
+    """It sends a probe after so long without a word,"""
+    between_seconds: int
+    """the next ones so long after each other,"""
+    most: int
+    """and ends the connection after so many without an answer."""
+
+    @property
+    def noticed_seconds(self) -> int:
+        """Within how long a dead path is noticed."""
+        return self.silent_seconds + self.between_seconds * self.most
+
+
+PROBES: Final = Probes(silent_seconds=10, between_seconds=5, most=3)
+"""A server that dies while it holds an answer is noticed within half a minute."""
+
+
 class ConnectionClosed(Exception):  # noqa: N818 - the clients turn it into Misuse or an end
     """The client closed the connection, maybe in another thread or task."""
 
@@ -88,7 +96,7 @@ class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
     as when the server has closed it: then the question may be asked again.
     """
 
-    def __init__(self, failure: FailedAnswer, *, stale: bool = False) -> None:
+    def __init__(self, failure: session.FailedAnswer, *, stale: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.reason = failure.reason
@@ -117,7 +125,7 @@ class HttpExchange:
         """Whether no response has come on it yet."""
         return self._answered == 0
 
-    def ask(self, question: Question) -> bytes:
+    def ask(self, question: session.Question) -> bytes:
         """Return a question's bytes; the response before must be taken."""
         headers = [(b"Metadata", b"true"), *(() if self.fresh else question.held)]
         if question.report:
@@ -201,13 +209,6 @@ class HttpExchange:
         self._answered += 1
         return reply
 
-    @property
-    def head(self) -> Reply | None:
-        """The response that is being read, without its body; None before its head is whole."""
-        if self._head is None:
-            return None
-        return Reply(self._head.status_code, b"", tuple(self._head.headers))
-
     def reuse(self) -> bool:
         """Prepare for the next question; tell whether the connection may have one."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
@@ -219,12 +220,12 @@ class HttpExchange:
 
     def cut(self, message: str) -> RequestFailed:
         """Return the failure for a connection that ends now."""
-        failure = FailedAnswer(reason="cut", message=message)
+        failure = session.FailedAnswer(reason="cut", message=message)
         return RequestFailed(failure, stale=not self.fresh and not self._began)
 
 
 def _broken(reason: str, message: str) -> RequestFailed:
-    return RequestFailed(FailedAnswer(reason=reason, message=message, answered=True))
+    return RequestFailed(session.FailedAnswer(reason=reason, message=message, answered=True))
 
 
 def no_endpoint(endpoint: EndpointAddress, error: Exception) -> RequestFailed:
@@ -237,39 +238,54 @@ def no_endpoint(endpoint: EndpointAddress, error: Exception) -> RequestFailed:
 
 def no_connection(where: object, error: Exception, advice: str = "") -> RequestFailed:
     """Return the failure to connect."""
-    message = f"no connection to {where}: {str(error) or type(error).__name__}{advice}"
-    return RequestFailed(FailedAnswer(reason="no-connection", message=message))
+    why = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    why = getattr(error, "strerror", None) or why  # without the number of the error
+    message = f"no connection to {where}: {why or type(error).__name__}{advice}"
+    return RequestFailed(session.FailedAnswer(reason="no-connection", message=message))
 
 
 def no_answer(where: object, seconds: float) -> RequestFailed:
     """Return the failure to answer in time."""
     message = f"no answer from {where} in {seconds:g} s"
-    return RequestFailed(FailedAnswer(reason="no-answer", message=message))
+    return RequestFailed(session.FailedAnswer(reason="no-answer", message=message))
 
 
-def clock_reading() -> ClockReading:
+def clock_reading() -> session.ClockReading:
     """Return the time by the machine's clocks."""
-    return ClockReading(_clock.now(), _clock.monotonic())
+    return session.ClockReading(_clock.now(), _clock.monotonic())
 
 
-def attempt(outcome: Reply | FailedAnswer | None, *, held: bool = False) -> Attempt:
+def attempt(outcome: Reply | session.FailedAnswer | None, *, held: bool = False) -> session.Attempt:
     """Return what was done, with the time and a random number; a forked process draws others."""
     drawn = os.urandom(4)  # noqa: TID251 - the client's one source of chance
-    return Attempt(outcome, clock_reading(), int.from_bytes(drawn, "big") / 2.0**32, held)
+    return session.Attempt(outcome, clock_reading(), int.from_bytes(drawn, "big") / 2.0**32, held)
 
 
-def tune(connected: socket.socket) -> None:
-    """Send without delay, and probe a silent peer, as far as the system can."""
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE:
-        if hasattr(socket, option):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+def probe(opened: socket.socket, probes: Probes) -> None:
+    """Have the system end this connection, or those that a socket accepts, once the path is dead.
+
+    What was sent, and not acknowledged, counts as a probe. Nothing waits for more to be sent.
+    """
+    values = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": probes.silent_seconds,
+        "TCP_KEEPINTVL": probes.between_seconds,
+        "TCP_KEEPCNT": probes.most,
+        "TCP_USER_TIMEOUT": probes.noticed_seconds * 1000,
+    }
+    with contextlib.suppress(OSError):  # the peer has gone, as some systems say here
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in values.items():
+            if hasattr(socket, option):
+                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class _Connection(Protocol):
     def close(self) -> None:
         """End every wait at once, and for ever."""
+
+    def leave_to_parent(self) -> None:
+        """Begin without a connection in a forked process: what is open is the parent's."""
 
 
 C = TypeVar("C", bound=_Connection)
@@ -280,7 +296,11 @@ class AnyClient(Generic[C]):
     """What `Client` and `AsyncClient` share: the address, the name, the connections."""
 
     def __init__(
-        self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
+        self,
+        endpoint: str | None = None,
+        *,
+        name: str | None = None,
+        pace: session.Pace | None = None,
     ) -> None:
         if name is not None and not name.strip():
             raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
@@ -288,11 +308,12 @@ class AnyClient(Generic[C]):
             found = discovery.find(endpoint, os.environ, _clock.now())
         except discovery.BadAddress as error:
             raise Misuse(str(error)) from error
-        self._session = Session(pace or Pace(), found, name)
+        self._session = session.Session(pace or session.Pace(), found, name)
         self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
         self._connections: weakref.WeakSet[C] = weakref.WeakSet()
         self._idle: list[C] = []
         self._closed = False
+        _clients.add(self)
 
     @property
     def endpoint(self) -> str:
@@ -304,13 +325,13 @@ class AnyClient(Generic[C]):
         """This machine's name, given or learnt; None while it is not known."""
         return self._session.name
 
-    def _report(self, status: str, reason: str) -> Dialogue[None]:
+    def _report(self, status: str, reason: str) -> session.Dialogue[None]:
         try:
             said = AgentReport(AgentStatus(status), reason)
         except ValueError:
             known = ", ".join(each.value for each in AgentStatus)
             raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
-        return session.report(self._session, agent_status.write(said))
+        return session.report(self._session, codec.encode_agent_report(said))
 
     @abstractmethod
     def _connect(self) -> C: ...
@@ -347,6 +368,24 @@ class AnyClient(Generic[C]):
         for connection in connections:
             connection.close()
 
+    def _leave_to_parent(self) -> None:
+        """Share nothing with the process that this one was forked from, whatever it was doing."""
+        self._guard = threading.RLock()
+        for connection in self._connections:
+            connection.leave_to_parent()
+
+
+_clients: Final[weakref.WeakSet[AnyClient[Any]]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for client in _clients:
+        client._leave_to_parent()  # noqa: SLF001 - its own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
 
 class AnyAnswers(Generic[C, T]):
     """What a watcher takes from one answer after another."""
@@ -363,7 +402,7 @@ class AnyAnswers(Generic[C, T]):
         self._take = take
         self._on_trouble = on_trouble
 
-    def _next(self) -> T | Question | Pause:
+    def _next(self) -> T | session.Question | session.Pause:
         """Return the next one, or what to do to get it."""
         while self._watcher.troubles:
             self._report(self._watcher.troubles.popleft())
@@ -427,18 +466,19 @@ def request(  # noqa: PLR0913 - all but the first two by name
     connection alone. `headers` are added to Host, User-Agent, Accept and Connection, or replace
     them. With the path of a `unix_socket` the URL's host is only for the Host header. A server with
     https is verified by the certificates in `ca_file`, or the system's, unless a context for `tls`
-    is given. With `head_only` the response has no body, however long. `opened` gets the socket
+    is given. With `head_only` no body is waited for, however long. `opened` gets the socket
     before it connects: another thread that shuts it down ends the request at once.
 
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
-    exchange, sent = _prepared(method, url, headers, body, max_body)
+    exchange, sent = prepared(method, url, headers, body, max_body=max_body)
     until = clock.monotonic() + seconds
     limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
-    place = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
     context = functools.partial(_tls_context, ca_file) if tls is None else lambda: tls
-    with _connected(place, url, limit, context, opened) as connected:
-        return _answered(connected, exchange, sent, until, seconds, head_only=head_only)
+    with _connected(unix_socket or exchange.endpoint, url, limit, context, opened) as connected:
+        pieces = _pieces(connected, exchange, sent, lambda: _left(until), seconds)
+        replies = (whole or (exchange.take() if head_only else None) for whole in pieces)
+        return next(filter(None, replies))
 
 
 def stream(
@@ -455,23 +495,13 @@ def stream(
     It ends with the response; to close the generator ends the connection. `silence_seconds` is how
     long nothing may come. The rest is as for `request`.
     """
-    exchange, sent = _prepared("GET", url, headers, None, MAX_BODY_BYTES)
-    place = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
+    exchange, sent = prepared("GET", url, headers)
     context = functools.partial(_tls_context, ca_file)
-    with _connected(place, url, connect_seconds, context) as connected:
-        try:
-            connected.settimeout(silence_seconds)
-            connected.sendall(sent)
-            whole = None
-            while whole is None:
-                whole = exchange.receive(connected.recv(READ_BYTES))
-                piece = whole or exchange.take()
-                if piece is not None:
-                    yield piece
-        except TimeoutError as error:
-            raise no_answer(exchange.endpoint, silence_seconds) from error
-        except OSError as error:
-            raise exchange.cut(f"the connection broke: {error}") from error
+    with _connected(unix_socket or exchange.endpoint, url, connect_seconds, context) as connected:
+        for whole in _pieces(connected, exchange, sent, lambda: silence_seconds, silence_seconds):
+            piece = whole or exchange.take()
+            if piece is not None:
+                yield piece
 
 
 def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
@@ -482,7 +512,7 @@ def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
 
 @contextlib.contextmanager
 def _connected(
-    place: str | tuple[str, int],
+    place: str | EndpointAddress,
     url: str,
     seconds: float,
     tls: "Callable[[], ssl.SSLContext]",
@@ -491,75 +521,73 @@ def _connected(
     """Connect to a place, with TLS if the URL says so."""
     try:
         with contextlib.ExitStack() as stack:
-            connected = stack.enter_context(connect(place, seconds, opened))
+            where = place if isinstance(place, str) else (place.host, place.port)
+            connected = stack.enter_context(connect(where, seconds, opened))
             if url[:6].lower() == "https:":
-                connected = tls().wrap_socket(connected, server_hostname=place[0])
+                connected = tls().wrap_socket(connected, server_hostname=where[0])
                 stack.enter_context(connected)
                 opened(connected)
             yield connected
     except (OSError, UnicodeError) as error:
-        where = place if isinstance(place, str) else EndpointAddress(*place)
-        raise no_connection(where, error) from error
+        raise no_connection(place, error) from error
 
 
-def _prepared(
-    method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None, max_body: int
+def prepared(
+    method: str,
+    url: str,
+    headers: Iterable[tuple[str, str]] = (),
+    body: bytes | None = None,
+    *,
+    max_body: int = MAX_BODY_BYTES,
 ) -> tuple[HttpExchange, bytes]:
+    """Return the exchange for one request, and the bytes of it; RequestFailed if it is invalid."""
     try:
-        return _request_of(method, url, headers, body, max_body)
+        endpoint, target = _parts(url)
+        exchange = HttpExchange(endpoint, max_body)
+        encoded = [(b"Connection", b"close")]
+        encoded.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+        return exchange, exchange.write(method.encode(), target, encoded, body)
     except (ValueError, h11.LocalProtocolError) as error:
-        failure = FailedAnswer(reason="invalid-request", message=f"invalid request: {error}")
+        failure = session.FailedAnswer(
+            reason="invalid-request", message=f"invalid request: {error}"
+        )
         raise RequestFailed(failure) from error
 
 
-def _request_of(
-    method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None, max_body: int
-) -> tuple[HttpExchange, bytes]:
+def _parts(url: str) -> tuple[EndpointAddress, str]:
     import urllib.parse  # noqa: PLC0415 - the client itself starts sooner without
 
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"the URL {url!r} is not http://HOST or https://HOST")
     port = parts.port or (443 if parts.scheme == "https" else discovery.PORT)
-    exchange = HttpExchange(EndpointAddress(parts.hostname, port), max_body)
-    encoded = [(b"Connection", b"close")]
-    encoded.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return exchange, exchange.write(method.encode(), target, encoded, body)
+    return EndpointAddress(parts.hostname, port), target
 
 
 def connect(
     address: str | tuple[str, int],
     seconds: float,
     opened: Callable[[socket.socket], None] = lambda _: None,
+    places: Sequence[Place] | None = None,
 ) -> socket.socket:
     """Return a socket that is connected to the path of a unix socket, or to a host and a port.
 
-    `opened` gets each socket before it connects. Without a connection it raises OSError.
+    `opened` gets each socket before it connects; `places` are the host's addresses, None to look
+    them up. Without a connection it raises OSError.
     """
     until = clock.monotonic() + seconds
-    places: list[Place]
     if isinstance(address, str):
         places = [(socket.AF_UNIX, address)]
-    else:
+    elif places is None:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         places = [(family, place) for family, _, _, _, place in found]
-    return _first_to_answer(places, until, opened)
-
-
-def _first_to_answer(
-    places: Sequence[Place], until: float, opened: Callable[[socket.socket], None]
-) -> socket.socket:
-    """Connect to one of the places, in their order, each with its share of the time that is left.
-
-    So a host whose IPv6 packets are lost on the way is reached by IPv4.
-    """
-    error: OSError = TimeoutError("it took too long")
-    for number, (family, place) in enumerate(places):
+    error: OSError = TimeoutError()
+    for (family, place), share in shares(places, until):
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
             opened(made)
-            made.settimeout(_left(until) / (len(places) - number))
+            made.settimeout(share)
             made.connect(place)
         except OSError as refused:
             made.close()
@@ -569,31 +597,41 @@ def _first_to_answer(
     raise error
 
 
-def _answered(
+def shares(places: Sequence[T], until: float) -> Iterator[tuple[T, float]]:
+    """Yield each place with the seconds that may be spent on it: its share of the time left.
+
+    So a host whose IPv6 packets are lost on the way is reached by IPv4.
+    """
+    for number, place in enumerate(places):
+        left = max(0.001, until - clock.monotonic())  # never 0, which would mean not to wait
+        yield place, left / (len(places) - number)
+
+
+def _pieces(
     connected: socket.socket,
     exchange: HttpExchange,
     sent: bytes,
-    until: float,
+    left: Callable[[], float],
     seconds: float,
-    *,
-    head_only: bool,
-) -> Reply:
+) -> Iterator[Reply | None]:
+    """Send a request, and yield after each read: the response once it is whole, before it None."""
+    whole = None
     try:
-        connected.settimeout(_left(until))
+        connected.settimeout(left())
         connected.sendall(sent)
-        while clock.monotonic() < until:
-            connected.settimeout(_left(until))
-            reply = exchange.receive(connected.recv(READ_BYTES))
-            reply = reply or (exchange.head if head_only else None)
-            if reply is not None:
-                return reply
+        while whole is None:
+            connected.settimeout(left())
+            whole = exchange.receive(connected.recv(READ_BYTES))
+            yield whole
     except TimeoutError as error:
         raise no_answer(exchange.endpoint, seconds) from error
     except OSError as error:
         raise exchange.cut(f"the connection broke: {error}") from error
-    raise no_answer(exchange.endpoint, seconds)
 
 
 def _left(until: float) -> float:
-    """Return the seconds that are left; never 0, which would mean not to wait at all."""
-    return max(0.001, until - clock.monotonic())
+    """Return the seconds that are left; TimeoutError if none are."""
+    seconds = until - clock.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds

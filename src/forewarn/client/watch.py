@@ -15,14 +15,12 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.client import event, responses, session
+from forewarn.client import event, session
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
-from forewarn.client.responses import ClockReading, FailedAnswer
-from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.protocol import codec, text, tolerant
-from forewarn.protocol.message import Reply
-from forewarn.protocol.tolerant import Listed, Listing
+from forewarn.client.event import Misuse
+from forewarn.protocol import codec
+from forewarn.protocol.codec import Listed, Listing
+from forewarn.protocol.message import Reply, ascii_lower, ascii_upper
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
@@ -62,7 +60,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether to report an event."""
         if self.mine and seen.concerns_me is False:
             return False
-        return self.types is None or text.lower(seen.event_type) in self.types
+        return self.types is None or ascii_lower(seen.event_type) in self.types
 
 
 def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
@@ -72,14 +70,14 @@ def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
     wanted = () if isinstance(types, str) else tuple(types)
     if not wanted or not all(isinstance(each, str) for each in wanted):
         raise Misuse(f"invalid types={types!r}: expected event types, such as ['Reboot', 'Freeze']")
-    return EventFilter(types=frozenset(text.lower(each) for each in wanted), mine=mine)
+    return EventFilter(types=frozenset(ascii_lower(each) for each in wanted), mine=mine)
 
 
 class ReadDocument(msgspec.Struct, frozen=True):
     """A document as it was read."""
 
     events: dict[str, Listed]
-    at: ClockReading
+    at: session.ClockReading
     sent: datetime | None
     """The server's Date."""
 
@@ -125,10 +123,10 @@ class Watcher:
 
     def __init__(
         self,
-        known: Session,
+        known: session.Session,
         wanted: EventFilter | None,
         since: str | None,
-        at: ClockReading,
+        at: session.ClockReading,
         events: Iterable[event.Event] = (),
     ) -> None:
         self.looks = 0
@@ -144,7 +142,7 @@ class Watcher:
         for each in events:
             seen = msgspec.structs.replace(each, starts_by=None)
             known_event = KnownEvent(seen, told=True, started=seen.started)
-            self._state.known[text.upper(each.event_id)] = known_event
+            self._state.known[ascii_upper(each.event_id)] = known_event
         self.troubles: deque[event.Trouble] = deque()
         """Reports of trouble, to be taken from the left."""
         self._reason = event.OVER
@@ -159,11 +157,12 @@ class Watcher:
         self._failures = 0
         self._next_at = at.monotonic
         self._asked_at = self._doubted_at = at.monotonic
-        self._asked: Question | None = None
-        self._naming: Dialogue[FailedAnswer | None] | None = None
-        self._naming_wants: Question | Pause | None = None
+        self._asked: session.Question | None = None
+        self._naming: session.Dialogue[session.FailedAnswer | None] | None = None
+        self._naming_wants: session.Question | session.Pause | None = None
         self._tag: bytes | None = None
-        self._apart = _apart(at)
+        self._apart: dict[str, float] = {}
+        """How far our wall clock, and the server's, were ahead of the monotonic one."""
         self._try_waiting_at = at.monotonic
         self._waits: bool | None = None  # None: not known, or to be found out again
 
@@ -216,13 +215,13 @@ class Watcher:
         self._shown = listed
         return event.Document(incarnation=self._incarnation, events=listed)
 
-    def step(self, at: ClockReading) -> Question | Pause:
+    def step(self, at: session.ClockReading) -> session.Question | session.Pause:
         """Return what to do now, once every change is taken."""
         assert not self._state.pending  # the next document is compared with what was told
         if self._naming_wants is not None:
             return self._naming_wants
         if at.monotonic < self._next_at:
-            return Pause(self._next_at - at.monotonic)
+            return session.Pause(self._next_at - at.monotonic)
         if not self._looks_again and self._session.wants_name(at):
             self._naming = session.learn_name(self._session, at)
             self._naming_wants = next(self._naming)
@@ -235,7 +234,7 @@ class Watcher:
             self._asked = self._session.question(None if polls else self._tag)
         return self._asked
 
-    def heard(self, attempt: Attempt) -> None:
+    def heard(self, attempt: session.Attempt) -> None:
         """Record what came of the last step."""
         question, self._asked = self._asked, None
         if self._naming is not None:
@@ -243,52 +242,62 @@ class Watcher:
         elif question is not None:
             assert attempt.outcome is not None  # a question was asked
             self._heard_events(question, attempt.outcome, attempt)
-        apart = _apart(attempt.at)
-        if abs(apart - self._apart) > responses.CLOCKS_AGREE_SECONDS:
-            # The machine may have slept, and its notice is shorter than it seems: only a whole
-            # document that is read from now on tells by how much.
-            self._apart, self._tag = apart, None
+        outcome = attempt.outcome
+        sent = session.server_time(outcome) if isinstance(outcome, Reply) else None
+        for whose, time in (("own", attempt.at.now), ("server's", sent)):
+            if time is None:
+                continue
+            apart = time.timestamp() - attempt.at.monotonic
+            if abs(apart - self._apart.setdefault(whose, apart)) > session.CLOCKS_AGREE_SECONDS:
+                # The machine may have slept, or was paused, where our wall clock stands still too.
+                # Its notice is shorter than it seems: a whole document tells by how much.
+                self._apart[whose], self._tag = apart, None
 
     def _heard_events(
-        self, question: Question, outcome: Reply | FailedAnswer, attempt: Attempt
+        self,
+        question: session.Question,
+        outcome: Reply | session.FailedAnswer,
+        attempt: session.Attempt,
     ) -> None:
-        if isinstance(outcome, FailedAnswer):
+        if isinstance(outcome, session.FailedAnswer):
             self._failed(question, outcome, attempt)
         elif outcome.status == 304 and attempt.held:
             self._nothing_new(outcome, attempt)
         else:
-            found = responses.listing_of(outcome, question.endpoint)
-            if isinstance(found, FailedAnswer):
+            found = session.listing_of(outcome, question.endpoint)
+            if isinstance(found, session.FailedAnswer):
                 self._failed(question, found, attempt)
             else:
                 self._session.accepted(question, outcome)
                 self._document(found, outcome, attempt)
 
-    def _heard_name(self, naming: Dialogue[FailedAnswer | None], attempt: Attempt) -> None:
+    def _heard_name(
+        self, naming: session.Dialogue[session.FailedAnswer | None], attempt: session.Attempt
+    ) -> None:
         try:
             self._naming_wants = naming.send(attempt)
         except StopIteration as done:
             self._naming = self._naming_wants = None
-            failure: FailedAnswer | None = done.value
+            failure: session.FailedAnswer | None = done.value
             if failure is None:
                 self._tag = None  # the whole document shows whom it concerns
                 return
             self._next_at = self._asked_at + LEAST_GAP_SECONDS
             if not self._told_no_name:
                 self._told_no_name = True
-                self._say(NO_NAME, f"this machine's name is not known: {failure.message}")
+                self._say(NO_NAME, f"this machine's name is not known yet: {failure.message}")
 
-    def _nothing_new(self, reply: Reply, attempt: Attempt) -> None:
+    def _nothing_new(self, reply: Reply, attempt: session.Attempt) -> None:
         self._fine(attempt.at)
         # Forewarn ends a wait early for a machine that has to ask again (protocol.md section 10).
         self._found_waiting(attempt, waits=applied_seconds(reply) > 0)
         self._ask_next(attempt, changes=())
 
-    def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
+    def _document(self, listing: Listing, reply: Reply, attempt: session.Attempt) -> None:
         self._has_document = True
         self._incarnation = listing.incarnation
         self._fine(attempt.at)
-        tag = responses.header(reply, b"etag")
+        tag = session.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
         if attempt.held and applied_seconds(reply) > 0:
@@ -297,7 +306,7 @@ class Watcher:
             self._found_waiting(attempt, waits=False)
         self._tag = tag
         events = {each.key: each for each in listing.events}
-        read = ReadDocument(events, attempt.at, responses.server_time(reply))
+        read = ReadDocument(events, attempt.at, session.server_time(reply))
         before, self._held_back = self._held_back, None
         is_second, self._looks_again = self._looks_again, False
         changes: list[PendingChange] = []
@@ -319,11 +328,13 @@ class Watcher:
             self._session.want_name()
             self._next_at = attempt.at.monotonic
 
-    def _found_waiting(self, attempt: Attempt, *, waits: bool) -> None:
+    def _found_waiting(self, attempt: session.Attempt, *, waits: bool) -> None:
         self._waits = waits
         self._try_waiting_at = attempt.at.monotonic + TRY_WAITING_SECONDS
 
-    def _failed(self, question: Question, failure: FailedAnswer, attempt: Attempt) -> None:
+    def _failed(
+        self, question: session.Question, failure: session.FailedAnswer, attempt: session.Attempt
+    ) -> None:
         self._tag = self._waits = None
         if self._session.asks_again(failure, question):
             self._next_at = attempt.at.monotonic
@@ -339,7 +350,7 @@ class Watcher:
         pause = self._session.pause(self._failures, failure, attempt.chance)
         self._next_at = attempt.at.monotonic + pause.seconds
 
-    def _fine(self, at: ClockReading) -> None:
+    def _fine(self, at: session.ClockReading) -> None:
         self.looks += 1
         self.answered_at = at.monotonic
         self._failures = 0
@@ -351,7 +362,7 @@ class Watcher:
     def _say(self, reason: str, message: str) -> None:
         self.troubles.append(event.Trouble(reason=reason, message=message))
 
-    def _ask_next(self, attempt: Attempt, *, changes: Sequence[PendingChange]) -> None:
+    def _ask_next(self, attempt: session.Attempt, *, changes: Sequence[PendingChange]) -> None:
         """Set the time of the next question: at the pace of polls, counted from the last one.
 
         So a wait that ran its course is followed by the next at once. A document that changed while
@@ -395,7 +406,7 @@ class Watcher:
         self, known: KnownEvent | None, listed: Listed, document: ReadDocument, *, missing: bool
     ) -> Iterator[PendingChange]:
         key = listed.key
-        seen = responses.seen(listed, self._session.name, document.at, document.sent)
+        seen = session.seen(listed, self._session.name, document.at, document.sent)
         if known is not None:
             before = known.event
             if key in self._resumed and seen.starts_by is not None:
@@ -415,10 +426,6 @@ class Watcher:
         elif after != known:
             is_news = msgspec.structs.replace(seen, starts_by=known.event.starts_by) != known.event
             yield PendingChange(key, "updated" if is_news else "", after)
-
-
-def _apart(at: ClockReading) -> float:
-    return at.now.timestamp() - at.monotonic
 
 
 def merged(
@@ -452,17 +459,17 @@ def _soonest(before: float | None, now: float | None, *, by_server: bool) -> flo
     # shorter than was reckoned. It is never longer, and a clock of ours that was set says nothing.
     if before is None or now is None:
         return before if now is None else now  # only one of them says
-    slept = by_server and now < before - responses.CLOCKS_AGREE_SECONDS
+    slept = by_server and now < before - session.CLOCKS_AGREE_SECONDS
     return now if slept else before
 
 
 def _bare(name: str) -> str:
-    return text.lower(name.removeprefix(codec.PREVIEW_PREFIX))
+    return ascii_lower(name.removeprefix(codec.PREVIEW_PREFIX))
 
 
 def applied_seconds(reply: Reply) -> float:
     """Return how long a server says that it would wait (RFC 7240, section 3); 0 if it does not."""
-    match = re.search(_WAIT, responses.header(reply, b"preference-applied") or b"")
+    match = re.search(_WAIT, session.header(reply, b"preference-applied") or b"")
     return float(match[1]) if match else 0.0
 
 
@@ -488,7 +495,7 @@ def _with_events(state: WatchState, put: Callable[[event.Event], event.Event]) -
     )
 
 
-def read_state(written: str, at: ClockReading) -> WatchState:
+def read_state(written: str, at: session.ClockReading) -> WatchState:
     """Read what `write_state` wrote, in this process or in another; Misuse if it is invalid."""
     try:
         state = msgspec.json.decode(written[: MAX_STATE_LENGTH + 1], type=WatchState)
@@ -514,10 +521,10 @@ def read_state(written: str, at: ClockReading) -> WatchState:
     def found(seen: event.Event) -> event.Event:
         return msgspec.structs.replace(
             seen,
-            status=tolerant.known(EventStatus, seen.status),  # JSON has the words as mere text
-            event_type=tolerant.known(EventType, seen.event_type),
-            source=seen.source and tolerant.known(EventSource, seen.source),
-            starts_by=responses.starts_by(seen.not_before, at),
+            status=codec.known_word(EventStatus, seen.status),  # JSON has the words as mere text
+            event_type=codec.known_word(EventType, seen.event_type),
+            source=seen.source and codec.known_word(EventSource, seen.source),
+            starts_by=session.starts_by(seen.not_before, at),
         )
 
     return _with_events(state, found)

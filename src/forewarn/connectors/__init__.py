@@ -2,13 +2,12 @@
 
     port          Connector, Task, Outcome, Found: what the executor asks and is told
     simulated     touches nothing; a task lasts as long as the settings say
-    command       the operator's program, once a machine or once an operation
+    command       the operator's program, such as that of the guide for Proxmox; its runs are
+                  files, with a time limit, and what follows if one fails or its end is unknown
     settings      of both that have any, which load without the server extra
     libvirt       hosts under libvirt: a program of ours, once a machine
-    task_process  one program's run as files: begun, alive, result
     libvirt_domains  the program that reads libvirt's domains and writes their tags
-    runner        the program around one run, which outlives the service; imports nothing of ours
+    runner        the program around one run: outlives the service, ends it at its time limit
 
-A connector does what it is told and reports; it knows neither the rules nor the store. Driven by
-`control.executor`, chosen by `server.service` from the settings.
+It knows neither rules nor store: `control.executor` drives it, `server.service` chooses it.
 """

@@ -256,8 +256,7 @@ class HostConnection:
 class HostWatch:
     """Tells what happens on one host, on one thread: calls are made between events, never in one.
 
-    Args:
-        host: Its connection; made after `virEventRegisterDefaultImpl`.
+    The connection to it is made after `virEventRegisterDefaultImpl`.
     """
 
     def __init__(self, host: HostConnection) -> None:
@@ -374,7 +373,7 @@ def write_tag(library: Untyped) -> None:
         {
             "uuid": uuids[0],
             "name": found[0][1].name(),
-            "hosts": [host.name for host, _ in found],
+            "hosts": [{"uri": host.uri, "hostname": host.name} for host, _ in found],
             "tag": {field: tag.get(field, "") for field in FIELDS},
         }
     )

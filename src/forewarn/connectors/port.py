@@ -37,10 +37,10 @@ class Task(Impact, frozen=True, kw_only=True, gc=False):
     when its host has another boot id than this. It is over too when somebody has started it.
     A machine that was shut down is started again whatever fails."""
     repeat_after: int = 0
-    """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
+    """Up to this attempt an operator has allowed runs whose result is unknown to be repeated."""
     claimed_elsewhere: tuple[str, ...] = ()
-    """The other replicas that claimed it after that attempt. What they began leaves no trace here,
-    so that nothing was begun does not follow from finding nothing."""
+    """The other replicas that claimed it after that attempt. Their runs leave no files here, so a
+    folder without runs does not prove that nothing was begun."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,9 +57,9 @@ class Found(StrEnum):
     """What `check` found where there is no outcome."""
 
     NOT_DONE = "not-done"
-    """None of it, or not all of it, has been begun: it is safe to perform."""
+    """At least a part of it was never begun: it is safe to perform."""
     UNKNOWN = "unknown"
-    """It was begun, and nobody knows how far it came."""
+    """It was begun, and its result is unknown."""
 
 
 class Connector(Protocol):
@@ -72,11 +72,11 @@ class Connector(Protocol):
     async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
-        What an earlier attempt is known to have done is not done again; what cannot be told is.
+        What an earlier attempt has finished is not repeated; a run whose result is unknown is.
         An exception is an outcome too: a failure with its text.
 
         Returns:
-            The outcome; UNKNOWN where whoever carried it out was lost.
+            The outcome; UNKNOWN if the process that carried it out was lost.
         """
 
     async def check(self, task: Task) -> Outcome | Found:

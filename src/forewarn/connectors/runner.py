@@ -1,6 +1,6 @@
 """Runs one program and leaves its result in a file: a process of its own, one for each run.
 
-`task_process` starts it in a session of its own, so neither Ctrl-C nor the end of the service
+`command` starts it in a session of its own, so neither Ctrl-C nor the end of the service
 reaches it or the program. Run as `python -I -S runner.py`, it imports nothing of the package, and
 of the standard library only what costs next to nothing (`signal` alone would take as long as all
 else together, for it builds enums; hence `_signal`).
@@ -14,6 +14,7 @@ the program and `result` after that has ended, each durable before it goes on.
 
 import _signal  # type: ignore[import-not-found] # typeshed knows it as signal only
 import _thread
+import errno
 import os
 import select
 import sys
@@ -34,6 +35,12 @@ DRAIN_READS = 64
 """How much is still read of what a program that has ended left in its pipes: what they hold, but
 not for ever where a process that it left behind goes on writing."""
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+ROOM_SECONDS = 1.0
+MAX_ROOM_SECONDS = 3600.0
+"""How often to look, and how long, for room on a full disk: without its result nobody knows how a
+task ended."""
+
 NOT_RUN = 127
 """What the child exits with if the program cannot be run; the reason comes through a pipe."""
 
@@ -47,7 +54,14 @@ def main(arguments: list[str]) -> None:
         _signal.signal(number, _signal.SIG_IGN)  # they are the program's business, we report
     _write(folder, "begun", b"%d\n" % os.getpid())
     result = _run(folder, arguments[4:], limit, grace)
-    _write(folder, "result", result)
+    until = _now() + MAX_ROOM_SECONDS
+    while True:
+        try:
+            return _write(folder, "result", result)
+        except OSError as error:
+            if error.errno not in NO_ROOM or _now() >= until:
+                raise
+        time.sleep(ROOM_SECONDS)  # noqa: TID251 - a process of its own, without the package's clock
 
 
 def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
@@ -61,10 +75,9 @@ def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
         _become(argv, (source, out_end, err_end), trouble_end)
     for descriptor in (source, out_end, err_end, trouble_end):
         os.close(descriptor)
-    errno = os.read(trouble, 16)
-    if errno:
+    if refusal := os.read(trouble, 16):
         os.waitpid(pid, 0)
-        return _result(b"refused", int(errno), 0, b"", b"")
+        return _result(b"refused", int(refusal), 0, b"", b"")
     _thread.start_new_thread(_watch, (pid, ended_end))
     tails, stage = _follow(pid, {out: OUT_BYTES, err: ERR_BYTES}, ended, (limit, grace))
     if stage:
@@ -151,11 +164,13 @@ def _write(folder: str, name: str, data: bytes) -> None:
     """Write a file that is there whole or not at all, and still is after a power cut."""
     place = folder + "/" + name
     descriptor = os.open(place + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    written = 0
-    while written < len(data):
-        written += os.write(descriptor, data[written:])
-    os.fsync(descriptor)
-    os.close(descriptor)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     os.rename(place + ".new", place)  # noqa: PTH104 - pathlib would double the start-up time
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)

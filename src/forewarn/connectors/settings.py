@@ -25,7 +25,6 @@ MIGRATE_URI: Final = re.compile(r"(?:tcp|rdma|unix):\S+")
 MAX_HOSTS: Final = 1000
 """Each program looks at every host: more of them are another service's."""
 
-
 BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")

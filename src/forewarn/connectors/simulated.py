@@ -72,9 +72,9 @@ class SimulatedConnector(Connector):
     """The GUIDs of machines that are shut down until their hosts have rebooted."""
 
     def __post_init__(self) -> None:
-        """Read what the file remembers."""
+        """Read what the file remembers: nothing where a power cut has left it empty."""
         if self.file is not None:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, msgspec.DecodeError):
                 self._hosts = msgspec.json.decode(self.file.read_bytes(), type=dict[str, _Host])
 
     async def perform(self, task: Task) -> Outcome:

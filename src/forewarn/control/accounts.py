@@ -116,7 +116,7 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
         raise Refused(ErrorCode.CONFLICT, message, token=token.name)
     _judge_room(len(known))
     if token.expired(unit.now):
-        message = "at expires_at: the time is over already"
+        message = "at expires_at: expected a time in the future"
         raise Refused(ErrorCode.INVALID, message, where="expires_at")
     made = msgspec.structs.replace(token, created_at=unit.now)
     return Work(made, Changes(tokens=(made,)))

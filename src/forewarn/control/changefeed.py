@@ -1,17 +1,24 @@
 """What changed, told to the process's own memory after the commit, in the order of the commits.
 
 Whatever the listeners keep belongs to one thread: the event loop's, once `deliver_on` was called.
-A commit is told in one callback there, to all listeners in the order of their subscription, so a
-handler on the loop meets memory before a commit or after it and never between. Other threads get
-immutable values that were taken on the loop.
+A commit (other replicas' too, by `outbox`) is told in one callback there, to all listeners in the
+order of their subscription, so a handler on the loop meets memory before a commit or after it and
+never between. Other threads get immutable values that were taken on the loop.
 
 A listener that raises has left memory different from the store, and nobody can tell how far it
 came. Reading the store again would run the same code over the same values while handlers answer
 from the rest, so the feed ends instead, and the service with it (`ended`): a start fills all memory
 from the store before a socket opens.
+
+`NewsTail` has the latest news for any number of followers, who so cost the store nothing. The
+writer's own news comes with the changefeed. What other replicas committed, and what was too large
+to hand over, is read from the store in one piece for all followers, on another thread. While nobody
+follows, nothing is kept. Each follower has a place of its own: what it has not read yet is in this
+memory or in the store, never in a queue of its own, so a slow one holds nothing up.
 """
 
 import asyncio
+import bisect
 import contextlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
@@ -20,8 +27,11 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
+from forewarn.clock import Clock
+from forewarn.maintenance import news
 from forewarn.maintenance.model import Changes
-from forewarn.store.port import StoreUnavailable
+from forewarn.maintenance.news import NumberedNews
+from forewarn.store.port import Store, StoreError, StoreUnavailable
 
 ASK_SECONDS: Final = 30.0
 """How long the loop may take to answer: many times the longest that a whole fleet holds it up."""
@@ -52,7 +62,6 @@ class Changefeed:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._counting: list[Callable[[int], None]] = []
         self._telling: list[Callable[[Reached], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ended: Future[None] = Future()
@@ -63,12 +72,8 @@ class Changefeed:
         """Call `listener` with every change from now on, after those that subscribed before."""
         self._listeners.append(listener)
 
-    def count(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` with the number of each change, after all that it changed was told."""
-        self._counting.append(listener)
-
     def tell(self, listener: Callable[[Reached], None]) -> None:
-        """Call `listener` with each place that is reached, after what `count` has called."""
+        """Call `listener` with each place that is reached, after all that changed was told."""
         self._telling.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,28 +107,19 @@ class Changefeed:
 
     def publish(self, changes: Changes) -> None:
         """Tell every listener; any thread may."""
-        if self._loop is None:
-            self._deliver(changes)
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(self._deliver, changes)
+        self._deliver(self._listeners, changes)
 
     def reach(self, reached: Reached) -> None:
         """Tell that all changes up to this place were published."""
-        if not self._counting and not self._telling:
-            return
+        if self._telling:
+            self._deliver(self._telling, reached)
+
+    def _deliver(self, listeners: list[Callable[[T], None]], told: T) -> None:
         if self._loop is None:
-            self._deliver_place(reached)
+            self._call(listeners, told)
             return
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._deliver_place, reached)
-
-    def _deliver_place(self, reached: Reached) -> None:
-        self._call(self._counting, reached.sequence)
-        self._call(self._telling, reached)
-
-    def _deliver(self, changes: Changes) -> None:
-        self._call(self._listeners, changes)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._call, listeners, told)
 
     def _call(self, listeners: Iterable[Callable[[T], None]], told: T) -> None:
         if self.ended.done():
@@ -139,3 +135,161 @@ class Changefeed:
         _log.error("memory could not follow the store; the service must end", exc_info=error)
         with contextlib.suppress(InvalidStateError):  # the first error is the one to tell
             self.ended.set_exception(error)
+
+
+MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
+"""The most JSON that is kept; then the older half goes. Who is further behind asks the store."""
+
+MAX_HANDED_OVER: Final = 64 * 1024
+"""The longest news of one transaction that is taken apart on the loop: a millisecond. Longer news
+is read from the store on another thread."""
+
+MAX_ROWS: Final = 200
+"""The most transactions whose news is read from the store at once."""
+
+AFTER_TROUBLE_SECONDS: Final = 1.0
+"""How long to wait after the store was away."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The news of one transaction."""
+
+    sequence: int
+    items: tuple[NumberedNews, ...]
+
+
+class Some(msgspec.Struct, frozen=True):
+    """News after a place, in order, and the place after it."""
+
+    told: tuple[Told, ...]
+    sequence: int
+    """Up to this transaction nothing is missing."""
+
+
+class NewsTail:
+    """The news of the latest transactions; on the event loop's thread."""
+
+    def __init__(self, store: Store, real: Clock) -> None:
+        self._store = store
+        self._real = real
+        self._told: list[Told] = []
+        self._bytes = 0
+        self._from = 0
+        """All news after this transaction is in `_told`."""
+        self._to = 0
+        """Up to this transaction."""
+        self._filling: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._closed = False
+        self.reached = 0
+        """The last transaction whose changes this process has been told."""
+        self.followers = 0
+        """How many follow; while there are none, nothing is kept."""
+        self.losses = 0
+        """How often the store turned out to have lost its last changes."""
+
+    def begin(self, sequence: int) -> None:
+        """Go on from this transaction: memory was filled in the snapshot that had it."""
+        self.reached = sequence
+        self._forget()
+
+    def learn(self, reached: Reached) -> None:
+        """Take over what the changefeed tells: a transaction, and its news if it is known."""
+        sequence, stored = reached.sequence, reached.news
+        self.reached = sequence
+        if reached.lost:
+            self.losses += 1
+            self._forget()
+            self._rouse()
+        elif not self.followers:
+            self._forget()
+        elif (
+            self._filling is None
+            and stored is not None
+            and sequence == self._to + 1
+            and len(stored) <= MAX_HANDED_OVER
+        ):
+            self._to = sequence
+            if stored:
+                self._keep(Told(sequence, news.numbered(sequence, stored)))
+                self._rouse()
+        elif self._filling is None:
+            self._filling = asyncio.get_running_loop().create_task(self._fill())
+
+    async def after(self, sequence: int) -> Some:
+        """Return news after this transaction, as much as is read at once; empty if there is none.
+
+        Raises:
+            StoreError: It is not in memory, and the store is away.
+        """
+        if sequence < self._from:
+            return await asyncio.to_thread(self._read, sequence, self._from)
+        first = bisect.bisect_right(self._told, sequence, key=lambda told: told.sequence)
+        end = first + MAX_ROWS
+        place = self._told[end - 1].sequence if end < len(self._told) else self._to
+        return Some(tuple(self._told[first:end]), max(sequence, place))
+
+    async def wait(self, seconds: float) -> None:
+        """Wait so many real seconds for news, or a shorter time until there is some."""
+        await self._real.wait(seconds, self._wake)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the service is stopping."""
+        return self._closed
+
+    def close(self) -> None:
+        """Have every follower end."""
+        self._closed = True
+        if self._filling is not None:
+            self._filling.cancel()
+        self._rouse()
+
+    def _forget(self) -> None:
+        self._told, self._bytes = [], 0
+        self._from = self._to = self.reached
+
+    def _keep(self, told: Told) -> None:
+        self._told.append(told)
+        self._bytes += _size(told)
+        if self._bytes > MAX_KEPT_BYTES and len(self._told) > 1:
+            half = len(self._told) // 2
+            self._from = self._told[half - 1].sequence
+            self._told = self._told[half:]
+            self._bytes = sum(map(_size, self._told))
+
+    def _rouse(self) -> None:
+        self._wake.set()
+        self._wake = asyncio.Event()
+
+    async def _fill(self) -> None:
+        """Read what was not handed over, until nothing is missing."""
+        try:
+            while self._to < self.reached and not self._closed:
+                losses = self.losses
+                try:
+                    some = await asyncio.to_thread(self._read, self._to, self.reached)
+                except StoreError as error:
+                    _log.warning("news cannot be read now", why=str(error))
+                    await self._real.wait(AFTER_TROUBLE_SECONDS, asyncio.Event())
+                    continue
+                if losses != self.losses:
+                    continue
+                for told in some.told:
+                    self._keep(told)
+                self._to = some.sequence
+                self._rouse()
+        finally:
+            self._filling = None
+
+    def _read(self, sequence: int, until: int) -> Some:
+        with self._store.read() as reading:
+            rows = reading.news_after(sequence, MAX_ROWS)
+        known = [row for row in rows if row.sequence <= until]
+        told = tuple(Told(row.sequence, news.numbered(row.sequence, row.items)) for row in known)
+        is_all = len(known) < MAX_ROWS
+        return Some(told, until if is_all else told[-1].sequence)
+
+
+def _size(told: Told) -> int:
+    return sum(len(item.json) for item in told.items)

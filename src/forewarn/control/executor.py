@@ -2,7 +2,9 @@
 
 A claim is a lease with a fencing number: whoever holds an older number has its result refused. A
 task that an earlier attempt may have done already is checked before it is performed. Leases that
-are due are renewed before anything is claimed, so that no executor claims what it runs itself.
+are due are renewed before anything is claimed, so that no executor claims what it runs itself. The
+connector sets the time limits. A program outlives a service that is killed (`connectors.runner`),
+and the check of the next attempt finds it by its files (`connectors.command`).
 
 A replica whose lease ran out, because it was down or cut off, may be the only one that knows how
 its task ended: if another one had to report the outcome as unknown, it looks, and says so.
@@ -19,11 +21,11 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.plane import Operations, Plane
-from forewarn.control.rounds import AFTER_TROUBLE, Rounds
-from forewarn.maintenance import decide
+from forewarn.control.ticker import AFTER_TROUBLE, Rounds
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import StoreError
-from forewarn.vocabulary import ErrorCode, EventStatus
+from forewarn.vocabulary import EventStatus
 
 MAX_TASKS = 10_000
 """The most tasks under way at once: each is a coroutine and whatever the connector runs for it."""
@@ -112,7 +114,7 @@ class Executor(Rounds):
     def learn(self, changes: Changes) -> None:
         """Wake up for what has started."""
         for operation in changes.operations:
-            if decide.may_be_known_to(operation, self._name):
+            if commands.may_be_known_to(operation, self._name):
                 self._has_to_look = True
                 self._wake.set()
             started = operation.status is EventStatus.STARTED and not operation.outcome_unknown
@@ -165,9 +167,7 @@ class Executor(Rounds):
         for operation, renewal in renewals.items():
             try:
                 await asyncio.wrap_future(renewal)
-            except Refused as refusal:
-                if refusal.code is not ErrorCode.STALE:
-                    raise
+            except Refused as refusal:  # stale, or the store has lost the operation
                 _log.warning("a claim was lost", operation=operation, reason=refusal.message)
         self._renewed = passed
 

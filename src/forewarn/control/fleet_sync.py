@@ -21,25 +21,17 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
-from forewarn.maintenance import observations, planner
+from forewarn.maintenance import host_observations, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.fleet_import import Domain
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    HostState,
-    Machine,
-    Operation,
-    Refused,
-    key,
-)
-from forewarn.maintenance.observations import (
+from forewarn.maintenance.host_observations import (
     Action,
     FleetState,
     LookEverywhere,
     RaiseUnforeseen,
     RecordHost,
 )
+from forewarn.maintenance.model import Changes, Drain, HostState, Machine, Operation, Refused, key
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
@@ -88,12 +80,8 @@ class _Heard(msgspec.Struct):
 class FleetSync:
     """Watches the hosts of the fleet.
 
-    Args:
-        plane: Takes what follows.
-        clock: The service's time.
-        real: The machine's time, in which programs live.
-        programs: The program of each host and its arguments, by the name that the fleet has for it.
-        environment: The programs' variables.
+    `programs` are those of each host with their arguments, by the name that the fleet has for it.
+    They live in the machine's time, `real`.
     """
 
     def __init__(
@@ -109,7 +97,7 @@ class FleetSync:
         self._real = real
         self._programs = programs
         self._environment = environment
-        self._observed = observations.Observations(programs, clock.now())
+        self._observed = host_observations.Observations(programs, clock.now())
         self._machines: dict[str, Machine] = {}
         """By vm_id."""
         self._vm_ids: dict[str, str] = {}
@@ -125,21 +113,9 @@ class FleetSync:
         self._turn = asyncio.Lock()
         self._stop = asyncio.Event()
 
-    def fill(
-        self,
-        machines: Iterable[Machine],
-        operations: Iterable[Operation],
-        drains: Iterable[Drain] = (),
-    ) -> None:
-        """Take over what the store holds."""
-        if self._programs:  # without hosts nothing is kept: a fleet may be large
-            self._put_machines(machines)
-            self._put_operations(operations)
-            self._put_drains(drains)
-
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
-        if not self._programs:
+        if not self._programs:  # nothing is kept then: a fleet may be large
             return
         for name in changes.removed_machines:
             self._machines.pop(self._vm_ids.pop(name, ""), None)
@@ -300,14 +276,13 @@ class FleetSync:
         for action in actions:
             try:
                 await self._carry_out(action)
-            except StoreError as error:
-                _log.warning("cannot record what a host told", reason=str(error))
-                if isinstance(action, RaiseUnforeseen):
-                    self._observed.retry(action, self._clock.now())
             except Refused as refused:
                 _log.error("what a host told was refused", reason=refused.message)
-            except Exception:  # noqa: BLE001 - the service goes on, and this is seen again
-                _log.exception("could not do what follows from what a host told")
+            except Exception as error:  # noqa: BLE001 - the service goes on, and tries again
+                unforeseen = None if isinstance(error, StoreError) else error
+                _log.warning("cannot record what a host told", why=error, exc_info=unforeseen)
+                if isinstance(action, RaiseUnforeseen):
+                    self._observed.retry(action, self._clock.now())
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -333,7 +308,7 @@ class FleetSync:
                     requested_by=BY,
                 )
                 await asyncio.wrap_future(self._plane.request(request))
-            case observations.Remark():
+            case host_observations.Remark():
                 _log.info(action.message, host=action.host, names=action.names)
 
 

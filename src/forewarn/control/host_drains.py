@@ -16,10 +16,11 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Outcome
-from forewarn.control.plane import Plane
-from forewarn.control.rounds import Stepped, Steps
+from forewarn.control.plane import Plane, Stepped
+from forewarn.control.ticker import Steps
+from forewarn.maintenance.host_drain import LOOK_AGE_LIMIT
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import Changes, Drain, Machine
+from forewarn.maintenance.model import Changes, Drain, HostState, Machine
 from forewarn.store.port import StoreError
 
 SURVEY_SECONDS = 45.0
@@ -35,13 +36,8 @@ _log = structlog.get_logger(__name__)
 class HostDrains(Steps[str]):
     """Drives all drains. Lives on the event loop's thread.
 
-    Args:
-        plane: Decides and saves.
-        connector: Looks at hosts and reboots them.
-        clock: Whose time it is.
-        machines: Returns the machines of the fleet.
-        host_back: How long a host may take to reboot, and its reboot command, which may install
-            patches before.
+    `host_back` is how long a host may take for its reboot and the reboot command, which may install
+    patches before.
     """
 
     stop_seconds = 3.0
@@ -67,10 +63,6 @@ class HostDrains(Steps[str]):
         """The maintenances of the drains that are under way."""
         self._latest: HostSurvey | None = None
         self._looking: asyncio.Task[HostSurvey] | None = None
-
-    def fill(self, drains: Iterable[Drain]) -> None:
-        """Take over what the store holds."""
-        self._put(drains)
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed, and wake up where it may concern a drain."""
@@ -144,16 +136,8 @@ class HostDrains(Steps[str]):
             self._looking = None
 
     async def _reboot(self, host: str) -> None:
-        """Run the reboot command of a host; what it reports proves nothing."""
-        _log.info("rebooting a host", host=host)
-        try:
-            async with asyncio.timeout(self._host_back.total_seconds()):
-                outcome = await self._connector.reboot_host(host)
-        except TimeoutError:
-            outcome = Outcome(succeeded=False, message=f"no end within {self._host_back}")
-        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
-            _log.exception("the reboot command of a host failed", host=host)
-            outcome = Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+        """Reboot a host; what its command reports proves nothing."""
+        outcome = await self._run_reboot(host)
         if outcome.succeeded:
             return
         _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
@@ -161,3 +145,19 @@ class HostDrains(Steps[str]):
             await asyncio.wrap_future(self._plane.record_failed_reboot(host, outcome.message))
         except StoreError as error:
             _log.warning("a failed reboot was not recorded: the store is away", reason=error)
+
+    async def _run_reboot(self, host: str) -> Outcome:
+        drain, now = self.drains[host], self._clock.now()
+        asked_at = drain.reboot_asked_at if drain.state is HostState.REBOOTING else None
+        if asked_at is None or now - asked_at > LOOK_AGE_LIMIT:
+            message = "the service stood still before it, and machines may run there again"
+            return Outcome(succeeded=False, message=message)
+        _log.info("rebooting a host", host=host)
+        try:
+            async with asyncio.timeout(self._host_back.total_seconds()):
+                return await self._connector.reboot_host(host)
+        except TimeoutError:
+            return Outcome(succeeded=False, message=f"no end within {self._host_back}")
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
+            _log.exception("the reboot command of a host failed", host=host)
+            return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")

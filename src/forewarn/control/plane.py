@@ -19,14 +19,13 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import loading, tombstones
+from forewarn.control import lookup, tombstones
 from forewarn.control.accounts import AuditedWriter, OperatorRequest
-from forewarn.control.rounds import Stepped
 from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
-    decide,
-    fleet,
+    commands,
+    fleet_file,
     host_drain,
     host_plan,
     invariants,
@@ -36,6 +35,7 @@ from forewarn.maintenance import (
 from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
+    LISTENING,
     Approval,
     Changes,
     Drain,
@@ -52,6 +52,7 @@ from forewarn.maintenance.model import (
     key,
     unseen,
 )
+from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
@@ -59,17 +60,41 @@ from forewarn.vocabulary import ApproverKind, EventStatus
 ADVANCE_BATCH = 1000
 """The most operations that start in one transaction (ten thousand are ten of them)."""
 
-PURGE_BATCH = 1000
-"""The most operations that are forgotten in one transaction."""
-
-TRIM_BATCH = 1000
-"""The most rows of the outbox that are forgotten in one transaction."""
+FORGET_BATCH = 1000
+"""The most of each kind that is forgotten in one transaction."""
 
 MAX_REFUSALS: Final = 100_000
 """The most refused requests in the audit log, some 30 MB: strangers add to them."""
 
 PROBE: Final = "probe"
 """The setting that `probe` writes."""
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what is over is kept."""
+
+    history: timedelta = timedelta(days=90)
+    """Operations, from their end on."""
+    audit: timedelta = timedelta(days=365)
+    news: timedelta = timedelta(days=7)
+    outbox: timedelta = timedelta(hours=1)
+    """Changes: a replica that stood still for longer reads all again."""
+
+
+class Stepped(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left to do after a step of a drain or a rollout."""
+
+    changed: bool = False
+    """Whether another step follows at once."""
+    survey: bool = False
+    """Whether to look at the hosts before it."""
+    reboot: bool = False
+    """Whether to run the host's reboot command now, once."""
+    check: CheckRun | None = None
+    """The check to run now; whoever took the step has it until its lease is over."""
+    wake_at: datetime | None = None
+    """When the next step is due if nothing changes before."""
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,22 +117,27 @@ def _job(
 
 
 class Plane:
-    """The control plane; each transaction asks `may_start` whether anything may start now."""
+    """The control plane.
+
+    Each transaction asks `may_start` whether anything may start now, and `listening` how long ago
+    a machine may have asked that still listens.
+    """
 
     def __init__(
         self,
         writer: Writer,
         mint: Callable[[], str],
-        policy: Policy = decide.ALWAYS_ON,
+        policy: Policy = commands.ALWAYS_ON,
         *,
         may_start: Callable[[], bool] = lambda: True,
+        listening: Callable[[], timedelta] = lambda: LISTENING,
         sighting: Sightings = unseen,
     ) -> None:
         self._writer = writer
         self._mint = mint
         self._policy = policy
-        self._halted = msgspec.structs.replace(policy, starts=False)
         self._may_start = may_start
+        self._listening = listening
         self._sighting = sighting
 
     # The fleet.
@@ -116,14 +146,14 @@ class Plane:
     def apply_fleet(
         self,
         unit: UnitOfWork,
-        wanted: fleet.Fleet,
+        wanted: fleet_file.Fleet,
         *,
         prune: bool = False,
         again: bool = False,
         allow_empty: bool = False,
         dry_run: bool = False,
-    ) -> Work[fleet.Applied]:
-        """Make the fleet match a fleet file, as `fleet.apply` does; `dry_run` changes nothing."""
+    ) -> Work[fleet_file.Applied]:
+        """Make the fleet match a fleet file; `dry_run` changes nothing."""
         store = unit.store
         snapshot = Snapshot(
             scopes=store.scopes(),
@@ -133,7 +163,7 @@ class Plane:
             retired=tombstones.scopes(store),
             holds=store.holds(),
         )
-        applied = fleet.apply(
+        applied = fleet_file.apply(
             snapshot, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
         )
         if dry_run:
@@ -142,7 +172,7 @@ class Plane:
         return Work(applied, applied.changes)
 
     @_job
-    def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet.Applied]:
+    def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet_file.Applied]:
         """Take machines out of the fleet, all or none, with scopes that they leave empty."""
         scopes = {m.scope for m in unit.machines([key(name) for name in names]).values()}
         snapshot = Snapshot(
@@ -151,7 +181,7 @@ class Plane:
             operations=unit.live_operations(scopes),
             holds=unit.holds(),
         )
-        applied = fleet.remove(snapshot, names)
+        applied = fleet_file.remove(snapshot, names)
         return Work(applied, applied.changes)
 
     @_job
@@ -176,13 +206,13 @@ class Plane:
         was granted already under its idempotency key is answered with what it became, as that is
         now.
         """
-        if request.idempotency_key and (known := loading.granted(unit, request)) is not None:
+        if request.idempotency_key and (known := lookup.granted(unit, request)) is not None:
             operations = tuple(unit.store.operations_of_maintenance(known.number).values())
             return Work(planner.Plan(maintenance=known, operations=operations))
         limited = self._policy.user_initiated_limit > 0
-        snapshot = loading.for_request(unit, request, limited=limited)
+        snapshot = lookup.for_request(unit, request, limited=limited)
         number = 0 if dry_run else unit.next_maintenance_number()
-        decision = self._decide(unit, snapshot, decide.request_maintenance, request, number)
+        decision = self._decide(unit, snapshot, commands.request_maintenance, request, number)
         assert decision.maintenance is not None
         plan = planner.Plan(
             maintenance=decision.maintenance,
@@ -214,10 +244,10 @@ class Plane:
         """Approve on the guests' behalf, recorded as the operator's own approval."""
         ids: list[str] = []
         for reference in references:
-            if loading.EVENT.fullmatch(reference):
+            if lookup.EVENT.fullmatch(reference):
                 ids.append(reference.upper())
                 continue
-            for operation in loading.resolve(unit, reference).values():
+            for operation in lookup.resolve(unit, reference).values():
                 ids.extend(event.id for event in operation.events)
         approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=unit.now)
         return self._approve(unit, tuple(ids), approval, None)
@@ -227,16 +257,16 @@ class Plane:
         self, unit: UnitOfWork, references: Sequence[str], *, reason: str
     ) -> Work[Operations]:
         """Cancel operations that have not started, and whatever has not of maintenances."""
-        named = loading.resolve(unit, *references)
-        whole = [int(one) for one in references if loading.MAINTENANCE.fullmatch(one)]
-        snapshot = loading.around(unit, named, rolling=True)
-        return self._run(unit, snapshot, decide.cancel_operations, named, reason, whole)
+        named = lookup.resolve(unit, *references)
+        whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
+        snapshot = lookup.around(unit, named, rolling=True)
+        return self._run(unit, snapshot, commands.cancel_operations, named, reason, whole)
 
     @_job
     def resume(self, unit: UnitOfWork, number: int, *, by: str) -> Work[Operations]:
         """Resume a maintenance's paused rolling updates; the answer is what was announced."""
-        snapshot = loading.for_maintenance(unit, number)
-        return self._run(unit, snapshot, decide.resume_rolling, number, by)
+        snapshot = lookup.for_maintenance(unit, number)
+        return self._run(unit, snapshot, commands.resume_rolling, number, by)
 
     @_job
     def hold(
@@ -247,35 +277,35 @@ class Plane:
         The name is `""` for everything.
         """
         hold = _hold(unit, kind, name, reason, by)
-        return self._run(unit, loading.for_hold(unit, hold), decide.place_hold, hold)
+        return self._run(unit, lookup.for_hold(unit, hold), commands.place_hold, hold)
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str, *, by: str) -> Work[Operations]:
         """Release a hold; the answer is what it covered."""
         hold = _hold(unit, kind, name, "", by)
-        return self._run(unit, loading.for_hold(unit, hold), decide.release_hold, hold)
+        return self._run(unit, lookup.for_hold(unit, hold), commands.release_hold, hold)
 
     @_job
     def postpone(
         self, unit: UnitOfWork, references: Sequence[str], not_before: datetime, *, by: str
     ) -> Work[Operations]:
         """Move what is Scheduled later than what guests have read."""
-        named = loading.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
-        snapshot = loading.around(unit, named)
-        return self._run(unit, snapshot, decide.postpone_operations, named, not_before, by)
+        named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
+        snapshot = lookup.around(unit, named)
+        return self._run(unit, snapshot, commands.postpone_operations, named, not_before, by)
 
     @_job
     def acknowledge(self, unit: UnitOfWork, references: Sequence[str], by: str) -> Work[Operations]:
         """Acknowledge failures, so that they are no alerts any more; all or none."""
-        named = loading.resolve(unit, *references)
-        snapshot = loading.around(unit, named, rolling=True)
-        return self._run(unit, snapshot, decide.acknowledge_failures, named, by)
+        named = lookup.resolve(unit, *references)
+        snapshot = lookup.around(unit, named, rolling=True)
+        return self._run(unit, snapshot, commands.acknowledge_failures, named, by)
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
         """Record that machines of these scopes (keys) asked for their events."""
         known = unit.scopes(scopes)
-        decision = self._decide(unit, Snapshot(scopes=known), decide.record_requests, known)
+        decision = self._decide(unit, Snapshot(scopes=known), commands.record_requests, known)
         return Work(None, decision.changes)
 
     # Time.
@@ -300,7 +330,7 @@ class Plane:
         if not length:
             return Work(0)
         snapshot = Snapshot(scopes=store.scopes(), operations=unit.live_operations())
-        decision = self._decide(unit, snapshot, decide.extend_notices, length)
+        decision = self._decide(unit, snapshot, commands.extend_notices, length)
         if setting is not None:
             store.put_setting(*setting)
         return Work(len(decision.operations), decision.changes)
@@ -315,37 +345,33 @@ class Plane:
         if not due:
             return Work(0)
         if all(o.pending and not o.closed(unit.now) for o in due.values()):
-            snapshot = loading.around(unit, due)
+            snapshot = lookup.around(unit, due)
         else:  # some are over, or come up, and let others go on
-            snapshot = loading.ending(unit, due)
-        return Work(len(due), self._decide(unit, snapshot, decide.advance_time, due).changes)
+            snapshot = lookup.ending(unit, due)
+        return Work(len(due), self._decide(unit, snapshot, commands.advance_time, due).changes)
 
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
         """Look again at the machines that these operations await."""
         known = unit.operations(operations)
-        return self._run(unit, loading.ending(unit, known), decide.record_returns, known)
+        return self._run(unit, lookup.ending(unit, known), commands.record_returns, known)
 
     def next_wakeup(self) -> "Future[datetime | None]":
         """Tell when `advance` has something to do next; None while nothing is scheduled."""
         return self._writer.read(lambda reading: reading.next_wakeup())
 
     @_job
-    def trim(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
-        """Forget rows of the outbox older than `keep`; TRIM_BATCH means maybe more."""
-        store = unit.store
-        return Work(store.trim((store.now() or unit.now) - keep, TRIM_BATCH))
-
-    @_job
-    def trim_news(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
-        """Forget news older than `keep`; TRIM_BATCH means that there may be more."""
-        store = unit.store
-        return Work(store.trim_news((store.now() or unit.now) - keep, TRIM_BATCH))
-
-    @_job
-    def purge(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
-        """Forget operations that ended longer ago than `keep`; PURGE_BATCH means maybe more."""
-        return Work(unit.store.purge(unit.now - keep, PURGE_BATCH))
+    def forget(self, unit: UnitOfWork, keep: Retention) -> Work[bool]:
+        """Forget what is old, and refused requests that are too many; tell if more may be left."""
+        store, now, most = unit.store, unit.now, FORGET_BATCH
+        written = store.now() or now  # by this clock changes and news have their times
+        forgotten = (
+            store.purge(now - keep.history, most),
+            store.purge_audit(now - keep.audit, most, refusals=MAX_REFUSALS),
+            store.trim(written - keep.outbox, most),
+            store.trim_news(written - keep.news, most),
+        )
+        return Work(most in forgotten)
 
     # What executors do.
 
@@ -363,8 +389,8 @@ class Plane:
         share = -(-len(free) // replicas)
         free = dict(itertools.islice(free.items(), share))
         snapshot = Snapshot(operations=free)
-        decision = self._decide(unit, snapshot, decide.claim_tasks, free, executor, lease)
-        tasks = loading.tasks(unit, decision.operations)
+        decision = self._decide(unit, snapshot, commands.claim_tasks, free, executor, lease)
+        tasks = lookup.tasks(unit, decision.operations)
         return Work(tasks, decision.changes)
 
     def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[Operations]":
@@ -372,14 +398,14 @@ class Plane:
 
         def job(unit: UnitOfWork) -> Work[Operations]:
             snapshot = Snapshot(operations=unit.operations([operation]))
-            return self._run(unit, snapshot, decide.renew_lease, operation, attempt, lease)
+            return self._run(unit, snapshot, commands.renew_lease, operation, attempt, lease)
 
         return self._writer.submit(job, Needs(operations=(operation,)))
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         """Record how an operation ended; a stale attempt is refused."""
         return self._end(
-            decide.finish_task,
+            commands.finish_task,
             operation,
             attempt,
             succeeded=outcome.succeeded,
@@ -392,16 +418,16 @@ class Plane:
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-        return self._end(decide.report_unknown_outcome, operation, attempt, message)
+        return self._end(commands.report_unknown_outcome, operation, attempt, message)
 
     @_job
     def resolve(
         self, unit: UnitOfWork, references: Sequence[str], verdict: Verdict, by: str
     ) -> Work[Operations]:
         """Record the result of operations whose outcome is unknown, or have them repeated."""
-        named = loading.chosen(unit, references, lambda o: bool(o.outcome_unknown))
-        snapshot = loading.ending(unit, named)
-        return self._run(unit, snapshot, decide.resolve_outcomes, named, verdict, by)
+        named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
+        snapshot = lookup.ending(unit, named)
+        return self._run(unit, snapshot, commands.resolve_outcomes, named, verdict, by)
 
     def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""
@@ -418,9 +444,9 @@ class Plane:
         known = (
             msgspec.structs.replace(operation, executor=executor)
             for operation in unit.live_operations().values()
-            if decide.may_be_known_to(operation, executor)
+            if commands.may_be_known_to(operation, executor)
         )
-        return Work(loading.tasks(unit, known))
+        return Work(lookup.tasks(unit, known))
 
     @_job
     def release_claims(
@@ -441,7 +467,7 @@ class Plane:
         renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
         concerned = held | renamed
         decision = self._decide(
-            unit, Snapshot(operations=concerned), decide.release_leases, concerned, heir
+            unit, Snapshot(operations=concerned), commands.release_leases, concerned, heir
         )
         known = unit.store.rollouts().values()
         lost = [one for one in known if alone or one.check.replica == executor]
@@ -456,7 +482,7 @@ class Plane:
     ) -> Work[tuple[Drain, ...]]:
         """Drain hosts, all or none, one after another; the answer is their drains as they are."""
         before = unit.drains()
-        machines = loading.on_hosts(unit, survey)
+        machines = lookup.on_hosts(unit, survey)
         host_plan.check(wanted, before, survey, machines, unit.holds())
         drains = tuple(host_drain.request(before.get(one.host), one, unit.now) for one in wanted)
         return Work(drains, Changes(drains=drains))
@@ -466,21 +492,21 @@ class Plane:
         self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey
     ) -> Work[tuple[HostPlan, ...]]:
         """Tell how hosts would be drained; nothing changes."""
-        machines = loading.on_hosts(unit, survey)
+        machines = lookup.on_hosts(unit, survey)
         return Work(host_plan.plans(wanted, unit.drains(), survey, machines, unit.holds()))
 
     @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Work[Stepped]:
         """Do what follows for the drain of a host, of its requests the first that is possible."""
-        view = loading.drain(unit, host, survey)
+        view = lookup.drain(unit, host, survey)
         step = host_drain.step(view, unit.now, self._policy.host_back)
         refusals: list[Refused] = []
         for ask in step.asks:
             try:
                 number = unit.next_maintenance_number()
-                snapshot = loading.for_request(unit, ask.request, limited=False)
+                snapshot = lookup.for_request(unit, ask.request, limited=False)
                 decision = self._decide(
-                    unit, snapshot, decide.request_maintenance, ask.request, number
+                    unit, snapshot, commands.request_maintenance, ask.request, number
                 )
             except Refused as refusal:
                 refusals.append(refusal)
@@ -504,7 +530,7 @@ class Plane:
         self, unit: UnitOfWork, host: str, order: Callable[[DrainView, datetime], DrainStep]
     ) -> Work[Drain]:
         """Do what an operator orders about the drain of a host."""
-        view = loading.drain(unit, host, None)
+        view = lookup.drain(unit, host, None)
         step = order(view, unit.now)
         changes = self._changes_of(unit, view.drain, step)
         if step.drain.state is HostState.UP:
@@ -521,9 +547,9 @@ class Plane:
     def _changes_of(self, unit: UnitOfWork, before: Drain, step: DrainStep) -> Changes:
         changes = Changes()
         if step.cancel:
-            snapshot = loading.around(unit, unit.operations(step.cancel), rolling=True)
+            snapshot = lookup.around(unit, unit.operations(step.cancel), rolling=True)
             reason = f"the drain of host {before.host} stopped"
-            rule = decide.cancel_operations
+            rule = commands.cancel_operations
             changes = self._decide(unit, snapshot, rule, step.cancel, reason).changes
         if step.drain != before:
             changes = msgspec.structs.replace(changes, drains=(step.drain,))
@@ -560,15 +586,6 @@ class Plane:
         unit.note(request.record(unit.now, outcome))
         return Work(None)
 
-    @_job
-    def purge_audit(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
-        """Forget records older than `keep`, and refusals that are too many.
-
-        PURGE_BATCH means that there may be more.
-        """
-        before = unit.now - keep
-        return Work(unit.store.purge_audit(before, PURGE_BATCH, refusals=MAX_REFUSALS))
-
     # What the service keeps for itself.
 
     def setting(self, name: str) -> "Future[str | None]":
@@ -595,7 +612,7 @@ class Plane:
         **kwargs: P.kwargs,
     ) -> "Future[Operations]":
         def job(unit: UnitOfWork) -> Work[Operations]:
-            snapshot = loading.ending(unit, unit.operations([operation]))
+            snapshot = lookup.ending(unit, unit.operations([operation]))
             return self._run(unit, snapshot, command, operation, *args, **kwargs)
 
         return self._writer.submit(job, Needs(operations=(operation,), ending=True))
@@ -603,8 +620,8 @@ class Plane:
     def _approve(
         self, unit: UnitOfWork, ids: tuple[str, ...], approval: Approval, scope: str | None
     ) -> Work[Operations]:
-        snapshot = loading.around(unit, unit.operations_of_events(ids))
-        return self._run(unit, snapshot, decide.approve_events, ids, approval, scope)
+        snapshot = lookup.around(unit, unit.operations_of_events(ids))
+        return self._run(unit, snapshot, commands.approve_events, ids, approval, scope)
 
     def _run(
         self,
@@ -631,8 +648,10 @@ class Plane:
         **kwargs: P.kwargs,
     ) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
-        policy = self._policy if self._starts(unit) else self._halted
-        decision = decide.decide(
+        policy = msgspec.structs.replace(
+            self._policy, starts=self._starts(unit), listening=self._listening()
+        )
+        decision = commands.decide(
             snapshot,
             lambda working: command(working, *args, **kwargs),
             unit.now,

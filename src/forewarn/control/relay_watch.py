@@ -8,6 +8,7 @@ that does it.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,10 +16,10 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import loading
+from forewarn.control import lookup
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
-from forewarn.maintenance import decide, notice, relays
+from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
 from forewarn.maintenance.relays import Relay, RelayTerms, RelayToken
 from forewarn.maintenance.transitions import Transitions
@@ -55,15 +56,8 @@ _log = structlog.get_logger(__name__)
 class RelayWatch:
     """The relays as all replicas hear them. Lives on the event loop's thread.
 
-    Args:
-        plane: Holds and releases hosts.
-        store: Where replicas share what they heard.
-        clock: The service's clock.
-        real: Measures how often is looked.
-        replica: This replica's name.
-        scale: Seconds of the service in one real second.
-        has_all: Tells whether a relay that came so far has everything that concerns its host.
-        on_void: Is told of each host of which a token is not valid any more.
+    `has_all` tells whether a relay that came so far has everything that concerns its host.
+    `on_void` is told of each host of which a token is not valid any more.
     """
 
     def __init__(
@@ -99,18 +93,13 @@ class RelayWatch:
         self._using: set[str] = set()
         """Digests of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
+        self._stalls: list[tuple[str, timedelta]] = []
+        """Those that could not be recorded: the store was away."""
         self._since = clock.now()
         self._read_to: datetime | None = None
         self._save_at = 0.0
         self._away = False
         self._stopping = asyncio.Event()
-
-    def fill(self, tokens: Iterable[RelayToken]) -> None:
-        """Take over the tokens that the store holds."""
-        self.tokens, self._of_host, self._oldest = {}, {}, {}
-        for token in tokens:
-            self._put(token)
-        self._settle()
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
@@ -206,8 +195,14 @@ class RelayWatch:
         if seconds < STALL_SECONDS:
             return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
-        length = timedelta(seconds=seconds * self._scale)
-        self._plane.order(record_stall, host, length)
+        self._record(host, timedelta(seconds=seconds * self._scale))
+
+    def _record(self, host: str, length: timedelta) -> None:
+        def done(recorded: "Future[int]") -> None:
+            if recorded.exception():  # on the writer's thread: the next look tries again
+                self._stalls.append((host, length))
+
+        self._plane.order(record_stall, host, length).add_done_callback(done)
 
     # What follows.
 
@@ -231,7 +226,7 @@ class RelayWatch:
                 await self.look()
                 if self._away:
                     self._away = False
-                    self._settle()
+                    self.settle()
             except StoreError as error:
                 if not self._away:
                     _log.warning("what relays say cannot be shared now", why=str(error))
@@ -244,6 +239,9 @@ class RelayWatch:
 
     async def look(self) -> None:
         """Look once; after StoreError the next look does what is left."""
+        stalls, self._stalls = self._stalls, []
+        for stall in stalls:
+            self._record(*stall)
         now = self._real.monotonic()
         if now >= self._save_at or self._away:
             shared = self._store.shared
@@ -251,12 +249,7 @@ class RelayWatch:
             if shared or self._unsaved or self._read_to is None:
                 await self._exchange()
         self._follow_those_behind()
-        found = relays.judge(
-            self.relays.values(),
-            self._terms(),
-            self.has_all,
-            self._clock.now(),
-        )
+        found = relays.judge(self.relays.values(), self._terms(), self.has_all, self._clock.now())
         if not found:
             return
         if self._unsaved:
@@ -342,7 +335,8 @@ class RelayWatch:
         else:
             del self._oldest[host], self._of_host[host]
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Judge no relay before each had time to ask: at the start, and after an outage."""
         self._since = self._clock.now() + SETTLE * self._scale
 
 
@@ -405,8 +399,8 @@ def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Wo
     changes = Changes()
     if other is None:
         new = _new_hold(relay.host, since, unit.now)
-        snapshot = loading.for_host_hold(unit, new)
-        changes = decided(unit, snapshot, decide.place_hold, new).changes
+        snapshot = lookup.for_host_hold(unit, new)
+        changes = decided(unit, snapshot, commands.place_hold, new).changes
     return Work(replace(known, held_for=relay.heard_at), changes)
 
 
@@ -426,11 +420,11 @@ def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta
     new = _new_hold(host, unit.now - length, unit.now)
 
     def pause(working: Transitions) -> list[str]:
-        held = decide.place_hold(working, new)
-        decide.release_hold(working, new)
+        held = commands.place_hold(working, new)
+        commands.release_hold(working, new)
         return held
 
-    decision = decided(unit, loading.for_host_hold(unit, new), pause)
+    decision = decided(unit, lookup.for_host_hold(unit, new), pause)
     return Work(len(decision.operations), decision.changes)
 
 
@@ -438,7 +432,7 @@ def _released(unit: UnitOfWork, decided: Decide, host: str) -> Changes:
     held = _host_hold(unit, host)
     if held is None or held.by != relays.BY:
         return Changes()
-    return decided(unit, loading.for_host_hold(unit, held), decide.release_hold, held).changes
+    return decided(unit, lookup.for_host_hold(unit, held), commands.release_hold, held).changes
 
 
 def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:

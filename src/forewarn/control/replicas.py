@@ -3,18 +3,21 @@
 Every replica writes a row of its own every two seconds, without waiting for whoever writes, and
 reads all of them. By these rows replicas share work, tell an outage of all from one of their own,
 and tell a bad clock of their own from one of the database (docs/decisions/0019-equal-replicas.md).
+With the rows they share what they saw of machines. No replica leads: `executor` claims tasks.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.control.follower import Follower
-from forewarn.control.sightings import SharedSightings
+from forewarn.control.outbox import Follower
+from forewarn.maintenance.alerts import Alert, AlertKind
+from forewarn.maintenance.model import Changes, Sighting, Sightings
 from forewarn.store.port import Replica, SeenMachine, Store
 
 LIVE: Final = timedelta(seconds=7)
@@ -22,6 +25,12 @@ LIVE: Final = timedelta(seconds=7)
 
 LATE = timedelta(seconds=5)
 """How long a beat may take from its time of day to its commit: what it wrote is read so long."""
+
+MISSED: Final = timedelta(minutes=1)
+"""How long a replica may be silent before that is an alert: its claims are others' by then."""
+
+MISSED_FOR: Final = timedelta(days=1)
+"""How long that alert is shown: it may never come back, and nobody need say so."""
 
 FORGOTTEN = timedelta(days=7)
 """How old a row that is still shown may be: long enough to notice that the replica is gone."""
@@ -32,9 +41,8 @@ replace = msgspec.structs.replace
 class DatabaseClock:
     """The database's time of day, carried on by the machine's monotonic clock.
 
-    What the machine's own wall clock shows does not matter: replicas whose clocks differ would move
-    one another's notices. Any thread may tell and ask it. It may run `scale` times as fast, from
-    when the database's clock showed `origin`.
+    Replicas whose own clocks differ would move one another's notices. Any thread may tell and ask
+    it. It may run `scale` times as fast, from when the database's clock showed `origin`.
     """
 
     def __init__(
@@ -48,7 +56,7 @@ class DatabaseClock:
 
     def tell(self, at: datetime) -> datetime:
         """Take over what the database's clock shows now; return what this one shows then."""
-        if abs(at - self._at()) > DRIFT:  # less is the way from there to here
+        if abs(at - self.at()) > DRIFT:  # less is the way from there to here
             self._told = at, self._real.monotonic()
         return self.shown(at)
 
@@ -58,7 +66,7 @@ class DatabaseClock:
 
     def now(self) -> datetime:
         """Return the time of day, as it was told last and as time has passed since."""
-        return self.shown(self._at())
+        return self.shown(self.at())
 
     def monotonic(self) -> float:
         """Return the machine's monotonic seconds, in this clock's."""
@@ -68,7 +76,8 @@ class DatabaseClock:
         """Wait in this clock's seconds."""
         await self._real.wait(seconds / self._scale, wake)
 
-    def _at(self) -> datetime:
+    def at(self) -> datetime:
+        """Return what the database's clock shows now, as it was told last."""
         at, monotonic = self._told
         return at + timedelta(seconds=self._real.monotonic() - monotonic)
 
@@ -78,16 +87,121 @@ DRIFT: Final = timedelta(milliseconds=100)
 a statement takes."""
 
 
+BEATS: Final = 30
+"""In so many beats, a minute, each machine that still asks is written again, well within five."""
+
+
+class SharedSightings:
+    """The latest that any replica saw of each machine: each writes news, and reads the rest.
+
+    What a machine told this process counts at once; what it told another one, as of that one's last
+    beat. The event loop's thread tells of requests and changes; any thread may ask. Each machine
+    has its turn in so many calls of `news` (`beats`).
+    """
+
+    def __init__(self, own: Sightings, beats: int = BEATS) -> None:
+        self._own = own
+        self.set_back_own: Callable[[datetime], None] = lambda _: None
+        self._beats = beats
+        self._others: dict[str, Sighting] = {}
+        self._relayed: dict[str, Sighting] = {}
+        """What relays told this process."""
+        self._saved: dict[str, datetime] = {}
+        self._news: set[str] = set()
+        self._removed: set[str] = set()
+        """The machines that left the fleet since `news`, which what was read since may have."""
+        self._due: Iterator[str] = iter(())
+        """The machines that have not had their turn in this minute."""
+
+    def __call__(self, machine: str) -> Sighting | None:
+        """Return what the machine told last, by its key; None if no replica has heard of it."""
+        return _latest(self._here(machine), self._others.get(machine))
+
+    def _here(self, machine: str) -> Sighting | None:
+        return _latest(self._own(machine), self._relayed.get(machine))
+
+    def relay(self, machine: str, seen: Sighting) -> None:
+        """Note what a machine's requests told the relay of its host."""
+        before = self._relayed.get(machine)
+        after = self._relayed[machine] = _latest(before, seen) or seen
+        if before is None or (before.agent, before.reason) != (after.agent, after.reason):
+            self._news.add(machine)
+
+    def hear(self, machine: str) -> None:
+        """Note that a machine asked this process for the first time, or its agent said news."""
+        self._news.add(machine)
+
+    def news(self) -> list[SeenMachine]:
+        """Return what is to be written at this beat; it counts as written from now on."""
+        taken, self._news, self._removed = self._news, set(), set()
+        taken.update(self._asked_since())
+        found = []
+        for machine in taken:
+            seen = self(machine)  # with what an agent said to another replica
+            if seen is not None:
+                self._saved[machine] = seen.asked_at
+                found.append(SeenMachine(machine=machine, **msgspec.structs.asdict(seen)))
+        return found
+
+    def _asked_since(self) -> Iterator[str]:
+        """Yield those that asked since they were written, of the machines whose turn it is."""
+        turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
+        if not turns:
+            self._due = iter([*self._saved])
+        for machine in turns:
+            own = self._here(machine)
+            if own is not None and own.asked_at > self._saved.get(machine, own.asked_at):
+                yield machine
+
+    def keep(self, unsaved: Iterable[SeenMachine]) -> None:
+        """Take back what could not be written."""
+        self._news.update(one.machine for one in unsaved)
+
+    def learn_others(self, found: Mapping[str, SeenMachine], until: datetime | None = None) -> None:
+        """Take over what replicas wrote up to a time, as it was read after the last `news`.
+
+        What is later was written by one whose clock was set back and is still doubted there.
+        """
+        for machine in found.keys() - self._removed:
+            seen = found[machine]
+            if until is None or seen.asked_at <= until:
+                self._others[machine] = msgspec.convert(seen, Sighting, from_attributes=True)
+
+    def set_back(self, now: datetime) -> None:
+        """Date what is later than now to now, for all: old requests would count as later ones."""
+        now = now.replace(microsecond=0)
+        self.set_back_own(now)
+        for known in (self._others, self._relayed):
+            later = [name for name, seen in known.items() if seen.asked_at > now]
+            known.update((name, replace(known[name], asked_at=now)) for name in later)
+            self._news.update(later)
+        self._news.update(name for name, at in self._saved.items() if at > now)
+
+    def learn(self, changes: Changes) -> None:
+        """Forget the machines that left the fleet."""
+        self._removed.update(changes.removed_machines)
+        for machine in changes.removed_machines:
+            self._news.discard(machine)
+            self._others.pop(machine, None)
+            self._relayed.pop(machine, None)
+            self._saved.pop(machine, None)
+
+
+def _latest(one: Sighting | None, other: Sighting | None) -> Sighting | None:
+    if one is None or other is None:
+        return one or other
+    earlier, later = (one, other) if one.asked_at < other.asked_at else (other, one)
+    if later.agent is None and earlier.agent is not None:
+        # A request without the header takes back nothing of what the agent said.
+        return msgspec.structs.replace(later, agent=earlier.agent, reason=earlier.reason)
+    return later
+
+
 class Replicas:
     """The rows of all replicas. Lives on the event loop's thread; the store is asked on others.
 
-    Args:
-        store: Where the rows are, if it is shared.
-        own: What this replica says of itself, but for what changes with each beat.
-        follower: Knows how far memory is.
-        clock: The service's clock.
-        database: The database's clock, if it has one.
-        sightings: What is written and read with the rows.
+    Its StoreError is the caller's. `own` is what this one says of itself, but for what changes with
+    each beat; `follower` knows how far memory is.
     """
 
     def __init__(
@@ -100,7 +214,7 @@ class Replicas:
         *,
         sightings: SharedSightings,
     ) -> None:
-        self._sightings = sightings
+        self.sightings = sightings
         self._read_to: datetime | None = None
         """By the database's clock: what was seen of machines is known up to here."""
         self._store = store
@@ -116,61 +230,62 @@ class Replicas:
         """Whether other replicas may share the store."""
         return self._store.shared
 
-    async def beat(self, *, serving: bool, doubts_clock: bool = False) -> None:
-        """Write this replica's row, and read all of them.
+    async def beat(
+        self, *, serving: bool, doubts_clock: bool = False, stopped: bool = False
+    ) -> None:
+        """Write this replica's row and what it saw of machines, and read what all wrote.
 
-        Raises:
-            StoreError: The store cannot be written or read now.
+        A process that is alone writes only what it saw: its next start has to know who listens.
         """
-        if not self.shared:
-            return
         own = replace(
             self.own,
-            beat_at=self._clock.now(),
+            beat_at=self._database.at(),
             applied=self._follower.applied.sequence,
             behind_ms=round(self.behind_seconds * 1000),
             serving=serving,
             doubts_clock=doubts_clock,
+            stopped=stopped,
         )
-        news = self._sightings.news()
+        news = self.sightings.news()
         try:
-            at, rows, seen = await asyncio.to_thread(self._exchange, own, news)
+            if self.shared:
+                await self._share(own, news)
+            elif news:
+                await asyncio.to_thread(self._store.see, news, self._clock.now())
         except BaseException:
-            self._sightings.keep(news)
+            self.sightings.keep(news)
             raise
+
+    async def _share(self, own: Replica, news: Iterable[SeenMachine]) -> None:
+        at, rows, seen = await asyncio.to_thread(self._exchange, own, news)
         self._database.tell(at)
-        self._sightings.learn_others(seen)
+        self.sightings.learn_others(seen, until=self._clock.now() + DRIFT)
         self._read_to = at - LATE
         ahead = (self._database.wall.now() - at) / timedelta(milliseconds=1)
         self.own = replace(own, beat_at=at, clock_ahead_ms=round(ahead))
         self._rows = rows | {own.name: self.own}
 
-    async def look(self) -> tuple[Replica, ...]:
-        """Read all rows."""
-        rows = await asyncio.to_thread(self._read)
+    async def begin(self) -> tuple[Replica, ...]:
+        """Read all rows, and what was seen of machines before this process's start."""
+        rows, seen = await asyncio.to_thread(self._read)
+        self.sightings.learn_others(seen)
         return tuple(rows.values())
 
-    def _read(self) -> dict[str, Replica]:
+    def _read(self) -> tuple[dict[str, Replica], dict[str, SeenMachine]]:
         with self._store.read() as reading:
-            return reading.replicas()
+            return reading.replicas(), reading.sightings(self._read_to)
 
     def _exchange(
         self, own: Replica, news: Iterable[SeenMachine]
     ) -> tuple[datetime, dict[str, Replica], dict[str, SeenMachine]]:
         at = self._store.beat(own, news)
-        with self._store.read() as reading:
-            return at, reading.replicas(), reading.sightings(self._read_to)
+        return at, *self._read()
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""
         if not self.shared:
-            return (
-                replace(
-                    self.own,
-                    beat_at=self._clock.now(),
-                    applied=self._follower.applied.sequence,
-                ),
-            )
+            applied = self._follower.applied.sequence
+            return (replace(self.own, beat_at=self._clock.now(), applied=applied),)
         rows = self._rows or {self.own.name: self.own}
         newest = max(row.beat_at for row in rows.values())
         shown = (row for row in rows.values() if newest - row.beat_at < FORGOTTEN)
@@ -186,6 +301,14 @@ class Replicas:
         at = self.own.beat_at
         rows = (row for name, row in self._rows.items() if name != self.own.name)
         return tuple(row for row in rows if at - row.beat_at <= LIVE)
+
+    def alerts(self) -> Iterator[Alert]:
+        """Yield an alert for each replica that fell silent and was not stopped."""
+        for row in self._rows.values():
+            if not row.stopped and MISSED <= self.own.beat_at - row.beat_at < MISSED_FOR:
+                message = "it has said nothing since, and was not stopped: start it again"
+                about, since = f"replica {row.name}", self.shown(row.beat_at)
+                yield Alert(AlertKind.REPLICA_LOST, about, message, since)
 
     def live(self) -> int:
         """Return how many replicas lived at the last beat, this one included."""

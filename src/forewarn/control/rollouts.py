@@ -15,12 +15,12 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import loading
-from forewarn.control.plane import Plane
-from forewarn.control.rounds import Stepped, Steps
+from forewarn.control import lookup
+from forewarn.control.plane import Plane, Stepped
+from forewarn.control.ticker import Steps
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import (
-    decide,
+    commands,
     host_drain,
     host_plan,
     notice,
@@ -34,6 +34,7 @@ from forewarn.maintenance.model import (
     Drain,
     HostState,
     Machine,
+    Policy,
     Refused,
     key,
     unknown,
@@ -113,13 +114,7 @@ class Checks(Protocol):
 class Rollouts(Steps[int]):
     """Drives all rollouts. Lives on the event loop's thread.
 
-    Args:
-        plane: Decides and saves.
-        clock: Whose time it is.
-        survey: Looks at all hosts.
-        checks: Runs the checks.
-        replica: This replica's name, under which it runs them.
-        scale: How many seconds of the clock are one of a program's.
+    `scale` is how many seconds of the clock are one of a check's program.
     """
 
     def __init__(
@@ -140,10 +135,6 @@ class Rollouts(Steps[int]):
         self._margin = CHECK_MARGIN * max(1.0, scale)
         self.rollouts: dict[int, Rollout] = {}
         """Every rollout that the store has, as of the last change."""
-
-    def fill(self, rollouts: Iterable[Rollout]) -> None:
-        """Take over what the store holds."""
-        self.rollouts |= {rollout.number: rollout for rollout in rollouts}
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed, and wake up where it may concern a rollout."""
@@ -243,9 +234,9 @@ def step(
     before = unit.rollout(number)
     if before is None or not before.goes_on:
         return Work(Stepped())
-    news = loading.rollout_news(unit, before)
+    news = lookup.rollout_news(unit, before)
     following = deciding.follow(before, news, unit.now)
-    reader = loading.UnitReader(unit, before)
+    reader = lookup.UnitReader(unit, before)
 
     def footprint(one: RolloutUnit) -> Footprint:
         return deciding.footprint(reader.machines(one), before.policy.spread)
@@ -303,15 +294,15 @@ def steer(
         message = f"no rollout {number}: see 'forewarn rollout list'"
         raise Refused(ErrorCode.NOT_FOUND, message, rollout=number)
     ordered = deciding.order(before, kind, name, by, unit.now)
-    changes = _recall(unit, decided, ordered, loading.rollout_news(unit, ordered))
+    changes = _recall(unit, decided, ordered, lookup.rollout_news(unit, ordered))
     return Work(ordered, replace(changes, rollouts=(ordered,)))
 
 
 def _ask(unit: UnitOfWork, decided: Decide, request: Request) -> tuple[int, Changes]:
     """Ask for the maintenance of a unit, as an operator would."""
     number = unit.next_maintenance_number()
-    snapshot = loading.for_request(unit, request, limited=True)
-    return number, decided(unit, snapshot, decide.request_maintenance, request, number).changes
+    snapshot = lookup.for_request(unit, request, limited=True)
+    return number, decided(unit, snapshot, commands.request_maintenance, request, number).changes
 
 
 def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSurvey) -> Changes:
@@ -327,7 +318,7 @@ def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSur
         changed_at=unit.now,
     )
     before = unit.drains()
-    host_plan.check([wanted], before, survey, loading.on_hosts(unit, survey))
+    host_plan.check([wanted], before, survey, lookup.on_hosts(unit, survey))
     return Changes(drains=(host_drain.request(before.get(one.name), wanted, unit.now),))
 
 
@@ -336,9 +327,9 @@ def _recall(unit: UnitOfWork, decided: Decide, of: Rollout, news: UnitNews) -> C
     live = {o.id: o for n in numbers for o in news.operations.get(n, ()) if o.live}
     if not live:
         return Changes()
-    snapshot = loading.around(unit, live, rolling=True)
+    snapshot = lookup.around(unit, live, rolling=True)
     reason = f"rollout {of.number} is {of.state}"
-    return decided(unit, snapshot, decide.recall_maintenances, numbers, reason).changes
+    return decided(unit, snapshot, commands.recall_maintenances, numbers, reason).changes
 
 
 # What an operator asks for.
@@ -353,17 +344,11 @@ def prepared(
     drained: Collection[str],
     by: str,
     now: datetime,
+    rules: Policy = commands.ALWAYS_ON,
 ) -> tuple[Rollout, RolloutForecast]:
     """Return the rollout that an operator asks for, as number 0, and how it will go.
 
-    Args:
-        reading: The fleet.
-        targets: What is named.
-        task: What is done to each unit.
-        policy: How.
-        drained: The hosts that the connector can drain and reboot.
-        by: Who asks.
-        now: When; aware.
+    `drained` are the hosts that the connector can drain and reboot.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -373,9 +358,9 @@ def prepared(
     if task.event_type is not EventType.REBOOT:
         drained = ()
     units, members = _units(reading, targets, drained)
-    _check_notice(policy, units, now)
+    _check_notice(policy, task.event_type, units, now)
     if not units:
-        raise Refused(ErrorCode.INVALID, "expected hosts, scopes, machines or tags: nothing fits")
+        raise Refused(ErrorCode.INVALID, "no unit: name hosts, scopes, machines or tags that exist")
     if len(units) > MAX_UNITS:
         message = f"{len(units)} units in one rollout, at most {MAX_UNITS}: split it"
         raise Refused(ErrorCode.LIMIT, message, units=len(units), most=MAX_UNITS)
@@ -390,10 +375,13 @@ def prepared(
         changed_at=now,
     )
     spare = len({*drained}.difference(unit.name for unit in units))
+    takes = _settled(reading, takes, rules)
     return rollout, rollout_forecast.forecast(rollout, takes, now, spare=spare)
 
 
-def _check_notice(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: datetime) -> None:
+def _check_notice(
+    policy: RolloutPolicy, event_type: EventType, units: Iterable[RolloutUnit], now: datetime
+) -> None:
     drains = any(unit.drain for unit in units)
     for name, given in (
         ("approval_until", policy.approval_until),
@@ -405,13 +393,32 @@ def _check_notice(policy: RolloutPolicy, units: Iterable[RolloutUnit], now: date
                 "the least notice; leave it out, or do not drain the hosts"
             )
             raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    least = notice.LEAST.get(event_type, timedelta(minutes=min(notice.TERMINATE_MINUTES)))
+    if 0 < policy.notice_seconds < least.total_seconds():
+        message = (
+            f"notice_seconds {policy.notice_seconds} is too short: a {event_type} has at least "
+            f"{least.total_seconds():.0f} s of notice"
+        )
+        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, where="policy.notice_seconds")
     until = policy.approval_until
     if until is not None and until > now + notice.FURTHEST:
         message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
         raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
 
 
-def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForecast | None:
+def _settled(reading: Reading, takes: dict[str, Footprint], rules: Policy) -> dict[str, Footprint]:
+    """Return what units take, with how long the update domains of its scopes settle."""
+    scopes = reading.scopes({scope for each in takes.values() for scope in each.domains})
+    settle = {name: rules.settle_of(scope) for name, scope in scopes.items()}
+    return {
+        name: replace(each, settle=max(map(settle.__getitem__, each.domains), default=each.settle))
+        for name, each in takes.items()
+    }
+
+
+def forecast(
+    reading: Reading, rollout: Rollout, now: datetime, rules: Policy = commands.ALWAYS_ON
+) -> RolloutForecast | None:
     """Return how a rollout will go from now on; None if it is over, or waits for an operator."""
     if rollout.state.over or rollout.awaits_operator:
         return None
@@ -420,11 +427,11 @@ def forecast(reading: Reading, rollout: Rollout, now: datetime) -> RolloutForeca
     drains = {host: drain for host, drain in reading.drains().items() if host in running}
     away = {key(guest.name) for drain in drains.values() for guest in drain.guests}
     for unit in rollout.units:
-        machines = [] if unit.state.over else loading.machines_of_unit(reading, unit)
+        machines = [] if unit.state.over else lookup.machines_of_unit(reading, unit)
         if unit.state is UnitState.WAITING:  # it begins when those of other hosts are home again
             machines = [m for m in machines if m.key not in away and m.key not in unit.done]
         takes[unit.key] = deciding.footprint(machines, rollout.policy.spread)
-    return rollout_forecast.forecast(rollout, takes, now, drains)
+    return rollout_forecast.forecast(rollout, _settled(reading, takes, rules), now, drains)
 
 
 def _units(

@@ -1,47 +1,167 @@
-"""Waits for the next wake-up, and asks the plane to advance what is due."""
+"""What drives the parts of the service: rounds, one after each change and one when time has come.
+
+A round that fails is done again: neither a store that is away nor a defect ends a part. The next
+round begins when something wakes the part, or after the time that the round before named.
+
+Drains and rollouts go in steps. In a round each of them takes all steps that follow now; the plane
+decides each step in a transaction of its own, with a look at the hosts where the step needs one.
+
+The ticker has the plane go on where time has passed, and the watch for returns where machines that
+are awaited have asked.
+"""
 
 import asyncio
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from datetime import datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, TRIM_BATCH, Plane
-from forewarn.control.rounds import LONGEST_NAP, Rounds
-from forewarn.maintenance import decide
-from forewarn.maintenance.model import Changes
+from forewarn.control.plane import ADVANCE_BATCH, Plane, Retention, Stepped
+from forewarn.maintenance import commands
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import Changes, Operation, Sightings, key
+from forewarn.store.port import StoreError
+from forewarn.vocabulary import EventStatus
+
+LONGEST_NAP: Final = timedelta(seconds=30)
+"""The longest wait between two rounds, so that a time of day that was set forward is noticed."""
+
+AFTER_TROUBLE: Final = timedelta(seconds=1)
+"""How long to wait after a round has failed."""
+
+MAX_STEPS: Final = 20_000
+"""The most steps in one round of a drain or a rollout, a few for each machine of a host or unit of
+a rollout: more is a defect."""
 
 WHILE_HALTED = timedelta(seconds=1)
 """How long to wait until asking again whether anything may start."""
 
-OUTBOX_KEPT = timedelta(hours=1)
-"""How long a change stays in the outbox: a replica that stood still for longer reads all again."""
-
 PURGE_EVERY = timedelta(hours=1)
 """How often history is searched for what is too old."""
 
+K = TypeVar("K")
+
+_log = structlog.get_logger(__name__)
+
+
+class Rounds:
+    """A part that works in rounds, on the event loop's thread; `what` names it in the log."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self._what = what
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Make `run` return after the round that is under way."""
+        self._stop.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Do rounds until `stop`."""
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                nap = await self._round()
+            except StoreError as error:
+                _log.warning("the store is away; a part waits for it", part=self._what, why=error)
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - a part goes on whatever failed
+                _log.exception("a round failed", part=self._what)
+                nap = AFTER_TROUBLE
+            if not self._stop.is_set():
+                await self._clock.wait(nap.total_seconds(), self._wake)
+
+    @abstractmethod
+    async def _round(self) -> timedelta:
+        """Do what there is to do; return how long to wait if nothing wakes the part before."""
+
+
+class Steps(Rounds, Generic[K]):
+    """Rounds in which drains, by host, or rollouts, by number, take their steps."""
+
+    stop_seconds = 0.0
+    """How long `run` waits at its end for what steps have begun."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        super().__init__(what, clock)
+        self._begun: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Do rounds until `stop`, and end what steps have begun."""
+        await super().run()
+        if self._begun:
+            await asyncio.wait(self._begun, timeout=self.stop_seconds)
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
+
+    async def _round(self) -> timedelta:
+        nap = LONGEST_NAP
+        for each in [*self._going()]:
+            try:
+                if not self._stop.is_set() and (wake_at := await self._drive(each)) is not None:
+                    nap = min(nap, wake_at - self._clock.now())
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 - one that fails keeps no other from its steps
+                _log.exception("a step failed", part=self._what, of=each)
+                nap = AFTER_TROUBLE
+        return max(timedelta(0), nap)
+
+    async def _drive(self, each: K) -> datetime | None:
+        """Take the steps that follow now; return when the next is due."""
+        survey = None
+        for _ in range(MAX_STEPS):
+            stepped = await asyncio.wrap_future(self._step(each, survey))
+            if (work := self._ordered(each, stepped)) is not None:
+                task = asyncio.create_task(work)
+                self._begun.add(task)
+                task.add_done_callback(self._begun.discard)
+            if stepped.survey:
+                survey = await self._look()
+            elif not stepped.changed:
+                return stepped.wake_at
+            if self._stop.is_set():
+                return None
+        raise RuntimeError(f"{self._what}: {each} does not come to rest")
+
+    @abstractmethod
+    def _going(self) -> Iterable[K]:
+        """Return those that something may follow for."""
+
+    @abstractmethod
+    def _step(self, each: K, survey: HostSurvey | None) -> "Future[Stepped]":
+        """Have the plane take a step."""
+
+    @abstractmethod
+    def _ordered(self, each: K, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
+        """Return what a step has ordered to run beside the steps, if anything."""
+
+    @abstractmethod
+    async def _look(self) -> HostSurvey | None:
+        """Look at the hosts for a step; None if the service stops meanwhile."""
+
 
 class Ticker(Rounds):
-    """Makes time pass for the plane, and keeps history, the audit log and news for as long as told.
-
-    Lives on the event loop's thread.
-    """
+    """Makes time pass for the plane; keeps history, the audit log and news for as long as told."""
 
     def __init__(
         self,
         plane: Plane,
         clock: Clock,
-        keep: timedelta,
+        keep: Retention,
         may_start: Callable[[], bool] = lambda: True,
-        *,
-        keep_audit: timedelta = timedelta(days=365),
-        keep_news: timedelta = timedelta(days=7),
     ) -> None:
         super().__init__("time", clock)
         self._plane = plane
         self._may_start = may_start
         self._keep = keep
-        self._keep_audit = keep_audit
-        self._keep_news = keep_news
         self.next_wakeup: datetime | None = None
         """The earliest time that it knows of at which something is due."""
         self._purged: float | None = None
@@ -49,7 +169,7 @@ class Ticker(Rounds):
     def learn(self, changes: Changes) -> None:
         """Wake up for what is due earlier than what was known."""
         for operation in changes.operations:
-            if self._due(decide.wakeup_at(operation)):
+            if self._due(commands.wakeup_at(operation)):
                 self._wake.set()
 
     async def _round(self) -> timedelta:
@@ -84,12 +204,99 @@ class Ticker(Rounds):
         passed = self._clock.monotonic()
         if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
             return
-        while await asyncio.wrap_future(self._plane.purge(self._keep)) == PURGE_BATCH:
-            pass
-        while await asyncio.wrap_future(self._plane.purge_audit(self._keep_audit)) == PURGE_BATCH:
-            pass
-        while await asyncio.wrap_future(self._plane.trim(OUTBOX_KEPT)) == TRIM_BATCH:
-            pass
-        while await asyncio.wrap_future(self._plane.trim_news(self._keep_news)) == TRIM_BATCH:
+        while await asyncio.wrap_future(self._plane.forget(self._keep)):
             pass
         self._purged = passed
+
+
+LOOK_EVERY = timedelta(seconds=0.25)
+"""Between two looks: the next update domain is announced so much later at most."""
+
+ASK_AGAIN_EVERY = 1.0
+"""Seconds between two ends of the waiting requests of machines that have to ask again."""
+
+
+class ReturnWatch(Rounds):
+    """Watches for machines that are awaited.
+
+    Guests' requests are noted in memory alone (`Sightings`). While an operation awaits machines,
+    this compares those notes with what it awaits, four times a second, and asks the plane to decide
+    only when something is new: a guest's request costs nothing for it.
+
+    `ask_again` ends the waiting requests of an operation's machines: one that was only paused would
+    not ask again until its wait is over.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        clock: Clock,
+        sighting: Sightings,
+        ask_again: Callable[[Operation], None],
+    ) -> None:
+        super().__init__("machines that are back", clock)
+        self._plane = plane
+        self._sighting = sighting
+        self._ask_again = ask_again
+        self._awaiting: dict[str, Operation] = {}
+        self._of_machine: dict[str, set[str]] = {}
+        """Ids of operations by the keys of the machines that they await."""
+        self._news: set[str] = set()
+        """Operations that await a machine which has left the fleet."""
+        self._asked_again = 0.0
+
+    def begin(self) -> None:
+        """Have each operation looked at once: machines may have left before the start."""
+        self._news.update(self._awaiting)
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed."""
+        is_idle = not self._awaiting
+        for operation in changes.operations:
+            self._put(operation)
+        for machine in changes.removed_machines:
+            self._news.update(self._of_machine.get(machine, ()))
+        if is_idle and self._awaiting:
+            self._wake.set()
+
+    def _put(self, operation: Operation) -> None:
+        before = self._awaiting.pop(operation.id, None)
+        for name in before.awaited if before else ():
+            self._of_machine[key(name)].discard(operation.id)
+        # What runs awaits machines too, but nobody can come back before it is carried out.
+        if operation.awaited and operation.status is not EventStatus.STARTED:
+            self._awaiting[operation.id] = operation
+            for name in operation.awaited:
+                self._of_machine.setdefault(key(name), set()).add(operation.id)
+
+    async def _round(self) -> timedelta:
+        if not self._awaiting:
+            return LONGEST_NAP
+        await self.look()
+        return LOOK_EVERY
+
+    async def look(self) -> None:
+        """Look once; after StoreError the next look finds the same."""
+        if news := self.take_news():
+            try:
+                await asyncio.wrap_future(self._plane.record_returns(news))
+            except BaseException:
+                self._news.update(news)
+                raise
+        now = self._clock.monotonic()
+        if now - self._asked_again >= ASK_AGAIN_EVERY:
+            self._asked_again = now
+            for operation in self._awaiting.values():
+                if operation.status is EventStatus.RETURNING:
+                    self._ask_again(operation)
+
+    def take_news(self) -> list[str]:
+        """Return the operations that the plane has to look at again; each is returned once."""
+        news = self._news & self._awaiting.keys()
+        news.update(
+            operation.id
+            for operation in self._awaiting.values()
+            if commands.has_returned(operation, self._sighting)
+        )
+        self._news = set()  # what comes while the plane decides is for the next look
+        return sorted(news)

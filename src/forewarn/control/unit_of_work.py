@@ -2,12 +2,15 @@
 
 The requests of a batch share one. Each is decided by itself, in the order of arrival, on what the
 ones before it led to; a value is read from the store once, and the last value of each is saved
-once, at the end. What cannot be answered from memory is asked of the store after a save.
+once, at the end (by `writer`; `store.postgresql` says what becomes of a COMMIT whose answer is
+lost). What cannot be answered from memory is asked of the store after a save.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +26,6 @@ from forewarn.maintenance.model import (
     Operation,
     Scope,
     Snapshot,
-    Tombstone,
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.rollout_model import Rollout
@@ -35,6 +37,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
+
+_KEYS: Final[dict[str, Callable[[Any], Any]]] = {
+    "scopes": attrgetter("key"),
+    "machines": attrgetter("key"),
+    "operations": attrgetter("id"),
+    "maintenances": attrgetter("number"),
+    "tombstones": attrgetter("key"),
+    "drains": attrgetter("host"),
+    "rollouts": attrgetter("number"),
+}
+"""The fields of Changes of which the last value of each key is saved at the end."""
 
 _ALONE = (
     "removed_rollouts",
@@ -88,8 +101,8 @@ class UnitOfWork:
         self._by_event: dict[str, str | None] = {}
         # Known operations and machines by place; whole for the places that are in `_whole`.
         self._in_scope: dict[str, dict[str, None]] = {}
-        self._members: dict[str, dict[str, None]] = {}
-        self._on_host: dict[str, dict[str, None]] = {}
+        self._members: dict[str, dict[str, None]] = defaultdict(dict)
+        self._on_host: dict[str, dict[str, None]] = defaultdict(dict)
         self._whole: dict[str, set[str]] = {"live": set(), "members": set(), "on host": set()}
         self._open: dict[int, Maintenance] | None = None
         self._holds: tuple[Hold, ...] | None = None
@@ -167,7 +180,7 @@ class UnitOfWork:
     def drains(self) -> dict[str, Drain]:
         """Return the latest drain of each host."""
         if self._drains is None:
-            self._drains = self._transaction.drains() | self._new_drains
+            self._drains = self._transaction.drains() | self._unsaved["drains"]
         return self._drains
 
     def rollout(self, number: int) -> Rollout | None:
@@ -184,7 +197,7 @@ class UnitOfWork:
 
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""
-        unsaved = max(self._new_maintenances, default=0)
+        unsaved = max(self._unsaved["maintenances"], default=0)
         number = max(self._transaction.next_maintenance_number(), unsaved + 1)
         self._new_numbers.add(number)
         return number
@@ -207,8 +220,9 @@ class UnitOfWork:
         alone = {name: value for name in _ALONE if (value := getattr(changes, name))}
         if alone:
             self.save()
-        for scope in changes.scopes:
-            self._scopes[scope.key] = self._new_scopes[scope.key] = scope
+        for kind, key_of in _KEYS.items():
+            self._unsaved[kind] |= {key_of(value): value for value in getattr(changes, kind)}
+        self._scopes |= {scope.key: scope for scope in changes.scopes}
         self._scopes |= dict.fromkeys(changes.removed_scopes)
         for operation in changes.operations:
             if self._operations.get(operation.id) is None:
@@ -216,22 +230,14 @@ class UnitOfWork:
                 self._learn_operations({operation.id: operation})
             else:  # its events never change, so it is indexed already
                 self._operations[operation.id] = operation
-            self._new_operations[operation.id] = operation
         self._replace_machines({machine.key: machine for machine in changes.machines})
         self._replace_machines(dict.fromkeys(changes.removed_machines))
-        self._new_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
-        for drain in changes.drains:
-            self._new_drains[drain.host] = drain
-            if self._drains is not None:
-                self._drains[drain.host] = drain
-        self._new_rollouts |= {rollout.number: rollout for rollout in changes.rollouts}
-        self._rollouts |= self._new_rollouts
-        for one in changes.maintenances:
-            self._new_maintenances[one.number] = one
-            if self._open is not None:
-                self._open.pop(one.number, None)
-                if one.open:
-                    self._open = dict(sorted((self._open | {one.number: one}).items()))
+        if self._drains is not None:
+            self._drains |= self._unsaved["drains"]
+        self._rollouts |= self._unsaved["rollouts"]
+        if self._open is not None and changes.maintenances:
+            known = self._open | {one.number: one for one in changes.maintenances}
+            self._open = {number: one for number, one in sorted(known.items()) if one.open}
         if alone:
             self._save(msgspec.structs.replace(self._changes(), **alone))
             self._holds = None
@@ -254,9 +260,7 @@ class UnitOfWork:
             self.operations(unknown)
         if _has_others(changes):
             before = news.Before(
-                maintenances=self._open or {},
-                drains=self._drains or {},
-                rollouts=self._rollouts,
+                maintenances=self._open or {}, drains=self._drains or {}, rollouts=self._rollouts
             )
             self._news += news.of_others(before, changes, self._new_numbers, self.now)
             self._closed |= news.closed(before.maintenances, changes.maintenances)
@@ -284,26 +288,13 @@ class UnitOfWork:
         self._begin()
 
     def _begin(self) -> None:
-        self._new_scopes: dict[str, Scope] = {}
-        self._new_machines: dict[str, Machine | None] = {}
-        self._new_operations: dict[str, Operation] = {}
-        self._new_maintenances: dict[int, Maintenance] = {}
-        self._new_tombstones: dict[str, Tombstone] = {}
-        self._new_drains: dict[str, Drain] = {}
-        self._new_rollouts: dict[int, Rollout] = {}
+        self._unsaved: dict[str, dict[Any, Any]] = {kind: {} for kind in _KEYS}
+        self._removed: dict[str, None] = {}
+        """The keys of machines."""
 
     def _changes(self) -> Changes:
-        machines = self._new_machines
-        return Changes(
-            maintenances=tuple(self._new_maintenances.values()),
-            operations=tuple(self._new_operations.values()),
-            scopes=tuple(self._new_scopes.values()),
-            machines=tuple(machine for machine in machines.values() if machine is not None),
-            removed_machines=tuple(key for key, machine in machines.items() if machine is None),
-            tombstones=tuple(self._new_tombstones.values()),
-            drains=tuple(self._new_drains.values()),
-            rollouts=tuple(self._new_rollouts.values()),
-        )
+        unsaved = {kind: tuple(values.values()) for kind, values in self._unsaved.items()}
+        return Changes(removed_machines=tuple(self._removed), **unsaved)
 
     # What is known already is newer than what the store has.
 
@@ -322,10 +313,9 @@ class UnitOfWork:
         for key, machine in found.items():
             if key not in self._machines:
                 self._machines[key] = machine
-                self._members.setdefault(machine.scope, {})[key] = None
-                self._on_host.setdefault(machine.host, {})[key] = None
-        for key in asked:
-            self._machines.setdefault(key, None)
+                self._members[machine.scope][key] = None
+                self._on_host[machine.host][key] = None
+        self._machines.update((key, None) for key in asked if key not in self._machines)
 
     def _replace_machines(self, new: dict[str, Machine] | dict[str, None]) -> None:
         for key, machine in new.items():
@@ -333,7 +323,11 @@ class UnitOfWork:
             if old is not None:
                 self._members[old.scope].pop(key, None)
                 self._on_host[old.host].pop(key, None)
-            self._new_machines[key] = machine
+            if machine is None:
+                self._unsaved["machines"].pop(key, None)
+                self._removed[key] = None
+            else:
+                self._removed.pop(key, None)
             self._learn_machines({} if machine is None else {key: machine}, (key,))
 
     def _machines_at(

@@ -1,5 +1,8 @@
 """Delivers news to webhooks: to each in order, at least once, by one replica at a time.
 
+`server.operator.webhook_requests` signs and sends each request, `maintenance.webhooks` says when to
+try again.
+
 A webhook's row has how far it has come. Whoever delivers holds a lease in it, as an executor does
 of a task; how far it is, it writes there after each failure, and once a second while deliveries
 succeed. So a kill repeats at most that second's deliveries, under the same ids. Each webhook has a
@@ -21,7 +24,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control.changefeed import Reached
 from forewarn.control.plane import Plane
-from forewarn.control.rounds import AFTER_TROUBLE, Rounds
+from forewarn.control.ticker import AFTER_TROUBLE, Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import news, webhooks
 from forewarn.maintenance.model import Refused, unknown
@@ -126,14 +129,8 @@ def note(unit: UnitOfWork, _: Decide, webhook: Webhook, replica: str) -> Work[We
 class Deliveries(Rounds):
     """Delivers to every webhook that this replica can have. On the event loop's thread.
 
-    Args:
-        plane: Writes.
-        read: Asks the store, on another thread.
-        clock: Whose time leases and delays are in.
-        real: Whose time passes between two looks.
-        replica: This one's name.
-        send: Sends one item.
-        chance: Returns a number from 0 to below 1.
+    `read` asks the store, on another thread. Leases and delays are in the time of `clock`, and
+    `real` passes between two looks.
     """
 
     def __init__(

@@ -4,6 +4,9 @@ A job decides on what its unit of work shows and returns new values. The writer 
 tells the changefeed, and only then answers. A refusal, and a defect, concerns its own job alone: it
 is raised before anything of that job is saved. If the saving or the commit fails otherwise, the
 batch is undone and each job runs in a transaction of its own, so that only the guilty one fails.
+
+A full disk or a lost connection fails a job with StoreUnavailable, and nothing was changed: see
+`store.sqlite`, and `store.postgresql` for a COMMIT whose answer is lost.
 """
 
 import queue
@@ -19,9 +22,9 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
-from forewarn.control import loading
+from forewarn.control import lookup
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.follower import Follower
+from forewarn.control.outbox import Follower
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.maintenance.model import Refused
 from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
@@ -291,18 +294,14 @@ class _Committer:
             now = self.clock.now() if now is None else self.on_time(now)
             unit = UnitOfWork(transaction, now)
             if len(batch) > 1:
-                loading.read_ahead(unit, [needs for _, needs, _ in batch])
+                lookup.read_ahead(unit, [needs for _, needs, _ in batch])
             for job, _, _ in batch:
                 try:
                     work = job(unit)
-                except StoreError:
-                    raise
                 except Refused as refusal:
                     # Its traceback leads to the job and this batch: a circle that would keep a
                     # refused fleet in memory until the collector finds it.
                     results.append(refusal.with_traceback(None))
-                except Exception as error:  # noqa: BLE001 - a defect is its own job's to answer
-                    results.append(error)
                 else:
                     if work.changes:
                         unit.apply(work.changes)

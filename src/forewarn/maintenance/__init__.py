@@ -5,11 +5,12 @@ Nothing in here does I/O, logs, reads a clock or draws a number: ids and time ar
 transaction's body may run twice. Imports only `vocabulary`.
 
     model        the frozen values: machines, scopes, operations, events, approvals, holds, policy
-    lifecycle    the transitions of an operation, as one table
-    notice       the least notice of each type, and when NotBefore may be
-    decide       the commands, decide(snapshot, command, now, mint), and wakeup_at(operation)
-    transitions  whether an operation is announced, starts, waits or ends, by that table
-    planner      what a request becomes
+    notice       the least notice of each type, when NotBefore may be, how it moves after an outage
+    commands     what operators, guests and executors ask, and whether it is allowed or comes too
+                 late: decide(snapshot, command, now, mint)
+    transitions  whether an operation is announced, starts, waits, is back or ends, by one table,
+                 and which update domain is next; vocabulary says which statuses guests see
+    planner      what a request may say, and what it becomes: operations, by update domain
     host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     accounts     operators' tokens, and the records of the audit log
@@ -18,11 +19,11 @@ transaction's body may run twice. Imports only `vocabulary`.
     rollout_check  the check that has to pass before a rollout goes on
     rollout_forecast the order of a rollout's units, and how it will go, on virtual time
     time_windows when maintenance windows are open, as people write them
-    fleet        the fleet file, and what applying one changes
-    fleet_import the fleet that libvirt's domains are
-    observations what libvirt's hosts tell: a machine has moved, crashed, or is not known
+    fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
+    fleet_import the fleet file that is made of libvirt's domains
+    host_observations  what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     news         what outsiders are told of a change
     webhooks     who is told of it by HTTP, and when to try again
-    invariants   what must hold of every snapshot
+    invariants   what must hold of every snapshot; testing.invariants has what must over time
 """

@@ -18,7 +18,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whose it is: the name that history and the audit log show. Unique, case and all."""
     role: AccessRole
     digest: str
-    """The SHA-256 of the token, in hex (`server.operator.accounts` says why that is enough)."""
+    """The SHA-256 of the token, in hex (`server.operator.auth` says why that is enough)."""
     created_by: str
     created_at: datetime
     expires_at: datetime | None

@@ -33,8 +33,8 @@ NOT_BACK_AFTER = timedelta(minutes=5)
 """How long agents may take to bring their machines back to work before somebody looks."""
 
 SILENT_AFTER = timedelta(minutes=2)
-"""How long after the service's start a machine may not have asked: the service forgets who asked
-before, and the slowest usual guest asks once a minute."""
+"""How long after the service's start a machine may not have asked: it could not ask before, and the
+slowest usual guest asks once a minute."""
 
 CLOCK = "clock"
 """What an alert about the time of day is about."""
@@ -74,8 +74,12 @@ class AlertKind(StrEnum):
     """The next wave of a rollout waits for an operator."""
     RELAY_AWAY = "relay-away"
     """The relay of a host does not ask for news, and nothing of the host starts."""
+    STORE_DOWN = "store-down"
+    """The store cannot be written or read, and nothing starts."""
     LOST_CHANGES = "lost-changes"
     """The database lost its last changes."""
+    REPLICA_LOST = "replica-lost"
+    """A replica fell silent without being stopped."""
     WEBHOOK_DISABLED = "webhook-disabled"
     """A webhook has accepted no news for a day, and is told of none any more."""
     DOUBTED = "doubted"
@@ -88,7 +92,8 @@ class Alert(msgspec.Struct, frozen=True):
     kind: AlertKind
     about: str
     """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
-    machine, a domain (`domain web-0`), a webhook (`webhook chat`), or the clock."""
+    machine, a domain (`domain web-0`), a webhook (`webhook chat`), a replica (`replica r1`), the
+    clock, the store, or the database."""
     message: str
     since: datetime
 
@@ -132,7 +137,7 @@ class Audience(msgspec.Struct, frozen=True):
 
     machines: int
     asking: int
-    """Those that have asked since the service's start."""
+    """Those that have asked in the last five minutes."""
     seeing: int
     """Those of them that last asked by a version that shows the events."""
     held: tuple[str, ...] = ()
@@ -150,7 +155,7 @@ def items(
     clock: ClockDoubt | None = None,
     observed: Iterable[Alert] = (),
 ) -> list[Alert]:
-    """Return what needs an operator, the oldest first.
+    """Return what needs an operator: that the store is down, then the oldest first.
 
     It takes the operations that are live, or failed and nobody acknowledged; the maintenances that
     are open; all holds; and audiences by operation. One without an audience raises no alert about
@@ -177,12 +182,19 @@ def items(
         number = str(maintenance.number)
         for rolling in maintenance.rolling_updates:
             if rolling.state is model.RollingState.PAUSED:
-                message = f"paused at {rolling.place}: {rolling.reason}; "
-                message += f"resume or cancel maintenance {number}"
+                reason = rolling.reason.partition("\n")[0]
+                message = f"paused at {rolling.place}: {reason}; resume or cancel it"
                 found.append(Alert(AlertKind.PAUSED, number, message, maintenance.requested_at))
     if clock is not None:
         found.append(Alert(AlertKind.DOUBTED, CLOCK, clock.message, clock.since))
-    return sorted([*found, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
+    down = AlertKind.STORE_DOWN  # nothing else can be ended before it
+    return sorted([*found, *observed], key=lambda a: (a.kind is not down, a.since, a.kind, a.about))
+
+
+def store_down(why: object, since: datetime) -> Alert:
+    """Return the alert about a store that cannot be written, and why."""
+    message = f"nothing starts, and approvals and changes are answered 503: {why}"
+    return Alert(AlertKind.STORE_DOWN, "store", message, since)
 
 
 def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
@@ -255,7 +267,7 @@ def _unseen(audience: Audience, up: timedelta) -> str:
     silent = audience.machines - audience.asking if up >= SILENT_AFTER else 0
     blind = audience.asking - audience.seeing
     of = f"of {audience.machines} machines"
-    said = [f"{silent} {of} have not asked since the service started"] if silent else []
+    said = [f"{silent} {of} have not asked in the last five minutes"] if silent else []
     said += [f"{blind} {of} use an api-version that does not show it"] if blind else []
     return "; ".join(said)
 

@@ -1,4 +1,4 @@
-"""What hypervisors tell of their domains, and the fleet that these are.
+"""The fleet file that is made of hypervisors' domains; `fleet` checks and applies it as any other.
 
 A domain's UUID is its machine's vm_id. Its scope, update domain and name are those of its tag, else
 those that the fleet has, else it is a standalone machine with the domain's name. Whoever controls a
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Scope, key
 from forewarn.vocabulary import ScopeKind
 
@@ -71,7 +71,7 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     """Its scope's name."""
     kind: ScopeKind
-    entry: fleet.NamedMachine
+    entry: fleet_file.NamedMachine
 
 
 class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet that domains are."""
 
-    fleet: fleet.Fleet
+    fleet: fleet_file.Fleet
     warnings: tuple[str, ...]
     """What was left out, or is not enforced, for people."""
 
@@ -95,12 +95,7 @@ def fleet_of(
     hosts: Mapping[str, Sequence[Domain]],
     known: KnownFleet = KnownFleet(),  # noqa: B008 - frozen
 ) -> Imported:
-    """Return the domains of these hosts as a fleet file.
-
-    Args:
-        hosts: Each host's domains, by the name that the fleet has for it.
-        known: The fleet as it is, for a file that is applied to it.
-    """
+    """Return the domains of these hosts as a fleet file, which is applied to the fleet as it is."""
     build = _Import(known)
     for host, domain in _one_a_machine(hosts, build.warnings):
         build.add(host, domain)
@@ -140,8 +135,8 @@ class _Import:
         self._known = known
         self._names = {key(each.entry.name): uuid for uuid, each in known.machines.items()}
         self._addresses: dict[str, str] = {}
-        self._alone: list[fleet.StandaloneMachine] = []
-        self._sets: dict[str, tuple[str, list[fleet.NamedMachine]]] = {}
+        self._alone: list[fleet_file.StandaloneMachine] = []
+        self._sets: dict[str, tuple[str, list[fleet_file.NamedMachine]]] = {}
 
     def add(self, host: str, domain: Domain) -> None:
         """Add a domain's machine, or warn why it is left out."""
@@ -160,15 +155,15 @@ class _Import:
         if present and present.kind not in IMPORTED:
             self._warn(name, f"is left out, for {scope} is a {present.kind}: apply a file with it")
             return
-        if scope and not fleet.NAME.fullmatch(scope):
+        if scope and not fleet_file.NAME.fullmatch(scope):
             self._warn(name, f"is left out, for its tag has the invalid scope {scope[:80]!r}")
             return
-        entry = known.entry if known else fleet.NamedMachine(name=name, vm_id=domain.uuid)
+        entry = known.entry if known else fleet_file.NamedMachine(name=name, vm_id=domain.uuid)
         alone = not scope or kind is ScopeKind.MACHINE
         domain_number = None if alone else self._update_domain(name, tag)
         if domain_number is None and known and key(known.scope) == key(scope) and not alone:
             domain_number = entry.update_domain
-        entry = fleet.replace(
+        entry = fleet_file.replace(
             entry,
             host=host,
             address=self._address(name, domain, entry.address),
@@ -176,7 +171,7 @@ class _Import:
         )
         if alone:
             own = self._scope(entry.name, ScopeKind.MACHINE)
-            standalone = fleet.StandaloneMachine(
+            standalone = fleet_file.StandaloneMachine(
                 **msgspec.structs.asdict(entry),
                 priority=own.priority,
                 automatically_approve=own.automatically_approve,
@@ -192,7 +187,7 @@ class _Import:
             own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
             highest = max((machine.update_domain or 0) for machine in machines)
             sets.append(
-                fleet.AvailabilitySet(
+                fleet_file.AvailabilitySet(
                     name=own.name,
                     update_domains=max(own.update_domains, highest + 1),
                     automatically_approve=own.automatically_approve,
@@ -202,13 +197,13 @@ class _Import:
                 )
             )
         return Imported(
-            fleet=fleet.Fleet(availability_set=tuple(sets), machine=tuple(self._alone)),
+            fleet=fleet_file.Fleet(availability_set=tuple(sets), machine=tuple(self._alone)),
             warnings=tuple(self.warnings),
         )
 
     def _scope(self, name: str, kind: ScopeKind) -> Scope:
         """Return a scope as the fleet has it, or a new one with the defaults of a fleet file."""
-        domains = fleet.AvailabilitySet(name=name).update_domains
+        domains = fleet_file.AvailabilitySet(name=name).update_domains
         new = Scope(name=name, kind=kind, update_domains=domains)
         return self._known.scopes.get(key(name), new)
 
@@ -227,7 +222,7 @@ class _Import:
                 )
             return known.entry.name
         name = asked or domain.name
-        if not fleet.NAME.fullmatch(name):
+        if not fleet_file.NAME.fullmatch(name):
             self._warn(
                 f"{name[:80]!r} on {host}",
                 "is left out, for no machine can have this name: "
@@ -247,7 +242,7 @@ class _Import:
         text = tag.update_domain
         if not text:
             return None
-        if not (text.isascii() and text.isdigit()) or int(text) >= fleet.MAX_UPDATE_DOMAINS:
+        if not (text.isascii() and text.isdigit()) or int(text) >= fleet_file.MAX_UPDATE_DOMAINS:
             self._warn(name, f"gets an update domain, for its tag has the invalid {text[:80]!r}")
             return None
         return int(text)

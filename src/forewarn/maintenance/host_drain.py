@@ -186,13 +186,7 @@ def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
 
 
 def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
-    """Return what follows for a drain.
-
-    Args:
-        view: What there is to look at.
-        now: When; aware.
-        host_back: How long a host may take to reboot.
-    """
+    """Return what follows for a drain; `host_back` is how long its host may take to reboot."""
     if view.drain.state is HostState.REBOOTING:
         return _rebooting(view, now, host_back)
     return _STATES[view.drain.state](view, now)
@@ -518,11 +512,7 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
 
 _LOOK_AFTER: Final = MappingProxyType({AuditAction.SKIP: Way.SKIP, AuditAction.STOP: Way.STOP})
 _ORDERS: Final[Mapping[AuditAction, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
-    {
-        AuditAction.UNDRAIN: undrain,
-        AuditAction.RETURN: bring_home,
-        AuditAction.RETRY: retry,
-    }
+    {AuditAction.UNDRAIN: undrain, AuditAction.RETURN: bring_home, AuditAction.RETRY: retry}
 )
 
 

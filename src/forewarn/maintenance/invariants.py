@@ -76,10 +76,7 @@ def check_operation(operation: Operation) -> None:
             not returning or (operation.carried_out_at and awaited and operation.back_by),
             "it is Returning without being carried out, without a machine or without an end",
         ),
-        (
-            not awaited or started,
-            "it awaits machines although it has not started",
-        ),
+        (not awaited or started, "it awaits machines although it has not started"),
         (
             {*awaited, *operation.reporting} <= {*operation.machines},
             "it awaits machines that are not its own",

@@ -7,6 +7,7 @@ service. An event has no status of its own: it has its operation's.
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -41,8 +42,8 @@ def unknown(what: str, *names: str) -> Refused:
 
 
 def key(name: str) -> str:
-    """Return what a name is compared and looked up by: the name in lower case."""
-    return name.lower()
+    """Return what a name is compared and looked up by: the name in lower case, one object each."""
+    return sys.intern(name.lower())
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -117,7 +118,7 @@ class Machine(Named, frozen=True, kw_only=True, gc=False):
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a machine's requests told last; known since the service's start."""
+    """What a machine's requests told last; it outlives a restart of the service."""
 
     asked_at: datetime
     """When it last asked for its events, in whole seconds."""
@@ -129,9 +130,12 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why, in the agent's words; `""` where it gave no reason."""
 
 
+LISTENING = timedelta(minutes=5)
+"""A machine that asked this lately listens (protocol.md section 6)."""
+
 Sightings = Callable[[str], Sighting | None]
-"""From a machine's key to what its requests told last; None if it has not asked since the service's
-start. Any thread may ask."""
+"""From a machine's key to what its requests told last; None if it never asked. Any thread may
+ask."""
 
 
 def unseen(machine: str) -> None:
@@ -312,7 +316,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
-    """The known hosts of its machines when it was announced."""
+    """The known hosts of its machines when it was announced, held or started last."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""
@@ -757,6 +761,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long a host may take to reboot."""
     user_initiated_limit: int = 0
     """How many events of user-initiated maintenance may be pending; 0 for no limit."""
+    listening: timedelta = LISTENING
+    """How long ago a machine may have asked that has to ask again after its operation."""
     starts: bool = True
     """Whether anything may start now; what becomes ready meanwhile starts afterwards. A failure
     without notice has already happened and enters all the same."""

@@ -27,13 +27,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.rollout_model import Rollout, RolloutState
-from forewarn.vocabulary import (
-    ApproverKind,
-    EventSource,
-    EventStatus,
-    EventType,
-    TargetKind,
-)
+from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType, TargetKind
 
 MAX_NAMES: Final = 20
 """Names of machines, scopes or events in one item: `machine_count` says how many there are."""
@@ -205,12 +199,8 @@ def of_operations(
 ) -> list[NewsItem]:
     """Return what a decision changed of operations.
 
-    This runs for each approval of a guest, so it looks at no more than it must.
-
-    Args:
-        known: What was known before of each of them; None, or nothing, where it is new.
-        operations: As they are now.
-        now: The time of the decision.
+    This runs for each approval of a guest, so it looks at no more than it must. What was known
+    before of an operation is None, or nothing, where it is new.
     """
     found: list[NewsItem] = []
     for after in operations:
@@ -227,11 +217,7 @@ def of_others(
 ) -> list[NewsItem]:
     """Return what a decision changed but for operations.
 
-    Args:
-        before: What the decision was made on, with everything that it changed.
-        changes: What it changed.
-        new: The numbers of the maintenances that are new.
-        now: The time of the decision.
+    `before` has everything that it changed, and `new` the numbers of new maintenances.
     """
     found: list[NewsItem] = []
     for maintenance in changes.maintenances:

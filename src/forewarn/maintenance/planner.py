@@ -2,7 +2,7 @@
 
 An event holds machines of one scope and one update domain (protocol.md section 4), and one domain
 of a scope is down at a time. So a request for several domains becomes a rolling update: one domain
-after another, each found in the fleet as it is when it is announced.
+after another (`turns`), each found in the fleet as it is when it is announced.
 """
 
 import itertools
@@ -14,14 +14,7 @@ from typing import Annotated
 import msgspec
 
 from forewarn.maintenance import model, notice
-from forewarn.vocabulary import (
-    ErrorCode,
-    EventSource,
-    EventType,
-    Priority,
-    ScopeKind,
-    TargetKind,
-)
+from forewarn.vocabulary import ErrorCode, EventSource, EventType, Priority, ScopeKind, TargetKind
 
 MAX_NOTICE_SECONDS = int(notice.FURTHEST.total_seconds())
 
@@ -228,8 +221,8 @@ def turns(
 ) -> Iterator[tuple[model.Machine, ...]]:
     """Yield what a rolling update has left: in each turn the next update domain of each scope.
 
-    `machines` are those that there are now, and may be others than its own. A turn is ordered by
-    name.
+    `Transitions.continue_rolling_updates` takes the next turn. `machines` are those that there are
+    now, and may be others than its own. A turn is ordered by name.
     """
     named, done = frozenset(rolling.machines), frozenset(rolling.done)
     left: dict[str, dict[int, list[model.Machine]]] = {}

@@ -20,7 +20,7 @@ BY: Final = "relay"
 
 LATE: Final = timedelta(seconds=5)
 """How late a relay's next request may be: as long as guests may miss anything at all
-(`timekeeping.OUTAGE_SECONDS`)."""
+(`notice.OUTAGE_SECONDS`)."""
 
 HEARSAY: Final = timedelta(seconds=6)
 """How much later it may be where another replica heard the relay last: that one writes it down
@@ -149,10 +149,7 @@ def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
 
 
 def judge(
-    relays: Iterable[Relay],
-    terms: RelayTerms,
-    has_all: Callable[[Relay], bool],
-    now: datetime,
+    relays: Iterable[Relay], terms: RelayTerms, has_all: Callable[[Relay], bool], now: datetime
 ) -> RelayHolds:
     """Return which hosts are to be held because their relay is away, and which released.
 

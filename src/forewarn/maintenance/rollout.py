@@ -1,16 +1,18 @@
 """What a rollout does next: `step(rollout, footprint, occupied, now)`.
 
 A rollout asks for ordinary maintenances and drains, unit by unit, and nothing else: the rules judge
-each of them as if an operator had asked. `follow` takes over what became of the units that are
-under way; `step` then says what to ask for, or what the rollout waits for. Both are pure, and are
-asked again after each change and at the time that `step` names. Whoever drives them saves the
-request and the rollout in one transaction, so that a crash neither loses nor repeats a unit.
+each of them as if an operator had asked. The update domains of one maintenance go one after another
+by `planner.turns`. `follow` takes over what became of the units that are under way; `step` then
+says what to ask for, or what the rollout waits for. Both are pure, and are asked again after each
+change and at the time that `step` names. Whoever drives them saves the request and the rollout in
+one transaction, so that a crash neither loses nor repeats a unit.
 
 A unit that cannot go now (a live event of one of its machines, another update domain of its scope)
 says why and keeps no other from going. A unit that fails counts towards `stop_after`; then the
 rollout halts, what has not started is cancelled, and an operator decides.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,7 +20,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from forewarn.maintenance import notice, rollout_check, time_windows
+from forewarn.maintenance import notice, rollout_check, rollout_model, time_windows
 from forewarn.maintenance.model import (
     Drain,
     HostState,
@@ -32,13 +34,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout_check import CheckRun
-from forewarn.maintenance.rollout_model import (
-    Rollout,
-    RolloutPolicy,
-    RolloutState,
-    RolloutUnit,
-    UnitState,
-)
+from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.transitions import start_order
 from forewarn.vocabulary import ErrorCode, EventStatus, TargetKind
@@ -72,6 +68,8 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """Where its machines are, by the policy's `spread`."""
     turns: int = 1
     """The most update domains of one scope: each has its notice after the one before."""
+    settle: timedelta = timedelta(0)
+    """How long the slowest of its update domains stays down after its machines are back."""
 
 
 Footprints: TypeAlias = Callable[[RolloutUnit], Footprint]
@@ -113,7 +111,7 @@ class Obstacle(StrEnum):
 
 _WORDS: Final = {
     Obstacle.UNITS: "earlier units",
-    Obstacle.AT_ONCE: "how many go at once",
+    Obstacle.AT_ONCE: "the limit of units at once",
     Obstacle.UPDATE_DOMAIN: "update domains",
     Obstacle.MAINTENANCE: "other maintenance",
     Obstacle.REFUSED: "the rules",
@@ -160,25 +158,24 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 Step: TypeAlias = Ask | Check | Wait | Stop | Done
 
 
-def amount(text: str, units: int) -> int:
-    """Return how many units a number or a part of all units is, 1 at the least."""
-    if text == "rest":
-        return max(1, units)
-    if text.endswith("%"):
-        return max(1, units * int(text[:-1]) // 100)
-    return int(text)
-
-
-def check_policy(policy: RolloutPolicy) -> None:
+def check_policy(policy: rollout_model.RolloutPolicy) -> None:
     """Refuse a policy that cannot be read (INVALID)."""
     for where, windows in (("policy.zone", ()), ("policy.windows", policy.windows)):
         try:
             time_windows.check(windows, policy.zone)
         except ValueError as error:
             raise Refused(ErrorCode.INVALID, str(error), where=where) from error
-    if policy.at_once == "rest":
-        message = "at_once: expected a number of units or a part of them, such as 5 or 10%"
-        raise Refused(ErrorCode.INVALID, message, where="policy.at_once")
+    waves = policy.waves[:-1] if policy.waves[-1:] == ("rest",) else policy.waves
+    amounts = "a number of units or a part of all, such as 5 or 10%"
+    for name, texts, pattern, expected in (
+        ("at_once", (policy.at_once,), rollout_model.AMOUNT, amounts),
+        ("waves", waves, rollout_model.AMOUNT, f"{amounts}; the last one may be rest"),
+        ("spread", (policy.spread,), rollout_model.SPREAD, "host, fault-domain or tag:KEY"),
+    ):
+        for text in texts:
+            if not re.fullmatch(pattern, text):
+                message = f"invalid {name} {text[:80]!r}: expected {expected}"
+                raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
     for blackout in policy.blackouts:
         if blackout.opens >= blackout.closes:
             message = f"the blackout from {notice.spoken(blackout.opens)} ends before it begins"
@@ -202,10 +199,7 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
             places.add(f"{machine.scope}/{machine.fault_domain}")
     return Footprint(
         machines=tuple(names),
-        domains={
-            scope: SEVERAL if len(numbers) > 1 else min(numbers)
-            for scope, numbers in domains.items()
-        },
+        domains={s: SEVERAL if len(found) > 1 else min(found) for s, found in domains.items()},
         places=frozenset(places),
         turns=max(map(len, domains.values()), default=0),
     )
@@ -348,13 +342,9 @@ def _with_units(rollout: Rollout, units: Sequence[RolloutUnit]) -> Rollout:
 def step(
     rollout: Rollout, footprints: Footprints, occupied: Occupied, now: datetime
 ) -> tuple[Rollout, Step]:
-    """Return what a rollout does now, and the rollout with its reasons.
+    """Return what a rollout, as `follow` returned it, does now; and the rollout with its reasons.
 
-    Args:
-        rollout: As `follow` returned it.
-        footprints: What each unit takes.
-        occupied: What of other maintenance is in the way of a unit.
-        now: When; aware.
+    `footprints` are what each unit takes, `occupied` tells what of other maintenance is in the way.
     """
     if rollout.state.over:
         return rollout, Done()
@@ -405,12 +395,7 @@ def _census(units: Sequence[RolloutUnit]) -> _Census:
 
 
 def _step(
-    rollout: Rollout,
-    census: _Census,
-    footprints: Footprints,
-    occupied: Occupied,
-    *,
-    now: datetime,
+    rollout: Rollout, census: _Census, footprints: Footprints, occupied: Occupied, *, now: datetime
 ) -> tuple[Rollout, Step]:
     policy, units = rollout.policy, rollout.units
     waves = {unit.wave for unit in census.running}
@@ -422,7 +407,7 @@ def _step(
     rollout = rollout_check.needed_after_pause(rollout)
     if rollout_check.blocks(rollout):
         return _check(rollout, now)
-    room = amount(policy.at_once, len(units)) - len(census.running)
+    room = rollout_model.amount(policy.at_once, len(units)) - len(census.running)
     if room <= 0:
         return rollout, Wait(obstacle=Obstacle.AT_ONCE)
     waiting = [index for index in census.waiting if units[index].wave == wave]
@@ -498,11 +483,7 @@ def _window(rollout: Rollout, now: datetime, *, by_drain: bool) -> Span | Wait:
             return span
         why = f"the window opens at {notice.spoken(span.opens)}"
         return Wait(obstacle=Obstacle.WINDOW, until=asked_at, why=why)
-    return Wait(
-        obstacle=Obstacle.WINDOW,
-        until=now + timedelta(days=1),
-        why=NO_WINDOW,
-    )
+    return Wait(obstacle=Obstacle.WINDOW, until=now + timedelta(days=1), why=NO_WINDOW)
 
 
 class _Taken:

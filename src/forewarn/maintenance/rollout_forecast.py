@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import notice, planner, rollout_check, time_windows
+from forewarn.maintenance import notice, planner, rollout_check, rollout_model, time_windows
 from forewarn.maintenance import rollout as deciding
 from forewarn.maintenance.model import Drain, HostState
 from forewarn.maintenance.rollout import Ask, Check, Done, Footprint, Obstacle, Wait
@@ -109,7 +109,7 @@ class RolloutForecast(msgspec.Struct, frozen=True, kw_only=True):
         if self.drained:
             told.append(
                 "Hosts are drained: their machines move away before the reboot and come home after "
-                "it, both times with notice."
+                "it, both times with notice. A move is counted as a minute."
             )
         if Obstacle.UPDATE_DOMAIN in self.limited_by and Obstacle.AT_ONCE not in self.limited_by:
             told.append(
@@ -138,7 +138,7 @@ def arranged(
         ordered = [units[index] for group in min(tries, key=len) for index in group]
     sizes: list[int] = []
     for size in policy.waves:
-        sizes.append(min(deciding.amount(size, len(units)), len(units) - sum(sizes)))
+        sizes.append(min(rollout_model.amount(size, len(units)), len(units) - sum(sizes)))
     waves = [wave for wave, size in enumerate(sizes) for _ in range(size)]
     used = [size for size in sizes if size]
     return tuple(
@@ -214,7 +214,7 @@ def drained_soon(rollout: Rollout, unit: RolloutUnit) -> tuple[str, ...]:
         for one in rollout.units
         if one.drain and one.state is UnitState.WAITING and one is not unit
     ]
-    return tuple(waiting[: 2 * deciding.amount(rollout.policy.at_once, len(rollout.units))])
+    return tuple(waiting[: 2 * rollout_model.amount(rollout.policy.at_once, len(rollout.units))])
 
 
 # How it will go.
@@ -263,12 +263,8 @@ def forecast(
 ) -> RolloutForecast:
     """Return how a rollout will go from now on, if nothing fails and nothing else happens.
 
-    Args:
-        rollout: A new one, arranged, or one that is under way.
-        footprints: What each unit takes, by its key.
-        now: When; aware.
-        drains: Those of its units that are under way, by host.
-        spare: How many other hosts machines may move to.
+    It is a new rollout, arranged, or one under way with the `drains` of its hosts. `footprints` has
+    what each unit takes, by its key, and `spare` how many other hosts machines may move to.
     """
     best, _ = _run(rollout, footprints, drains, now, spare=spare, approved=True)
     worst, after = _run(rollout, footprints, drains, now, spare=spare, approved=False)
@@ -355,8 +351,9 @@ def _run(
         )
         if later is None or (not under_way and step.why == deciding.NO_WINDOW):
             break
-        other = step.obstacle is Obstacle.MAINTENANCE  # there is none but that of the units
-        run.wait(Obstacle.UNITS if other else step.obstacle, later - now)
+        if any(unit.state is UnitState.WAITING for unit in reversed(rollout.units)):
+            other = step.obstacle is Obstacle.MAINTENANCE  # there is none but that of the units
+            run.wait(Obstacle.UNITS if other else step.obstacle, later - now)
         now = later
     return run, rollout
 
@@ -383,9 +380,11 @@ def _begun(
                 end = _end_of_drain(rollout, takes, drain, now, approved=approved)
             else:
                 since, left = unit.changed_at or now, turns.pop(unit.key, 0)
-                end = max(now, _announced(rollout, ALWAYS, left, since, approved=False)[1])
+                takes = footprints[unit.key]
+                end = _announced(rollout, ALWAYS, left, takes.settle, since, approved=False)[1]
+                end = max(now, end)
                 if approved:
-                    end = min(end, now + left * _duration(rollout))
+                    end = min(end, now + left * (_duration(rollout) + takes.settle))
             run.starts[unit.key], run.ends[unit.key] = now, end
             heapq.heappush(run.under_way, (end, index))
     run.most = len(run.under_way)
@@ -416,7 +415,10 @@ def _asked(
             )
         else:
             turns = run.turns.pop(unit.key)
-            start, end, left = _announced(rollout, step.window, turns, now, approved=approved)
+            settle = footprints[unit.key].settle
+            start, end, left = _announced(
+                rollout, step.window, turns, settle, now, approved=approved
+            )
             if left:  # their turn is in the next window
                 run.turns[unit.key] = left
         run.starts.setdefault(unit.key, start)
@@ -432,7 +434,7 @@ def _asked(
 def _is_crowded(rollout: Rollout, run: _Run) -> bool:
     """Tell whether machines have to move to hosts that are to be drained soon."""
     states = Counter(unit.state for unit in rollout.units if unit.drain)
-    soon = 2 * deciding.amount(rollout.policy.at_once, len(rollout.units))
+    soon = 2 * rollout_model.amount(rollout.policy.at_once, len(rollout.units))
     others = run.spare + states[UnitState.DONE] + max(0, states[UnitState.WAITING] - soon)
     return others < states[UnitState.RUNNING]
 
@@ -443,11 +445,11 @@ def _duration(rollout: Rollout) -> timedelta:
 
 
 def _announced(
-    rollout: Rollout, window: Span, turns: int, now: datetime, *, approved: bool
+    rollout: Rollout, window: Span, turns: int, settle: timedelta, now: datetime, *, approved: bool
 ) -> tuple[datetime, datetime, int]:
     """Return when a unit starts, when it ends, and how many turns the end of its window cuts off.
 
-    Each turn is announced when the one before is over.
+    Each turn is announced when the one before is over, and its update domains are up.
     """
     first, at = None, now
     for turn in range(turns):
@@ -455,7 +457,7 @@ def _announced(
         if start >= window.closes:
             return first or start, max(at, window.closes), turns - turn
         first = first or start
-        at = start + _duration(rollout)
+        at = start + _duration(rollout) + settle
     return first or at, at, 0
 
 
@@ -465,8 +467,9 @@ def _end_of_drain(
     """Return when a drain ends that is under way, or that begins now (None)."""
 
     def phases(given: timedelta) -> tuple[timedelta, ...]:
-        moves = takes.turns * (given + MOVE)
-        return moves, _duration(rollout), moves
+        # What leaves an update domain holds up the other domains only.
+        moves = takes.turns * (given + MOVE) + max(0, takes.turns - 1) * takes.settle
+        return moves, _duration(rollout), moves + takes.settle
 
     phase = PHASES.get(drain.state, 0) if drain is not None else 0
     slow = phases(notice.LEAST[EventType.FREEZE])

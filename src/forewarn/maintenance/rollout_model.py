@@ -16,8 +16,11 @@ CONFIRM: Final = -1
 MAX_UNITS: Final = 5000
 """Units of one rollout: all of them are one value, written when one of them changes."""
 
-Amount = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,4}$|^(100|[1-9]?[0-9])%$|^rest$")]
-"""A number of units, a part of all of them (`10%`), or `rest`."""
+AMOUNT: Final = "[1-9][0-9]{0,4}|(100|[1-9]?[0-9])%"
+"""A number of units, or a part of all of them (`10%`)."""
+
+SPREAD: Final = "|host|fault-domain|tag:.{1,200}"
+"""What units under way may not share; empty for nothing."""
 
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=366 * 24 * 3600)]
 
@@ -34,12 +37,12 @@ class RolloutOrder(StrEnum):
 class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How many units at once, when, in which waves, and when to halt."""
 
-    at_once: Amount = "1"
-    """The most units under way."""
-    spread: Annotated[str, msgspec.Meta(pattern="^(|host|fault-domain|tag:.{1,200})$")] = ""
-    """Of each host, fault domain or value of a tag, one unit at a time; `""` for no such limit."""
-    waves: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=100)] = ()
-    """How many units each wave has; what is left is one more wave. Empty: all in one."""
+    at_once: str = "1"
+    """The most units under way: a number, or a part of all (`10%`)."""
+    spread: str = ""
+    """`host`, `fault-domain` or `tag:KEY`: of each, or of each value, one unit at a time."""
+    waves: Annotated[tuple[str, ...], msgspec.Meta(max_length=100)] = ()
+    """The sizes of waves, the last may be `rest`; what is left is one more. Empty: all in one."""
     pause_seconds: Annotated[int, msgspec.Meta(ge=CONFIRM, le=366 * 24 * 3600)] = 0
     """How long to wait between two waves; CONFIRM (-1) until an operator resumes."""
     windows: tuple[str, ...] = ()
@@ -169,14 +172,22 @@ class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
     """When the run began that passed last."""
 
 
+def amount(text: str, units: int) -> int:
+    """Return how many units a number or a part of all units is, 1 at the least."""
+    if text == "rest":
+        return max(1, units)
+    if text.endswith("%"):
+        return max(1, units * int(text[:-1]) // 100)
+    return int(text)
+
+
 def read_tags(texts: Iterable[str]) -> dict[str, str]:
     """Read tags that people wrote as KEY=VALUE; ValueError where one is not, or comes twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not name or not sign or name in found:
-            message = f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once"
-            raise ValueError(message)
+            raise ValueError(f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once")
         found[name] = value
     return found
 

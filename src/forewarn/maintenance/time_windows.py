@@ -78,8 +78,7 @@ class _Window(msgspec.Struct, frozen=True):
 def check(windows: Sequence[str], zone: str) -> None:
     """Raise ValueError, with what is wrong, where a window or the time zone cannot be read."""
     if len(windows) > MAX_WINDOWS:
-        message = f"{len(windows)} windows, at most {MAX_WINDOWS} allowed"
-        raise ValueError(message)
+        raise ValueError(f"{len(windows)} windows, at most {MAX_WINDOWS} allowed")
     _zone(zone)
     for text in windows:
         _read(text)
@@ -90,11 +89,8 @@ def following(
 ) -> Sequence[Span]:
     """Return when the windows are open from now on, in order; they neither meet nor overlap.
 
-    Args:
-        windows: As people write them; empty for always.
-        zone: Their time zone, as `Europe/Berlin`.
-        blackouts: When they are closed all the same.
-        now: Spans that closed before it are left out; one that is open now is the first.
+    Without windows they are always open, but for the blackouts. What closed before `now` is left
+    out; a span that is open now is the first.
     """
     # One look a day at the calendar: a rollout asks each time that something changes.
     found = _from_day(tuple(windows), zone, tuple(blackouts), now.astimezone(UTC).date())

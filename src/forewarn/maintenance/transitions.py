@@ -1,20 +1,20 @@
 """The transitions of one decision: whether an operation is announced, may start, and how it ends.
 
-`decide` says what follows from a command; `Transitions` has the values that one decision reads and
-replaces, and does the steps that several commands share, each by the table of `lifecycle`:
-announce or queue, start or wait, hold, end, and continue a rolling update. It changes nothing but
-itself, and `decision` returns what is new.
+`Transitions` has the values that one decision of `commands.decide` reads and replaces, and does the
+steps that several commands share, each by the table below: announce or queue, start or wait, hold,
+end, and continue a rolling update. It changes nothing but itself; `decision` returns what is new.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, model, notice, planner
-from forewarn.maintenance.lifecycle import Trigger
+from forewarn.maintenance import model, notice, planner
 from forewarn.vocabulary import AgentStatus, ApproverKind, ErrorCode, EventSource, EventStatus
 
 K = TypeVar("K")
@@ -23,10 +23,67 @@ V = TypeVar("V")
 MAX_OUTCOME = 2000
 """Characters of an outcome that are kept, from its end, where programs say what went wrong."""
 
-LISTENING = timedelta(minutes=5)
-"""A machine that asked this lately has to ask again afterwards (protocol.md section 6)."""
-
 replace = msgspec.structs.replace
+
+
+class Trigger(StrEnum):
+    """What changes an operation's status."""
+
+    QUEUE = "queue"
+    """It waits, unannounced, for another update domain of a scope."""
+    ANNOUNCE = "announce"
+    """Its guests get notice."""
+    STRIKE = "strike"
+    """It starts without notice: an unforeseen failure, or an automatic approval."""
+    START = "start"
+    """Each of its events is approved, or its NotBefore has come."""
+    RETURN = "return"
+    """The connector has carried it out, and machines that were listening have to ask again."""
+    SUCCEED = "succeed"
+    """It is carried out, and its machines are back."""
+    FAIL = "fail"
+    """The connector could not carry it out, or a machine did not come back."""
+    CANCEL = "cancel"
+    """An operator cancels it, a stronger operation supersedes it, or its window closes."""
+
+
+TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = MappingProxyType(
+    {
+        (None, Trigger.QUEUE): EventStatus.QUEUED,
+        (None, Trigger.ANNOUNCE): EventStatus.SCHEDULED,
+        (None, Trigger.STRIKE): EventStatus.STARTED,
+        (EventStatus.QUEUED, Trigger.ANNOUNCE): EventStatus.SCHEDULED,
+        (EventStatus.QUEUED, Trigger.STRIKE): EventStatus.STARTED,
+        (EventStatus.QUEUED, Trigger.CANCEL): EventStatus.CANCELED,
+        (EventStatus.SCHEDULED, Trigger.START): EventStatus.STARTED,
+        (EventStatus.SCHEDULED, Trigger.CANCEL): EventStatus.CANCELED,
+        (EventStatus.STARTED, Trigger.SUCCEED): EventStatus.COMPLETED,
+        (EventStatus.STARTED, Trigger.FAIL): EventStatus.FAILED,
+        (EventStatus.STARTED, Trigger.RETURN): EventStatus.RETURNING,
+        (EventStatus.RETURNING, Trigger.SUCCEED): EventStatus.COMPLETED,
+        (EventStatus.RETURNING, Trigger.FAIL): EventStatus.FAILED,
+    }
+)
+"""From where, by what, to where; None is an operation that does not exist yet (protocol.md section
+6). What is not in the table raises and changes nothing. `docs/lifecycle.md` is drawn from it, and a
+test compares the two."""
+
+
+def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
+    """Return the next status of an operation; TOO_LATE if the table has no such transition.
+
+    None is the status of one that does not exist yet.
+    """
+    following = TRANSITIONS.get((status, trigger))
+    if following is None:
+        possible = " or ".join(other for start, other in TRANSITIONS if start is status)
+        message = f"cannot {trigger} operation {operation}: it is {status or 'new'}, " + (
+            f"and can only {possible}" if possible else "which is final"
+        )
+        raise model.Refused(
+            ErrorCode.TOO_LATE, message, operation=operation, status=str(status), trigger=trigger
+        )
+    return following
 
 
 class TrackedDict(dict[K, V]):
@@ -65,7 +122,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, repr=False)
 class Transitions:
-    """One decision in progress; the first five fields are the arguments of `decide.decide`."""
+    """One decision in progress; the first five fields are the arguments of `commands.decide`."""
 
     snapshot: model.Snapshot
     now: datetime
@@ -202,7 +259,7 @@ class Transitions:
         behind = self._ahead(operation)
         if behind is not None:
             if before is None:
-                lifecycle.step(operation.id, before, Trigger.QUEUE)
+                step(operation.id, before, Trigger.QUEUE)
             self.put(replace(operation, not_before=not_before, waits_for=behind.id))
             return
         at_once = not_before == notice.whole_seconds(self.now)
@@ -210,7 +267,7 @@ class Transitions:
             automatic = {}
         announced = replace(
             operation,
-            status=lifecycle.step(operation.id, before, Trigger.ANNOUNCE),
+            status=step(operation.id, before, Trigger.ANNOUNCE),
             announced_at=self.now,
             not_before=not_before,
             events=tuple(
@@ -218,7 +275,7 @@ class Transitions:
                 for event in operation.events
             ),
         )
-        if any(hold.covers(announced) for hold in self.holds):
+        if self._covered(announced):
             self.hold(announced)
         elif at_once:
             self._start_if_free(announced)
@@ -266,7 +323,7 @@ class Transitions:
         self.put(
             replace(
                 operation,
-                status=lifecycle.step(operation.id, operation.status, Trigger.RETURN),
+                status=step(operation.id, operation.status, Trigger.RETURN),
                 carried_out_at=self.now,
                 back_by=self.now + self.policy.back,
                 lease_until=None,
@@ -277,7 +334,7 @@ class Transitions:
 
     def end(self, operation: model.Operation, trigger: Trigger, outcome: str) -> None:
         """End an operation; its domains stay down until its machines have recovered."""
-        status = lifecycle.step(operation.id, operation.status, trigger)
+        status = step(operation.id, operation.status, trigger)
         awaited: tuple[str, ...] = ()
         if status is EventStatus.FAILED:
             awaited = operation.machines
@@ -551,9 +608,18 @@ class Transitions:
         updates[index] = replace(updates[index], **changes)
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
+    def located(self, operation: model.Operation) -> model.Operation:
+        """Return an operation with the hosts that its machines have now, if they were read."""
+        found = [self.machines.get(model.key(name)) for name in operation.machines]
+        hosts = sorted({machine.host for machine in found if machine and machine.host})
+        return operation if None in found else replace(operation, hosts=tuple(hosts))
+
     def _start_if_free(self, operation: model.Operation) -> None:
+        operation = self.located(operation)
         obstacle = self._obstacle(operation)
-        if obstacle is not None:
+        if self._covered(operation):  # a machine has come to a held host
+            self.hold(operation)
+        elif obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
         elif operation.closed(self.now):
             self.put(operation)  # the next `advance_time` cancels it
@@ -575,14 +641,14 @@ class Transitions:
             name: sight
             for name in operation.machines
             if (sight := self.sighting(model.key(name))) is not None
-            and sight.asked_at > self.now - LISTENING
+            and sight.asked_at > self.now - self.policy.listening
         }
         if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
             seen = {}
         self.put(
             replace(
                 operation,
-                status=lifecycle.step(operation.id, before, trigger),
+                status=step(operation.id, before, trigger),
                 start_cause=cause,
                 started_at=self.now,
                 waits_for="",

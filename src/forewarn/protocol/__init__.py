@@ -1,10 +1,15 @@
 """The wire: the guest protocol, values and bytes in, values and bytes out.
 
-No sockets, no clock, no chance, no logging. `exchange` judges a request, a `message` value, by
-docs/protocol.md sections 3 and 9: its `target`, whom a proxy speaks for (`identity`), how the
-machine fares (`agent_status`); `refusals` has what it answers. `document` and `instance` are what
-guests read, in the `versions` that are published. `codec` alone knows JSON names and date formats,
-`tolerant` reads any server's answer for the client, `text` compares by ASCII case.
+No sockets, no clock, no chance, no logging.
+
+    exchange   judges a request by docs/protocol.md sections 3 and 9: its target, its headers, who a
+               proxy says is asking; and writes the replies
+    versions   the document that guests read, and what each api-version shows of it
+    instance   the instance metadata that guests read
+    codec      alone knows JSON names and date formats, for both ends of the wire: writes what a
+               server answers, reads approvals, and any server's answer for the client
+    refusals   the error answers, and the limits of the wire
+    message    a request and a reply as values
 
 A stranger to `maintenance`: the server maps one's values to the other's. Imports only
 `vocabulary` and `version`.

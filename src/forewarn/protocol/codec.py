@@ -1,20 +1,32 @@
-"""Turns values into bytes and back: the only module that knows JSON names and date formats."""
+"""Turns values into bytes and back: the only module that knows JSON names and date formats.
+
+A server's side comes first: it writes documents and reads approvals. A client's reads the answer of
+any server in any version. Its machine must get its notice from servers of versions that it does not
+know: unknown values are kept as text, missing ones are None, unknown keys are skipped. What nobody
+can act on (no list of events, an event without an id, an invalid date) is refused whole, since
+reading it as "no such event" would tell a machine that its maintenance is over. Last is the header
+that says how a machine fares, which a client writes and a server reads. What each api-version shows
+is in `versions`.
+"""
 
 import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import UNSET
 
-from forewarn.protocol import refusals, text
-from forewarn.protocol.document import Document
+from forewarn.protocol import refusals
 from forewarn.protocol.instance import Tree
-from forewarn.protocol.versions import Version
+from forewarn.protocol.message import ascii_lower, ascii_upper, shown
+from forewarn.protocol.versions import Document, Version
+from forewarn.vocabulary import RESOURCE_TYPE, AgentStatus, EventSource, EventStatus, EventType
 
 PREVIEW_PREFIX: Final = "_"
 """What the preview puts before the names of machines outside cloud services."""
@@ -120,7 +132,7 @@ def any_date(written: str) -> datetime:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(
-            f"invalid date {text.shown(written)!r}: expected RFC 1123 or ISO 8601"
+            f"invalid date {shown(written)!r}: expected RFC 1123 or ISO 8601"
         ) from error
 
 
@@ -141,7 +153,7 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
         raise Malformed(f"has {len(entries)} StartRequests")
     event_ids: dict[str, None] = {}
     for number, entry in enumerate(entries, 1):
-        event_ids[text.upper(_event_id(entry, number))] = None
+        event_ids[ascii_upper(_event_id(entry, number))] = None
     return tuple(event_ids)
 
 
@@ -173,7 +185,7 @@ def _member(content: dict[str, Any], name: str) -> object:
     """Return a value by its exact name, else by one in another ASCII case, else UNSET."""
     if name in content:
         return content[name]
-    spelled = [given for given in content if text.lower(given) == text.lower(name)]
+    spelled = [given for given in content if ascii_lower(given) == ascii_lower(name)]
     if len(spelled) > 1:
         raise Malformed(f"names '{name}' twice in one object")
     return content[spelled[0]] if spelled else UNSET
@@ -189,13 +201,15 @@ def _is_unicode(value: str) -> bool:
 
 
 def _json(body: bytes) -> object:
-    """Parse any JSON, its numbers as None; skip a byte-order mark, which .NET may write."""
+    """Parse any JSON, its numbers as None, in UTF-8, UTF-16 or UTF-32, with or without a mark.
+
+    Windows PowerShell 5.1 writes ISO 8859-1, and a client may send whole events with their
+    descriptions back. Names and EventIds are ASCII, so other bytes need not be understood.
+    """
     if not body:
         raise Malformed("is empty")
     try:
-        return _decode_any(body.removeprefix(codecs.BOM_UTF8).decode())
-    except UnicodeDecodeError as error:
-        raise Malformed("is not UTF-8") from error
+        return _decode_any(body.decode(json.detect_encoding(body), "replace"))
     except json.JSONDecodeError as error:
         raise Malformed("is not JSON") from error
     except RecursionError as error:
@@ -207,7 +221,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         name = next(name for name, count in counts.items() if count > 1)
-        raise Malformed(f"names '{text.shown(name)}' twice in one object")
+        raise Malformed(f"names '{shown(name)}' twice in one object")
     return content
 
 
@@ -250,3 +264,230 @@ def encode_versions(names: tuple[str, ...]) -> bytes:
 def encode_tree(tree: Tree) -> bytes:
     """Return an instance tree, or a part of one, as JSON."""
     return _encoder.encode(tree)
+
+
+MAX_EVENTS: Final = 10_000
+"""Events of one document: far more than a scope can have, and few enough to parse quickly."""
+
+MAX_ID_LENGTH: Final = 256
+"""Characters of an EventId: a GUID has 36."""
+
+MAX_NAME_LENGTH: Final = 256
+"""Characters of a machine's name: Azure's have at most 80."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of an answer; what an older version does not show is None."""
+
+    event_id: str
+    """As written; compare by `key`."""
+    status: str
+    """An EventStatus if known, else the text; `""` where missing."""
+    event_type: str
+    """An EventType if known, else the text; `""` where missing."""
+    resource_type: str
+    resources: tuple[str, ...]
+    """As written; the preview puts `_` before them."""
+    not_before: datetime | None
+    """In UTC; None where it is empty, as in a Started event, or missing."""
+    description: str | None = None
+    source: str | None = None
+    """An EventSource if known, else the text."""
+    duration_seconds: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The EventId in upper case, for comparison (protocol.md section 5)."""
+        return ascii_upper(self.event_id)
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of an answer."""
+
+    incarnation: int | None
+    """None where it was missing or not a whole number."""
+    events: tuple[Listed, ...]
+    """Each event once, in the answer's order."""
+
+
+_WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
+"""A number written as text; a 64-bit counter has no more digits."""
+
+_WORDS: Final[dict[type[StrEnum], dict[str, str]]] = {
+    kind: {ascii_lower(each): each for each in kind}
+    for kind in (EventStatus, EventType, EventSource)
+}
+
+
+def decode_listing(body: bytes) -> Listing:
+    """Read the answer to a GET of the scheduled events."""
+    content = _content(body)
+    entries = content.get(EVENTS)
+    if not isinstance(entries, list):
+        raise Malformed("has no list of Events")
+    if len(entries) > MAX_EVENTS:
+        raise Malformed(f"has {len(entries)} Events, more than {MAX_EVENTS}")
+    events: dict[str, Listed] = {}
+    for number, entry in enumerate(entries, 1):
+        event = _listed(entry, number)
+        events.setdefault(event.key, event)
+    return Listing(incarnation=_whole(content.get(INCARNATION)), events=tuple(events.values()))
+
+
+def _content(body: bytes) -> dict[str, Any]:
+    stripped = body.removeprefix(codecs.BOM_UTF8).strip()  # which some writers put first
+    if not stripped:
+        raise Malformed("is empty")
+    if stripped.startswith(b"<"):
+        raise Malformed("is HTML or XML, as a proxy's own page is")
+    try:
+        content: object = msgspec.json.decode(stripped)
+    except RecursionError as error:
+        raise Malformed("is nested too deeply") from error
+    except ValueError as error:  # msgspec's own errors are ValueErrors
+        raise Malformed(f"is not JSON: {shown(str(error))}") from error
+    if not isinstance(content, dict):
+        raise Malformed("is JSON, but not an object")
+    return content
+
+
+def _listed(entry: object, number: int) -> Listed:
+    if not isinstance(entry, dict):
+        raise Malformed(f"has no object as event {number}")
+    values = {name: entry.get(written) for name, written in EVENT_NAMES.items()}
+    event_id, source = values["event_id"], _text(values["source"])
+    if not isinstance(event_id, str) or not 0 < len(event_id) <= MAX_ID_LENGTH:
+        raise Malformed(f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}")
+    return Listed(
+        event_id=event_id,
+        status=known_word(EventStatus, _text(values["status"]) or ""),
+        event_type=known_word(EventType, _text(values["event_type"]) or ""),
+        resource_type=_text(values["resource_type"]) or RESOURCE_TYPE,
+        resources=_names(values["resources"]),
+        not_before=_not_before(values["not_before"], event_id),
+        description=_text(values["description"]),
+        source=source and known_word(EventSource, source),
+        duration_seconds=_whole(values["duration_seconds"]),
+    )
+
+
+def known_word(kind: type[StrEnum], written: str) -> str:
+    """Return the word of an event's enum that a text names in any case, else the text."""
+    return _WORDS[kind].get(ascii_lower(written), written)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Return the names in a list; a single string counts as a list of one."""
+    if isinstance(value, str):
+        value = [value]
+    names: Sequence[object] = value if isinstance(value, list) else ()
+    return tuple(name for name in names if isinstance(name, str) and name)
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number, also one written as text or with a zero fraction."""
+    if isinstance(value, str) and re.fullmatch(_WHOLE_NUMBER, value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _not_before(value: object, event_id: str) -> datetime | None:
+    where = f"in event {shown(event_id)}"
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if not isinstance(value, str):
+        raise Malformed(f"has a NotBefore that is not a string {where}")
+    try:
+        return any_date(value)
+    except ValueError as error:
+        raise Malformed(f"has an invalid NotBefore {where}: {error}") from error
+
+
+def decode_machine_name(body: bytes) -> str:
+    """Read the answer for the leaf `compute/name`: one line without blanks."""
+    name = body.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").strip()
+    is_one = name.isprintable() and set(name).isdisjoint('<>{}"\ufffd ')
+    if not 0 < len(name) <= MAX_NAME_LENGTH or not is_one:
+        raise Malformed(f"is not a machine's name: {shown(name)!r}")
+    return name
+
+
+def decode_compute(body: bytes) -> dict[str, str]:
+    """Read the answer for the subtree `compute`: what a machine is called."""
+    content = _content(body)
+    found = {attribute: content.get(name) for attribute, name in MACHINE_NAMES.items()}
+    values = {attribute: value for attribute, value in found.items() if isinstance(value, str)}
+    if not values.get("name"):
+        raise Malformed("has no machine's name")
+    return values
+
+
+def concerns(resources: Sequence[str], name: str) -> bool:
+    """Tell whether a machine is among the names, in any case, with or without the `_`."""
+    wanted = ascii_lower(name)
+    return any(ascii_lower(each) in {wanted, PREVIEW_PREFIX + wanted} for each in resources)
+
+
+AGENT_HEADER: Final = b"forewarn-agent"
+"""The name, in lower case, of the header that says how a machine fares (section 10):
+
+    Forewarn-Agent: held; reason="the drain of web-0 failed"
+"""
+
+MAX_AGENT_REASON: Final = 200
+"""The most bytes of a reason, in UTF-8; more makes the header malformed."""
+
+_MAX_AGENT_VALUE: Final = 512
+"""The longest value that is read: a reason whose every byte is escaped, and the state."""
+
+_KNOWN_AGENT_VALUES: Final = 1024
+"""Values that are remembered: agents repeat theirs with each poll."""
+
+_AGENT_VALUE: Final = re.compile(
+    rb'([a-z]++)[ \t]*+(?:;[ \t]*+[Rr][Ee][Aa][Ss][Oo][Nn]="((?:[^"\\]|\\.)*+)"[ \t]*+)?+',
+    re.DOTALL,
+)
+
+
+class AgentReport(msgspec.Struct, frozen=True, gc=False):
+    """What an agent said last."""
+
+    status: AgentStatus
+    reason: str = ""
+    """Why, in one line for operators; `""` where it gave none."""
+
+
+@lru_cache(maxsize=_KNOWN_AGENT_VALUES)
+def decode_agent_report(value: bytes) -> AgentReport | None:
+    """Return what a header's value says; None where it is malformed.
+
+    Then it is ignored: a guest's mistake must not cost it its document.
+    """
+    found = _AGENT_VALUE.fullmatch(value.strip(b" \t")) if len(value) <= _MAX_AGENT_VALUE else None
+    if found is None:
+        return None
+    reason = re.sub(rb"\\(.)", rb"\1", found[2] or b"", flags=re.DOTALL)
+    try:
+        status = AgentStatus(found[1].decode())
+        text = reason.decode()
+    except ValueError:
+        return None
+    if len(reason) > MAX_AGENT_REASON or not text.isprintable():
+        return None
+    return AgentReport(status, text)
+
+
+def encode_agent_report(report: AgentReport) -> str:
+    """Return the header's value; a reason that is too long is cut, and kept to one line."""
+    line = "".join(c if c.isprintable() else " " for c in report.reason)
+    cut = line.encode()[:MAX_AGENT_REASON].decode(errors="ignore")
+    if not cut:
+        return report.status.value
+    quoted = cut.replace("\\", r"\\").replace('"', r"\"")
+    return f'{report.status.value}; reason="{quoted}"'

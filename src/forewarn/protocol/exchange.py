@@ -10,49 +10,237 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 `refuse` writes each refusal.
 
 A waiting GET is a `GetDocument` that says how long it may wait (section 10); `hold_seconds` tells
-how long to hold its answer.
+how long to hold its answer. The headers that a request may have:
+
+    Metadata, X-Forwarded-For, Origin, Host   may this request be answered?
+    If-None-Match, Prefer                     which document the client has, and how long it waits
+    Forewarn-Agent                            how its machine fares; `codec` reads it
+    X-Instance-ID                             the machine that a proxy speaks for: its name or vmId
+    X-Instance-ID-Signature                   hex HMAC-SHA256 of exactly that value, under a secret
+                                              that both know
+
+OpenStack's metadata agent signs in this way. The signature covers neither time nor request: whoever
+has seen one can replay it, so it counts only from a trusted proxy's address.
 """
 
 import functools
+import hmac
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from forewarn.protocol import (
-    agent_status,
-    codec,
-    identity,
-    instance,
-    refusals,
-    target,
-    text,
-    versions,
-)
-from forewarn.protocol.agent_status import AgentReport
-from forewarn.protocol.identity import Claim
+from forewarn.protocol import codec, instance, refusals
+from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.instance import Tree
-from forewarn.protocol.message import Headers, HttpRequest, Reply
+from forewarn.protocol.message import Headers, HttpRequest, Reply, ascii_lower, shown
 from forewarn.protocol.refusals import Refusal
-from forewarn.protocol.target import Resource, Target
-from forewarn.protocol.versions import Version
+from forewarn.protocol.versions import VERSION_BY_NAME, Version
 from forewarn.version import __version__
-
-MAX_WAIT_SECONDS: Final = 120
-"""The longest that an answer is held (section 10): proxies and NAT keep a silent connection for
-minutes."""
 
 CATCH_UP_SECONDS: Final = 1
 """How long the answer is held to a client that has read a later document than there is here, such
 as from another replica: many times what a replica is behind by."""
 
-_MAX_INCARNATION_DIGITS: Final = 19
-"""What the store's numbers have at most: a longer one was never read from us."""
+
+class Resource(Enum):
+    """What the endpoint serves (protocol.md section 1)."""
+
+    EVENTS = auto()
+    INSTANCE = auto()
+    VERSIONS = auto()
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that leads to a resource."""
+
+    resource: Resource
+    below: tuple[str, ...] = ()
+    """The path's segments below the resource, as written; only the instance tree has any."""
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None without one."""
+    api_version: str | None = None
+    """None where it is missing, or where the path says `latest`."""
+    format: str | None = None
+    doubled: str | None = None
+    """The first parameter that is given twice; None where none is."""
+
+
+MAX_REMEMBERED_TARGETS: Final = 1024
+"""Parsed targets that are kept: guests ask for the same few each second."""
+
+MAX_REMEMBERED_TARGET_BYTES: Final = 256
+"""Longer targets are not kept, so that strangers cannot fill the memory with them."""
+
+_VM_PREFIX: Final = "vm"
+
+
+def read_target(target: bytes) -> Target | None:
+    """Return what a target asks for, None if it leads nowhere: any bytes may come.
+
+    Each segment is percent-decoded by itself, so an encoded slash never separates segments.
+    """
+    if len(target) <= MAX_REMEMBERED_TARGET_BYTES:
+        return _remembered(target)
+    return _read_target(target)
+
+
+def _read_target(target: bytes) -> Target | None:
+    path, _, query = target.partition(b"?")
+    steps = _steps(_without_authority(path))
+    machine = None
+    if len(steps) > 2 and ascii_lower(steps[0]) == _VM_PREFIX and steps[1]:
+        machine, steps = steps[1], steps[2:]
+    if not steps or ascii_lower(steps[0]) != "metadata":
+        return None
+    parameters, doubled = _parameters(query)
+    api_version = parameters.get("api-version")
+    below: tuple[str, ...] = ()
+    match [ascii_lower(step) for step in steps[1:]]:
+        case ["scheduledevents"]:
+            resource = Resource.EVENTS
+        case ["latest", "scheduledevents"]:
+            resource, api_version = Resource.EVENTS, None
+        case ["versions"]:
+            resource = Resource.VERSIONS
+        case ["instance", *_]:
+            resource, below = Resource.INSTANCE, steps[2:]
+        case _:
+            return None
+    return Target(
+        resource=resource,
+        below=below,
+        machine=machine,
+        api_version=api_version,
+        format=parameters.get("format"),
+        doubled=doubled,
+    )
+
+
+_remembered = functools.lru_cache(maxsize=MAX_REMEMBERED_TARGETS)(_read_target)
+
+
+def _without_authority(path: bytes) -> bytes:
+    """Return the path, also of a whole URL, which a server must accept (RFC 9112, 3.2.2)."""
+    scheme, separator, rest = path.partition(b"://")
+    if separator and scheme.lower() == b"http":
+        _, slash, path = rest.partition(b"/")
+        return slash + path
+    return path
+
+
+def _steps(path: bytes) -> tuple[str, ...]:
+    if not path.startswith(b"/"):
+        return ()
+    return tuple(_decoded(step) for step in path.removesuffix(b"/").split(b"/")[1:])
+
+
+def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
+    """Return the first value of each parameter, and the first parameter that is given twice."""
+    parameters: dict[str, str] = {}
+    doubled = None
+    for piece in query.split(b"&"):
+        if piece:
+            raw_name, _, raw_value = piece.replace(b"+", b" ").partition(b"=")
+            name = ascii_lower(_decoded(raw_name))  # in any case [O]
+            if name not in parameters:
+                parameters[name] = _decoded(raw_value)
+            elif doubled is None:
+                doubled = name
+    return parameters, doubled
+
+
+def _decoded(value: bytes) -> str:
+    """Percent-decode a value; invalid UTF-8 becomes a character that matches nothing."""
+    return (unquote_to_bytes(value) if b"%" in value else value).decode("utf-8", "replace")
+
+
+INSTANCE_ID: Final = b"x-instance-id"
+INSTANCE_SIGNATURE: Final = b"x-instance-id-signature"
+IDENTITY: Final = frozenset((INSTANCE_ID, INSTANCE_SIGNATURE))
+
+
+class RequestHeaders(msgspec.Struct):
+    """The values of the headers that the protocol reads."""
+
+    metadata: bool = False
+    """Whether Metadata is true."""
+    forwarded: bool = False
+    origin: bool = False
+    host: bytes | None = None
+    """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
+    agent: AgentReport | None = None
+    """The last Forewarn-Agent that is not malformed."""
+    tags: list[bytes] = []
+    """Every If-None-Match."""
+    preferences: list[bytes] = []
+    """Every Prefer."""
+    identity: list[tuple[bytes, bytes]] = []
+    """Every header that names the machine a proxy speaks for, its name in lower case."""
+
+
+def read_headers(headers: Headers) -> RequestHeaders:
+    """Return what the headers of a request say; others are ignored."""
+    found = RequestHeaders()
+    for name, value in headers:
+        match key := name.lower():
+            case b"metadata":
+                # A client that adds its default header twice, as .NET's does, sends a list.
+                said = value.lower().split(b",")
+                found.metadata = found.metadata or b"true" in [each.strip() for each in said]
+            case b"x-forwarded-for":
+                found.forwarded = True
+            case b"origin":
+                found.origin = True
+            case b"host":
+                found.host = value
+            case b"if-none-match":
+                found.tags.append(value)
+            case codec.AGENT_HEADER:
+                found.agent = codec.decode_agent_report(value) or found.agent
+            case b"prefer":
+                found.preferences.append(value)
+            case _ if key in IDENTITY:
+                found.identity.append((key, value))
+    return found
+
 
 _MAX_HOSTS: Final = 64
 """Values of Host whose judgement is kept: guests send the same few, and strangers fill no more."""
+
+_HOST: Final = re.compile(rb"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::[0-9]*)?")
+"""An address in brackets or any other name, then perhaps a port."""
+_OWN_NAMES: Final = frozenset(
+    ("localhost", "metadata.azure.internal", "host.docker.internal", "host.containers.internal")
+)
+"""Names that no web page can have: nobody can register one under `.internal`. The second is the
+original's own, the others are how containers of Docker Desktop and Podman reach their host's
+loopback addresses."""
+
+
+@functools.lru_cache(maxsize=_MAX_HOSTS)
+def is_own_host(host: bytes | None) -> bool:
+    """Tell whether a Host is an IP address or an own name, with or without a port; or not there."""
+    if host is None:
+        return True
+    found = _HOST.fullmatch(host.strip())
+    if found is None:
+        return False
+    name = (found[1] or found[2]).decode("ascii", "replace")
+    try:
+        version = ipaddress.ip_address(name).version
+    except ValueError:
+        return found[1] is None and ascii_lower(name) in _OWN_NAMES
+    return (version == 6) is (found[1] is not None)
+
+
+MAX_WAIT_SECONDS: Final = 120
+"""The longest that an answer is held (section 10): proxies and NAT keep a silent connection for
+minutes."""
 
 _MAX_DIGITS: Final = 9
 """More digits are far beyond the longest wait, and Python refuses to parse thousands."""
@@ -87,6 +275,73 @@ def _seconds(word: bytes) -> int:
     if len(digits) > _MAX_DIGITS:
         return MAX_WAIT_SECONDS
     return min(int(digits or b"0"), MAX_WAIT_SECONDS)
+
+
+_MAX_INCARNATION_DIGITS: Final = 19
+"""What the store's numbers have at most: a longer one was never read from us."""
+
+_ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
+
+
+class IfNoneMatch(msgspec.Struct, frozen=True):
+    """The entity tags of If-None-Match."""
+
+    tags: tuple[bytes, ...] = ()
+    """Without quotes and without the weakness mark."""
+    anything: bool = False
+    """Whether it was `*`, which every document matches."""
+
+    def matches(self, incarnation: int) -> bool:
+        """Tell whether the client holds the document of this incarnation."""
+        return self.anything or b"%d" % incarnation in self.tags
+
+    def is_ahead_of(self, incarnation: int) -> bool:
+        """Tell whether the client has read a later document than that of this incarnation."""
+        return any(
+            tag.isdigit() and len(tag) <= _MAX_INCARNATION_DIGITS and int(tag) > incarnation
+            for tag in self.tags
+        )
+
+
+def if_none_match(values: list[bytes]) -> IfNoneMatch:
+    """Parse the tags up to the first invalid one: after an unclosed quote all is ambiguous."""
+    if not values:
+        return IfNoneMatch()
+    tags: list[bytes] = []
+    for value in values:
+        end = 0
+        while found := _ENTITY_TAG.match(value, end):
+            tags.append(found[1] or found[2] or b"")
+            end = found.end()
+    return IfNoneMatch(tuple(tags), any(value.strip() == b"*" for value in values))
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a proxy says about who asks, not verified yet."""
+
+    id: bytes
+    """The value as sent, without blanks around it: what was signed."""
+    signature: bytes
+
+
+def claim(said: Sequence[tuple[bytes, bytes]]) -> Claim | None:
+    """Return what a request's headers of IDENTITY claim; None unless each is given exactly once."""
+    values = dict(said)
+    if len(said) != len(IDENTITY) or len(values) != len(IDENTITY):
+        return None
+    return Claim(values[INSTANCE_ID].strip(), values[INSTANCE_SIGNATURE].strip())
+
+
+def sign(id_: bytes, secret: bytes) -> bytes:
+    """Return the signature of an id."""
+    return hmac.digest(secret, id_, "sha256").hex().encode("ascii")
+
+
+def is_signed(said: Claim, secrets: Sequence[bytes]) -> bool:
+    """Tell whether one of these secrets signed the claim, in constant time."""
+    shown = said.signature.lower()
+    matches = [hmac.compare_digest(sign(said.id, secret), shown) for secret in secrets]
+    return any(matches)
 
 
 SERVER: Final = f"IMDS/1.0 Forewarn/{__version__}".encode()
@@ -133,26 +388,6 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
 
 
-class IfNoneMatch(msgspec.Struct, frozen=True):
-    """The entity tags of If-None-Match."""
-
-    tags: tuple[bytes, ...] = ()
-    """Without quotes and without the weakness mark."""
-    anything: bool = False
-    """Whether it was `*`, which every document matches."""
-
-    def matches(self, incarnation: int) -> bool:
-        """Tell whether the client holds the document of this incarnation."""
-        return self.anything or b"%d" % incarnation in self.tags
-
-    def is_ahead_of(self, incarnation: int) -> bool:
-        """Tell whether the client has read a later document than that of this incarnation."""
-        return any(
-            tag.isdigit() and len(tag) <= _MAX_INCARNATION_DIGITS and int(tag) > incarnation
-            for tag in self.tags
-        )
-
-
 CallerHint: TypeAlias = str | Claim | None
 """Who asks, by the request itself: the name in a `/vm/NAME` prefix, or a trusted proxy's claim."""
 
@@ -196,11 +431,8 @@ ValidRequest: TypeAlias = GetDocument | PostApproval | GetInstance | GetVersions
 
 _EVENTS_METHODS: Final = (b"GET", b"POST")
 _NEIGHBOURS_METHODS: Final = (b"GET",)
-_INSTANCE_VERSIONS: Final = frozenset(versions.INSTANCE_VERSIONS)
+_INSTANCE_VERSIONS: Final = frozenset(instance.INSTANCE_VERSIONS)
 _FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
-_ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
-_HOST: Final = re.compile(rb"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::[0-9]*)?")
-"""An address in brackets or any other name, then perhaps a port."""
 _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
@@ -211,22 +443,22 @@ def _wrong_version(known: Sequence[str]) -> Reply:
     return Reply(refusals.VERSION.status, body, (_JSON,))
 
 
-_WRONG_VERSION: Final = _wrong_version(list(versions.BY_NAME))
-_WRONG_INSTANCE_VERSION: Final = _wrong_version(versions.INSTANCE_VERSIONS)
+_WRONG_VERSION: Final = _wrong_version(list(VERSION_BY_NAME))
+_WRONG_INSTANCE_VERSION: Final = _wrong_version(instance.INSTANCE_VERSIONS)
 
 
 def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
     """Judge all that the request alone tells, line by line in the order of section 3, rule 6."""
-    asked = target.read(request.target)
+    asked = read_target(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
         return refuse(refusals.NOT_FOUND)
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return refuse(refusals.METHOD, (b"Allow", b", ".join(methods)))
-    read = _read_headers(request.headers)
+    read = read_headers(request.headers)
     hint: CallerHint = asked.machine
     if peer.trusted_proxy:
-        if (hint := identity.claim(read.identity)) is None:
+        if (hint := claim(read.identity)) is None:
             return refuse(refusals.UNSIGNED)
     elif (wrong := _not_from_a_guest(read, peer)) is not None:
         return refuse(wrong)
@@ -242,92 +474,34 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
     return GetVersions(machine=hint)
 
 
-class _ReadHeaders(msgspec.Struct):
-    """The values of the headers that the protocol reads."""
-
-    metadata: bool = False
-    """Whether Metadata is true."""
-    forwarded: bool = False
-    origin: bool = False
-    host: bytes | None = None
-    """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
-    agent: AgentReport | None = None
-    """The last Forewarn-Agent that is not malformed."""
-    tags: list[bytes] = []
-    """Every If-None-Match."""
-    preferences: list[bytes] = []
-    """Every Prefer."""
-    identity: list[tuple[bytes, bytes]] = []
-    """Every header that names the machine a proxy speaks for, its name in lower case."""
-
-
-def _read_headers(headers: Headers) -> _ReadHeaders:
-    read = _ReadHeaders()
-    for name, value in headers:
-        match key := name.lower():
-            case b"metadata":
-                read.metadata = read.metadata or value.strip().lower() == b"true"
-            case b"x-forwarded-for":
-                read.forwarded = True
-            case b"origin":
-                read.origin = True
-            case b"host":
-                read.host = value
-            case b"if-none-match":
-                read.tags.append(value)
-            case agent_status.HEADER:
-                read.agent = agent_status.parse(value) or read.agent
-            case b"prefer":
-                read.preferences.append(value)
-            case identity.ID | identity.SIGNATURE:
-                read.identity.append((key, value))
-    return read
-
-
-def _not_from_a_guest(read: _ReadHeaders, peer: Peer) -> Refusal | None:
+def _not_from_a_guest(read: RequestHeaders, peer: Peer) -> Refusal | None:
     """Refuse what a browser, or a proxy that is not a trusted one, has sent (rule 2)."""
-    if peer.vm_paths and (read.origin or not _is_address(read.host)):
+    if peer.vm_paths and (read.origin or not is_own_host(read.host)):
         return refusals.WEB_PAGE
     if read.forwarded:
         return refusals.FORWARDED
     return refusals.NO_TRUSTED_PROXY if read.identity else None
 
 
-@functools.lru_cache(maxsize=_MAX_HOSTS)
-def _is_address(host: bytes | None) -> bool:
-    """Tell whether a Host is an IP address or localhost, with or without a port; or not there."""
-    if host is None:
-        return True
-    found = _HOST.fullmatch(host.strip())
-    if found is None:
-        return False
-    name = (found[1] or found[2]).decode("ascii", "replace")
-    try:
-        version = ipaddress.ip_address(name).version
-    except ValueError:
-        return found[1] is None and text.lower(name) == "localhost"
-    return (version == 6) is (found[1] is not None)
-
-
 def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
     """Tell whether this POST may lack `Metadata: true` (section 3, rule 1)."""
     if method != b"POST" or rules.post_without_header == "never":
         return False
-    version = versions.BY_NAME.get(asked.api_version or "")
+    version = VERSION_BY_NAME.get(asked.api_version or "")
     if version is None:
         return False
     return rules.post_without_header == "always" or not version.header_required_on_post
 
 
 def _events_request(
-    method: bytes, asked: Target, read: _ReadHeaders, hint: CallerHint
+    method: bytes, asked: Target, read: RequestHeaders, hint: CallerHint
 ) -> Reply | ValidRequest:
-    version = versions.BY_NAME.get(asked.api_version or "")
+    version = VERSION_BY_NAME.get(asked.api_version or "")
     if version is None:
         return _WRONG_VERSION
     if method == b"POST":
         return PostApproval(version=version, machine=hint)
-    tags = _if_none_match(read.tags)
+    tags = if_none_match(read.tags)
     waits = bool(tags.tags) and not tags.anything
     return GetDocument(
         version=version,
@@ -342,22 +516,9 @@ def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
     if asked.api_version not in _INSTANCE_VERSIONS:
         return _WRONG_INSTANCE_VERSION
     form = "json" if asked.format is None else asked.format
-    if (known := _FORMATS.get(text.lower(form))) is None:
+    if (known := _FORMATS.get(ascii_lower(form))) is None:
         return refuse(refusals.FORMAT, format=form)
     return GetInstance(path=asked.below, format=known, machine=hint)
-
-
-def _if_none_match(values: list[bytes]) -> IfNoneMatch:
-    """Parse the tags up to the first invalid one: after an unclosed quote all is ambiguous."""
-    if not values:
-        return IfNoneMatch()
-    tags: list[bytes] = []
-    for value in values:
-        end = 0
-        while found := _ENTITY_TAG.match(value, end):
-            tags.append(found[1] or found[2] or b"")
-            end = found.end()
-    return IfNoneMatch(tuple(tags), any(value.strip() == b"*" for value in values))
 
 
 def is_rated(wanted: ValidRequest) -> bool:
@@ -406,7 +567,7 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
     return Reply(200, codec.encode_tree(found), (_JSON,))
 
 
-VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(versions.INSTANCE_VERSIONS), (_JSON,))
+VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(instance.INSTANCE_VERSIONS), (_JSON,))
 """The answer to /metadata/versions: the instance service's versions [O]."""
 
 APPROVED: Final = Reply(200)
@@ -445,6 +606,6 @@ def refuse(
     """
     if retry_after_seconds is not None:
         headers += ((b"Retry-After", b"%d" % max(1, retry_after_seconds)),)
-    safe = {name: text.shown(str(fact)) for name, fact in facts.items()}
+    safe = {name: shown(str(fact)) for name, fact in facts.items()}
     body = codec.encode_error(refusal.text.format(**safe))
     return Reply(refusal.status, body, (_JSON, *headers))

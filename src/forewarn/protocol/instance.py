@@ -8,7 +8,21 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import text
+from forewarn.protocol.message import ascii_lower
+
+INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
+    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01"),
+    *("2018-02-01", "2018-04-02", "2018-10-01"),
+    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01"),
+    *("2019-08-15", "2019-11-01"),
+    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01"),
+    *("2021-01-01", "2021-02-01", "2021-03-01", "2021-05-01", "2021-08-01", "2021-10-01"),
+    *("2021-11-01", "2021-11-15", "2021-12-13"),
+    *("2023-07-01", "2023-11-15"),
+    *("2024-03-15", "2024-07-17"),
+    "2025-04-07",
+)
+"""The instance service's own list, the oldest first (protocol.md section 1)."""
 
 Tree: TypeAlias = "str | dict[str, Tree] | list[Tree]"
 """A leaf, an object, or a list."""
@@ -178,9 +192,9 @@ def find(root: Tree, path: Sequence[str]) -> Tree:
 
 def _below(here: Tree, step: str) -> Tree:
     if isinstance(here, dict):
-        wanted = text.lower(step)
+        wanted = ascii_lower(step)
         for name, below in here.items():
-            if text.lower(name) == wanted:
+            if ascii_lower(name) == wanted:
                 return below
     elif isinstance(here, list):
         is_index = step.isascii() and step.isdigit() and len(step) <= MAX_INDEX_DIGITS

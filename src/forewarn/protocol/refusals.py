@@ -3,7 +3,7 @@
 Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the
 real service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
 
-What belongs to a version is in `versions`, and the order of the rules is the order of the lines in
+What belongs to a version is in `document`, and the order of the rules is the order of the lines in
 `exchange.judge`. The descriptions of events are in `maintenance.planner`.
 """
 
@@ -49,8 +49,7 @@ VERSION: Final = Refusal(
     "C",
 )
 FORWARDED: Final = Refusal(
-    400,
-    "Bad request. X-Forwarded-For is not accepted: ask the endpoint directly, without a proxy",
+    400, "Bad request. X-Forwarded-For is not accepted: ask the endpoint directly, without a proxy"
 )
 NO_TRUSTED_PROXY: Final = Refusal(
     400,
@@ -145,8 +144,7 @@ UNAVAILABLE: Final = Refusal(
     "Service unavailable. The approval could not be stored: send it again. Nothing was approved",
 )
 UNKNOWN_OUTCOME: Final = Refusal(
-    503,
-    "Service unavailable. Nobody knows yet whether the approval was stored: send it again",
+    503, "Service unavailable. Nobody knows yet whether the approval was stored: send it again"
 )
 
 REFUSALS: Final[dict[str, Refusal]] = {

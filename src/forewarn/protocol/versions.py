@@ -1,19 +1,66 @@
-"""The published api-versions as one table (protocol.md section 2)."""
+"""The document that a guest reads, as frozen values, and what each version shows of it."""
 
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from forewarn.vocabulary import EventType
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
+
+UNKNOWN_DURATION: Final = -1
+"""DurationInSeconds where it is unknown or does not apply (protocol.md section 4)."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One event as the newest version shows it; older ones show less of it."""
+
+    event_id: str
+    """An upper-case GUID."""
+    status: EventStatus
+    event_type: EventType
+    resources: tuple[str, ...]
+    """The affected machines' names, without the preview's `_`; the order is the document's."""
+    not_before: datetime | None
+    """In whole seconds, aware; None once Started, which is written `""`."""
+    description: str = ""
+    source: EventSource
+    duration_seconds: int = UNKNOWN_DURATION
+    """The expected interruption; 0 none, -1 unknown or not applicable."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no guest may see."""
+        moment = self.not_before
+        if (
+            not self.status.visible
+            or (moment is None) != (self.status is EventStatus.STARTED)
+            or (moment is not None and (moment.tzinfo is None or moment.microsecond))
+        ):
+            raise ValueError(f"guests never see such an event: {self}")
+
+    @property
+    def resource_type(self) -> str:
+        """The only resource type there is."""
+        return RESOURCE_TYPE
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The document that every machine of a scope reads."""
+
+    incarnation: int
+    """0 for a scope that never had an event; moves with every change of the events."""
+    events: tuple[Event, ...] = ()
+    """In the order of the document: by publication, then by EventId."""
+    cloud_service: bool = False
+    """Whether the machines are role instances, whose names the preview does not change."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One api-version of scheduled events: what it shows and how it writes it."""
+    """One api-version of scheduled events: what it shows and how it writes it (section 2)."""
 
     name: str
     """As in a request, such as `2020-07-01`."""
     fields: tuple[str, ...]
-    """The attributes of `document.Event` that it shows, in their order."""
+    """The attributes of `Event` that it shows, in their order."""
     event_types: frozenset[EventType]
     """The types that it shows; its document leaves out other events."""
     prefixed_names: bool = False
@@ -50,19 +97,5 @@ VERSIONS: Final = (
 )
 """Every version of scheduled events, the oldest first."""
 
-BY_NAME: Final[dict[str, Version]] = {version.name: version for version in VERSIONS}
-NEWEST: Final = VERSIONS[-1]
-
-INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
-    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01"),
-    *("2018-02-01", "2018-04-02", "2018-10-01"),
-    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01"),
-    *("2019-08-15", "2019-11-01"),
-    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01"),
-    *("2021-01-01", "2021-02-01", "2021-03-01", "2021-05-01", "2021-08-01", "2021-10-01"),
-    *("2021-11-01", "2021-11-15", "2021-12-13"),
-    *("2023-07-01", "2023-11-15"),
-    *("2024-03-15", "2024-07-17"),
-    "2025-04-07",
-)
-"""The instance service's own list, the oldest first (protocol.md section 1)."""
+VERSION_BY_NAME: Final[dict[str, Version]] = {version.name: version for version in VERSIONS}
+NEWEST_VERSION: Final = VERSIONS[-1]

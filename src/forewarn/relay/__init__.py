@@ -1,19 +1,16 @@
 """The relay: answers the guests of one hypervisor in the service's place.
 
-    settings    relay.toml
-    __main__    `python -m forewarn.relay`, which the command line turns into
-    run         the process: signals, systemd, what it ends with
-    relay       the parts put together, and what happens when
-    upstream    requests to the service's replicas, one after another until one answers
-    news_reader  reads what changed, for as long as the relay runs
-    backend     what guests ask of the service: approvals, first requests; and who asked
-    host_documents  what the relay knows of its host, and which news it takes; decides, does nothing
-    freshness   how old that is, and whether guests are answered from it; decides, and does nothing
-    state_file  what it knows, kept on the disk for the next start
-    status      the metrics, and one line for people
+    settings    relay.toml, with the address that guests ask
+    run         the process that the command line turns into: signals, systemd, what it ends with
+    relay       the parts put together, and what happens when; what it shows of itself
+    cache       what the relay knows of its host, from which it answers guests, also while the
+                service is away; which news it takes, how old all of it is, the file that keeps it
+    forwarding  what guests ask of the service: approvals, refused with 503 while no replica
+                answers; first requests; and who asked
+    upstream    the connection to the service's replicas: one after another until one answers; one
+                request, for news, waits for as long as the relay runs
 
-Guests are answered by `server.guest`, the same as the service's. A relay runs on every hypervisor
-for as long as that does, so it has no database and no web framework: nothing here may import the
-store's engines, the control plane's threads or what serves operators. Only the command line and
-test tools import this package.
+`server.guest` listens to guests and answers them, the same as the service's. A relay runs on every
+hypervisor for as long as that does, so it has no database and no web framework: nothing here may
+import the store's engines, the control plane's threads or what serves operators.
 """

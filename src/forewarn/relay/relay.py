@@ -1,4 +1,4 @@
-"""The relay put together: what it knows, who is asked, who is answered, and what happens when.
+"""The relay put together: what it knows, who is asked, who is answered, what happens when.
 
 Guests are answered as soon as the documents are known: from a replica, or, where none can be
 reached, from the file that the relay before left. They are told how old that is. All memory belongs
@@ -6,32 +6,35 @@ to the event loop's thread; the file is written in a thread of its own, one writ
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
 import structlog
 
+from forewarn import status_port
+from forewarn.client.session import CLOCKS_AGREE_SECONDS
 from forewarn.clock import Clock, ScaledClock, SystemClock
-from forewarn.control import timekeeping
-from forewarn.control.sightings import SharedSightings
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance import notice
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.relay import host_documents, status
-from forewarn.relay.backend import SIGHTING_BEATS, UpstreamBackend
-from forewarn.relay.freshness import Freshness
-from forewarn.relay.host_documents import HostDocuments
-from forewarn.relay.news_reader import NewsReader
+from forewarn.relay import cache
+from forewarn.relay.cache import Freshness, HostDocuments, StateFile, StateUnusable
+from forewarn.relay.forwarding import SIGHTING_BEATS, Forwarding
 from forewarn.relay.settings import HostRelaySettings, replica
-from forewarn.relay.state_file import StateFile, StateUnusable
-from forewarn.relay.status import RelayCounts, RelayStatus
-from forewarn.relay.upstream import Credentials, Upstream
+from forewarn.relay.upstream import Credentials, NewsReader, Upstream
 from forewarn.server import relay_feed
-from forewarn.server.guest.enablement import DelayedAnswer
+from forewarn.server.guest.documents import DelayedAnswer
+from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.machines import Source
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.process import Crashed
 from forewarn.server.relay_feed import GuestRules, News, RelayState
 from forewarn.server.sockets import HandedOver
+from forewarn.status_port import Labels
 from forewarn.version import __version__
 
 BEAT_SECONDS: Final = 0.7
@@ -61,19 +64,124 @@ DRAIN_SECONDS: Final = 1.5
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes."""
 
+PREFIX: Final = "forewarn_relay_"
+
+FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "serving": "1 if guests are answered, 0 while they are not.",
+        "upstream_up": "1 if a replica of the service is heard, 0 otherwise.",
+        "age_seconds": "How long the documents may have been out of date: 0 while a replica is "
+        "heard.",
+        "machines": "Machines of this host.",
+        "machines_seen": "Machines that asked for their events since the start.",
+        "news_total": "Answers to requests for news, those without anything new included.",
+        "news_refused_total": "News that was not taken, by fault.",
+        "upstream_failures_total": "Requests for news that a replica did not answer as it should.",
+        "approvals_total": "Approvals that were sent to the service, by outcome.",
+        "stalled_seconds_total": "Time in which guests got no answer, since the start.",
+        "state_saved": "1 if the disk has the documents, 0 while they cannot be saved.",
+        "started_timestamp_seconds": "When the relay started, in seconds since 1970.",
+        "guest_connections": "Connections of guests that are open.",
+        "guest_connections_accepted_total": "Connections of guests since the start.",
+        "guest_waiters": "Requests that wait for their document to change.",
+        "guest_requests_total": "Answers to guests, by resource and status.",
+        "guest_refusals_total": "Requests and connections of guests that a limit turned away, by "
+        "reason.",
+    }
+)
+"""The help of every metric, by its name without PREFIX; a counter's name ends in `_total`."""
+
 _log = structlog.get_logger(__name__)
 
 
-class HostRelay:
-    """Everything but the process around it; made and used on the event loop.
+class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/status` shows: how a relay fares."""
 
-    Args:
-        settings: What it was given.
-        mint: Makes a new GUID.
-        chance: Returns a number from 0 to 1.
-        handed_over: Sockets of systemd's.
-        clock: The machine's clocks.
-    """
+    version: str
+    host: str
+    """`""` before the first news."""
+    machines: int
+    serving: bool
+    """Whether guests are answered."""
+    revoked: bool
+    """Whether every replica refuses this host's token."""
+    age_seconds: float
+    """How long the documents may have been out of date; 0 while a replica is heard."""
+    replica: str
+    """The replica that is asked first."""
+    trouble: str
+    """Why no replica is heard; `""` while one is."""
+    saved: bool
+    """Whether the disk has the documents."""
+    process: int
+
+    def line(self) -> str:
+        """Return it in one line, for systemd."""
+        if self.revoked:
+            return f"Guests of {self.host} are not answered: the service refuses its token"
+        if not self.serving:
+            return f"Guests are not answered yet: {self.trouble or 'waiting for the service'}"
+        served = f"{self.machines} machine{'' if self.machines == 1 else 's'} of {self.host}"
+        if self.age_seconds:
+            return f"{served}, without the service for {self.age_seconds:.0f} s: {self.trouble}"
+        return f"{served}, by {self.replica}"
+
+
+LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "approvals": ("outcome",),
+        "guest_refusals": ("reason",),
+        "guest_requests": ("resource", "status"),
+        "news_refused": ("fault",),
+    }
+)
+"""The names of the labels of the figures that have some."""
+
+
+def metrics_page(status: RelayStatus, figures: Figures) -> bytes:
+    """Return all metrics as text; `figures` is what relay and guest plane counted."""
+    families: dict[str, Mapping[Labels, float]] = {
+        "serving": {(): int(status.serving)},
+        "upstream_up": {(): int(not status.trouble)},
+        "age_seconds": {(): status.age_seconds},
+        "machines": {(): status.machines},
+        "state_saved": {(): int(status.saved)},
+    }
+    for name in FAMILIES:
+        known = name.removesuffix("_total")
+        if known in figures:
+            families[name] = _family(LABELS.get(known, ()), figures[known])
+    return status_port.metrics_page(PREFIX, FAMILIES, families)
+
+
+def _family(
+    labels: tuple[str, ...], values: float | Mapping[tuple[str, ...], float]
+) -> Mapping[Labels, float]:
+    if not isinstance(values, Mapping):
+        return {(): values}
+    return {tuple(zip(labels, words, strict=True)): value for words, value in values.items()}
+
+
+class GuestClock:
+    """The machine's time, or the service's where they differ: guests count notice by it."""
+
+    def __init__(self, own: Clock, service: Callable[[], tuple[datetime, float] | None]) -> None:
+        self._own = own
+        self._service = service
+        self.monotonic = own.monotonic
+        self.wait = own.wait
+
+    def now(self) -> datetime:
+        """Return the time of day."""
+        own, told = self._own.now(), self._service()
+        if told is None:
+            return own
+        time = told[0] + timedelta(seconds=self.monotonic() - told[1])
+        return own if abs((time - own).total_seconds()) < CLOCKS_AGREE_SECONDS else time
+
+
+class HostRelay:
+    """Everything but the process around it; made and used on the event loop."""
 
     def __init__(
         self,
@@ -97,8 +205,12 @@ class HostRelay:
             Credentials(settings.upstream),
             relay_feed.MAX_NEWS_BYTES,
         )
-        asked.begin_with(int(chance() * len(asked.replicas)))
-        self._backend = UpstreamBackend(asked, clock.now, self._sighting)
+        asked.first = int(chance() * len(asked.replicas))
+        self._wall = GuestClock(clock, lambda: self._reader.service_time)
+        began = clock.now(), clock.monotonic()
+        # The time of requests: of what the service's clock is set to, their ages know nothing.
+        self._steady = GuestClock(clock, lambda: began)
+        self._forwarding = Forwarding(asked, self._age, self._sighting)
         self._upstream = asked
         self._reader = NewsReader(
             asked,
@@ -106,7 +218,7 @@ class HostRelay:
             state=self._state,
             take=self._take,
             told=self._reported,
-            heard_again=self._backend.claim_again,
+            heard_again=self._forwarding.claim_again,
             chance=chance,
             monotonic=clock.monotonic,
         )
@@ -131,8 +243,10 @@ class HostRelay:
     async def open(self) -> tuple[str, ...]:
         """Open the sockets once the documents are known; return the addresses of the listeners.
 
-        SocketUnusable or SecretUnusable if a listener cannot be opened; `close` it then.
+        SocketUnusable or SecretUnusable if a listener cannot be opened, StateUnusable if another
+        relay has the folder; `close` it then.
         """
+        self._file.lock()
         await self._read_file()
         self._start("the beat", self._beat_on())
         self._start("the reader of news", self._reader.run())
@@ -142,7 +256,7 @@ class HostRelay:
         held_ = self._held
         assert held_ is not None
         guests = self._guests = self._plane(held_.rules)
-        guests.tell_news(self._seen.hear)
+        guests.tell_news(self._hear)
         guests.tell_strangers(self._arrival)
         guests.replace(tuple(held_.documents.values()), machines=tuple(held_.machines.values()))
         opened = await guests.open()
@@ -195,11 +309,12 @@ class HostRelay:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._telling is not None:
                 await asyncio.gather(self._telling, return_exceptions=True)
-            await self._backend.close()
+            await self._forwarding.close()
             if self._saving is not None:
                 await asyncio.gather(self._saving, return_exceptions=True)
             await self._write()
             self._touch()
+            self._file.unlock()
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(running, name=name))
@@ -210,14 +325,15 @@ class HostRelay:
             self._guests.reload()
 
     def _plane(self, rules: GuestRules) -> GuestPlane:
-        time = clock_of(rules, self._clock)
+        time = clock_of(rules, self._wall)
         return GuestPlane(
             listeners=self._settings.guest.listener,
             limits=self._settings.guest,
             rules=rules,
-            backend=self._backend,
+            backend=self._forwarding,
             time=time,
             wall=time,
+            request_time=clock_of(rules, self._steady),
             on_turn=self._turn,
             mint=self._mint,
             handed_over=self._handed_over,
@@ -233,7 +349,7 @@ class HostRelay:
     async def _take(self, news: News) -> None:
         """Take news over: once it is saved, guests are answered by it."""
         before = self._held
-        after, change = host_documents.take(before, news)
+        after, change = cache.take(before, news)
         if before is not None and not _same_clock(before.rules, after.rules):
             # Every time that guests were told is by the other clock.
             raise Crashed("the service's clock has another scale now: starting again")
@@ -253,21 +369,26 @@ class HostRelay:
             removed_machines=change.removed_machines,
         )
         guests.end_waits(news.awaited)
-        self._backend.arrived(change.machines)
+        self._forwarding.arrived(change.machines)
         self._seen.learn(Changes(removed_machines=change.removed_machines))
 
     def _sighting(self, machine: str) -> Sighting | None:
         return None if self._guests is None else self._guests.seen(machine)
 
+    def _age(self, at: datetime) -> float:
+        """Return how long ago a request was, in real seconds."""
+        rules = GuestRules() if self._held is None else self._held.rules
+        return (clock_of(rules, self._steady).now() - at).total_seconds() / rules.clock_scale
+
     def _arrival(self, source: Source) -> DelayedAnswer | None:
-        return self._backend.arrival(source) if self._freshness.is_true else None
+        return self._forwarding.arrival(source) if self._freshness.is_true else None
 
     # What is due.
 
     def _turn(self, now: float) -> None:
         """Note that the event loop gives a guest its turn, or a beat, and so runs."""
         gap, self._alive = now - self._alive, now
-        if gap > timekeeping.STALL_SECONDS:
+        if gap > notice.STALL_SECONDS:
             self._stalled += gap
             self._unreported += gap
             _log.warning("guests got no answer: the event loop stood still", seconds=round(gap, 1))
@@ -293,9 +414,17 @@ class HostRelay:
         if now >= self._touch_at:
             self._touch_at = now + TOUCH_SECONDS
             self._touch()
-        due = self._beats % SIGHTINGS_EVERY == 0 and self._freshness.is_true
-        if due and self._guests is not None and not _runs(self._telling):
-            self._telling = asyncio.create_task(self._backend.tell(self._seen))
+        if self._beats % SIGHTINGS_EVERY == 0:
+            self._tell()
+
+    def _hear(self, machine: str) -> None:
+        """Take news of a machine, and tell it at once: what starts awaits those that are known."""
+        self._seen.hear(machine)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._freshness.is_true and self._guests is not None and not _runs(self._telling):
+            self._telling = asyncio.create_task(self._forwarding.tell(self._seen))
 
     def _serves(self) -> bool:
         now = self._clock.monotonic()
@@ -314,7 +443,7 @@ class HostRelay:
         guests.suspend()
         if self._held is not None:
             limit = self._settings.upstream.max_stale_seconds
-            _log.error("guests are not answered: no replica was heard for too long", seconds=limit)
+            _log.error("guests are not answered: no replica answered for too long", seconds=limit)
 
     def _forget(self) -> None:
         """Forget the documents: the service refuses this host's token, so it is not to be trusted.
@@ -325,8 +454,7 @@ class HostRelay:
         if self._held is None:
             return
         _log.error(
-            "guests are not answered: every replica refuses this host's token",
-            host=self._held.host,
+            "guests are not answered: every replica refuses this host's token", host=self._held.host
         )
         guests = self._guests
         if guests is not None and self._is_open:
@@ -438,16 +566,17 @@ class HostRelay:
 
     def metrics(self, process: int) -> bytes:
         """Return all metrics as text."""
-        counts = RelayCounts(
-            news=self._reader.answers,
-            news_refused={str(fault): count for fault, count in self._reader.refused.items()},
-            upstream_failures=self._reader.failures,
-            approvals=self._backend.approvals,
-            stalled_seconds=round(self._stalled, 1),
-            started_at=self._started_at,
-        )
-        figures = {} if self._guests is None else self._guests.figures()
-        return status.metrics(self.status(process), counts, figures)
+        reader = self._reader
+        figures: Figures = {
+            "news": reader.answers,
+            "news_refused": {(str(fault),): count for fault, count in reader.refused.items()},
+            "upstream_failures": reader.failures,
+            "approvals": {(word,): count for word, count in self._forwarding.approvals.items()},
+            "stalled_seconds": round(self._stalled, 1),
+            "started_timestamp_seconds": self._started_at,
+            **({} if self._guests is None else self._guests.figures()),
+        }
+        return metrics_page(self.status(process), figures)
 
 
 def clock_of(rules: GuestRules, real: Clock) -> Clock:

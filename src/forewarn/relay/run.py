@@ -7,11 +7,15 @@ Its exit statuses:
     2    the settings cannot be used
     4    with --check: no replica can be reached, or none answers as it should
     5    with --check: the service refuses this host's token
+    6    another relay has the state folder
     10   a socket or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once
 
 SIGHUP has the proxies' secrets read again. The host's token and `upstream.ca_file` are read
 again by themselves whenever they change.
+
+It runs as `python -m forewarn.relay.run`, takes the options that the command line has judged, and
+loads nothing of the command line: that would be a third of the relay's memory, on every hypervisor.
 """
 
 import asyncio
@@ -19,9 +23,10 @@ import os
 import random  # noqa: TID251 - relays wait and begin at random, so that they do not come at once
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -31,15 +36,15 @@ from forewarn import status_port, systemd
 from forewarn.client.transport import RequestFailed
 from forewarn.clock import SystemClock
 from forewarn.relay import settings, upstream
-from forewarn.relay.news_reader import TokenRefused
+from forewarn.relay.cache import StateUnusable
 from forewarn.relay.relay import HostRelay
 from forewarn.relay.settings import HostRelaySettings
-from forewarn.relay.upstream import Credentials, Upstream, UpstreamFailed
-from forewarn.server import logs, process, relay_feed, sockets
+from forewarn.relay.upstream import Credentials, TokenRefused, Upstream, UpstreamFailed, news_of
+from forewarn.server import process, relay_feed, sockets
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import OFF, split_address
+from forewarn.settings import OFF, SettingsError, split_address
 from forewarn.status_port import TEXT, StatusServer
 from forewarn.version import __version__
 
@@ -48,6 +53,7 @@ CRASHED: Final = 1
 BAD_SETTINGS: Final = 2
 UNREACHABLE: Final = 4
 REFUSED: Final = 5
+STATE_IN_USE: Final = 6
 BAD_SOCKET: Final = 10
 
 SPARE_FILES: Final = 64
@@ -70,9 +76,10 @@ _log = structlog.get_logger(__name__)
 
 def serve(own: HostRelaySettings) -> int:
     """Run the relay until it is asked to stop, and return the process's exit status."""
-    logs.set_up(own.log)
+    process.set_up_logs(own.log)
+    wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
     try:
-        handed_over = _handed_over(own)
+        handed_over = process.handed_over(wanted, "forewarn-relay.socket")
     except SocketUnusable as error:
         _log.error(str(error))
         return BAD_SOCKET
@@ -83,22 +90,13 @@ def serve(own: HostRelaySettings) -> int:
         return runner.run(_run(own, handed_over))
 
 
-def _handed_over(own: HostRelaySettings) -> sockets.HandedOver:
-    wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
-    return process.handed_over(wanted, "forewarn-relay.socket")
-
-
 async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
     stop = asyncio.Event()
     process.follow_signals(stop)
     loop = asyncio.get_running_loop()
     notifier = systemd.Notifier(os.environ)
     relay = HostRelay(
-        own,
-        mint=process.mint,
-        chance=random.random,
-        handed_over=handed_over,
-        clock=SystemClock(),
+        own, mint=process.mint, chance=random.random, handed_over=handed_over, clock=SystemClock()
     )
     if os.name == "posix" and not sys.stderr.isatty():
         loop.add_signal_handler(signal.SIGHUP, partial(_reload, relay))
@@ -125,6 +123,9 @@ async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
     except (SocketUnusable, SecretUnusable) as error:
         _log.error(str(error))
         status = BAD_SOCKET
+    except StateUnusable as error:
+        _log.error(str(error))
+        status = STATE_IN_USE
     except Crashed as error:
         _log.error(str(error), exc_info=error.__cause__)
         status = CRASHED
@@ -214,7 +215,7 @@ def _page(path: str, relay: HostRelay) -> status_port.Page:
 
 def check(own: HostRelaySettings) -> int:
     """Ask each replica for this host's snapshot, and print what comes of it; return the status."""
-    logs.set_up(own.log)
+    process.set_up_logs(own.log)
     return asyncio.run(_check(own))
 
 
@@ -224,28 +225,40 @@ async def _check(own: HostRelaySettings) -> int:
     for replica in replicas:
         asked = Upstream((replica,), Credentials(own.upstream), relay_feed.MAX_NEWS_BYTES)
         try:
-            news = await _snapshot(asked)
+            connection = await asked.connect(replica)
+            headers = asked.credentials.headers
+            async with asyncio.timeout(upstream.CONNECT_SECONDS * 3):
+                reply = await connection.ask(b"GET", relay_feed.NEWS_PATH, headers)
+            connection.stream.close()
+            news = news_of(reply)
         except TokenRefused as error:
             status = REFUSED if status == UNREACHABLE else status
             said = str(error)
-        except (UpstreamFailed, RequestFailed, OSError, ValueError) as error:
+        except (UpstreamFailed, RequestFailed, TimeoutError) as error:
             said = upstream.spoken(error)
         else:
-            status = STOPPED
-            said = f"host {news.host}: {len(news.machines)} machines, {len(news.scopes)} scopes"
+            said = "it has no documents for this host"
+            if news is not None:
+                status = STOPPED
+                said = f"host {news.host}: {len(news.machines)} machines, {len(news.scopes)} scopes"
         sys.stdout.write(f"{replica}: {said}\n")
     return status
 
 
-async def _snapshot(asked: Upstream) -> relay_feed.News:
-    connection = await asked.connect(asked.now_first)
+def main(arguments: Sequence[str]) -> int:
+    """Run a relay until a signal ends it, or check its settings; return the exit status.
+
+    The arguments are `--check` and, last, `--config FILE`.
+    """
+    config = Path(arguments[-1]) if "--config" in arguments else None
     try:
-        async with asyncio.timeout(upstream.CONNECT_SECONDS * 3):
-            reply = await connection.ask(b"GET", relay_feed.NEWS_PATH, asked.credentials.headers)
-    finally:
-        connection.close()
-    if reply.status in {401, 403}:
-        raise TokenRefused(f"it does not know this host: {upstream.refusal(reply).message}")
-    if reply.status != 200:
-        raise UpstreamFailed(f"it answers {reply.status}: {upstream.refusal(reply).message}")
-    return relay_feed.decode_news(reply.body)
+        own = settings.load(config, os.environ)
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"forewarn: {line}\n")
+        return BAD_SETTINGS
+    return check(own) if "--check" in arguments[:1] else serve(own)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -34,25 +34,25 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     urls: tuple[str, ...] = ()
     """The relay plane of each replica, such as `https://forewarn-1.example:8173`; all addresses of
-    a name are tried. `http://` only to a loopback address: the token and the documents must not
-    cross a network in clear."""
+    a name are tried. `http://` only to a loopback address, because it would show the token and the
+    documents to the network."""
     token_file: FileName = ""
     """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
-    0640 at most, and read again whenever it changes. Required, unless there is a `certificate`."""
+    0640 or stricter, and read again when it changes. Required, unless there is a `certificate`."""
     certificate: FileName = ""
-    """The file with this host's own certificate, and those that signed it, PEM, where the service
-    has `relay.client_ca`: in place of a token. Read again whenever it changes; the relay connects
-    with the new one within a minute, and no guest notices. Needs `https://` in all URLs."""
+    """The file with this host's own certificate, and those that signed it, in PEM, in place of a
+    token; the service needs `relay.client_ca`. Read again when it changes; the relay connects with
+    the new one within a minute, and no guest notices. Needs `https://` in all URLs."""
     key: FileName = ""
-    """The file with the certificate's key, PEM, without a password. `""`: it is in the file of the
-    certificate, so that both are replaced at once. Where they are two files, the relay uses the
-    ones before until both fit."""
+    """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
+    the certificate, so that both are replaced at once. With two files, the relay uses the old ones
+    until both new ones match."""
     ca_file: FileName = ""
-    """The file with the certificates that signed those of the replicas, PEM. `""`: the system's."""
+    """The file with the certificates that signed the replicas', in PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
-    """How long guests are still answered once no replica can be reached; then their connections are
-    closed without an answer, until one can. 0, the default, is no limit: what a guest read last
-    stays announced, and nothing of this host starts meanwhile. Otherwise at least 10."""
+    """How long guests are still answered while no replica can be reached, at least 10. Then their
+    connections are closed without an answer. 0, the default, is no limit: what a guest read last
+    stays announced, and no maintenance of this host starts meanwhile."""
 
     def __post_init__(self) -> None:
         """Refuse addresses that cannot be asked, and a host that nobody can tell from others."""
@@ -64,7 +64,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             except ValueError as error:
                 raise FieldError("urls", str(error)) from None
         if not self.token_file and not self.certificate:
-            raise FieldError("token_file", "required: by it the service knows this host")
+            raise FieldError("token_file", "required: the service recognizes this host by it")
         if self.certificate:
             self._check_certificate()
         elif self.key:
@@ -106,7 +106,7 @@ class RelayStateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """What the relay keeps on the disk."""
 
     folder: FileName = ""
-    """The folder of the documents that it read last, from which it answers after a restart while no
+    """The folder with the latest documents, from which the relay answers after a restart while no
     replica can be reached. `""` is `relay` in the state folder. A relative path starts at the
     folder of the settings file."""
 

@@ -1,44 +1,47 @@
 """Requests to the service's replicas: one after another is asked until one answers.
 
 A replica that answered last is asked first the next time. Each address of a replica's name is tried
-by itself, so that one that is dead holds nothing up for longer than CONNECT_SECONDS. What the host
-is known by, its token, is read again whenever its file changes.
+by itself, so that one that is dead does not hold up the others.
 
-A request for news waits at the replica, for a minute or so. Whether the path to it still works is
-the system's to notice: it probes an idle connection, and ends one whose probes nobody answers.
+`NewsReader` has one request wait at a replica, for a minute or so, for whatever changes. Whether
+the path to it still works is the system's to notice: it probes an idle connection, and ends one
+whose probes nobody answers. Where none of them answers, they are asked again after a pause that
+grows and differs from relay to relay: a thousand of them come back to a service that starts.
 """
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
+from forewarn.client import aio, session
+from forewarn.client.aio import HttpStream
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.transport import HttpExchange, RequestFailed
+from forewarn.client.transport import HttpExchange, Place, Probes, RequestFailed
 from forewarn.protocol.message import Reply
+from forewarn.relay.cache import Freshness, NewsFault, NewsRefused
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
-from forewarn.server import relay_feed, secret_files, sockets
-from forewarn.server.relay_feed import RelayRefusal
+from forewarn.server import relay_feed, secret_files
+from forewarn.server.process import LimitLog
+from forewarn.server.relay_feed import News, RelayRefusal, RelayState
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.sockets import Probes
 from forewarn.vocabulary import ErrorCode
 
 CONNECT_SECONDS: Final = 3.0
 """For a connection to one address, TLS included: three round trips around the world."""
 
-RESOLVE_SECONDS: Final = 5.0
-"""For the addresses of a name: a resolver asks the next server after as long."""
-
-MAX_ADDRESSES: Final = 8
-"""Addresses of one name that are tried."""
+RESOLVE_SECONDS: Final = 12.0
+"""For the addresses of a name: the system asks the next name server after 5 s, and two may be
+away."""
 
 MAX_AT_ONCE: Final = 16
 """Requests under way at once, beside the one for news; others wait for their turns. So many commit
@@ -47,12 +50,20 @@ together, and more would cost the service a handshake each when all guests of a 
 IDLE_SECONDS: Final = 20.0
 """How long one of them is kept: servers close theirs after a minute or more."""
 
-READ_BYTES: Final = 64 * 1024
-"""How much one read takes at most."""
+ANSWER_SECONDS: Final = relay_feed.IDLE_WAIT_SECONDS + 10.0
+"""For an answer to a request that waits: as long as the service lets it wait, and a slow path."""
+
+FIRST_SECONDS: Final = 10.0
+"""For an answer to a request that does not wait: a snapshot of thousands of machines."""
+
+FIRST_PAUSE: Final = 0.25
+"""Seconds before the replicas are tried again when none of them answered, doubled each time."""
+
+LONGEST_PAUSE: Final = 3.0
+"""The longest of these pauses: within it a service that came back finds the relay again."""
 
 PROBES: Final = Probes(silent_seconds=3, between_seconds=1, most=2)
-"""A dead path is noticed within `freshness.DARK_SECONDS`."""
-
+"""A dead path is noticed within `cache.DARK_SECONDS`."""
 
 _log = structlog.get_logger(__name__)
 
@@ -93,7 +104,7 @@ class Credentials:
                 raise
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                _log.warning("the certificate before goes on being used", why=self._trouble)
+                _log.warning("the relay keeps its old certificate", why=self._trouble)
 
     def _refresh(self) -> None:
         try:
@@ -136,11 +147,8 @@ class ReplicaConnection:
     replica: ReplicaAddress
     context: ssl.SSLContext | None
     """By what it is encrypted, and shows who we are; None for plain HTTP."""
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
-    _exchange: HttpExchange
+    stream: HttpStream
     idle_since: float = 0.0
-    is_open: bool = True
 
     async def ask(
         self,
@@ -149,33 +157,8 @@ class ReplicaConnection:
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes | None = None,
     ) -> Reply:
-        """Send a request and return the answer; RequestFailed, OSError or ValueError without one.
-
-        After an error, or when the caller is cancelled, the connection is closed.
-        """
-        try:
-            self._writer.write(self._exchange.write(method, target, headers, body))
-            await self._writer.drain()
-            while True:
-                reply = self._exchange.receive(await self._reader.read(READ_BYTES))
-                if reply is not None:
-                    break
-        except BaseException:
-            self.close()
-            raise
-        if not self._exchange.reuse():
-            self.close()
-        return reply
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether no answer has come on it yet."""
-        return self._exchange.fresh
-
-    def close(self) -> None:
-        """Close it at once."""
-        self.is_open = False
-        self._writer.transport.abort()
+        """Send a request and return the answer, as `HttpStream.ask`."""
+        return await self.stream.ask(self.stream.exchange.write(method, target, headers, body))
 
 
 @dataclass(eq=False, repr=False)
@@ -185,22 +168,21 @@ class Upstream:
     replicas: Sequence[ReplicaAddress]
     credentials: Credentials
     max_body: int
-    _first: int = 0
+    first: int = 0
+    """The number of the one that is asked first; relays begin with different ones."""
+    _places: dict[ReplicaAddress, Sequence[Place]] = field(default_factory=dict)
+    """The addresses of names, as they were looked up last."""
     _idle: list[ReplicaConnection] = field(default_factory=list)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
 
     @property
     def now_first(self) -> ReplicaAddress:
         """The replica that is asked first."""
-        return self.replicas[self._first]
-
-    def begin_with(self, number: int) -> None:
-        """Ask this replica first, by its number; relays begin with different ones."""
-        self._first = number % len(self.replicas)
+        return self.replicas[self.first]
 
     def pass_over(self) -> None:
         """Ask the next replica first from now on."""
-        self._first = (self._first + 1) % len(self.replicas)
+        self.first = (self.first + 1) % len(self.replicas)
         self.close()
 
     def is_current(self, connection: ReplicaConnection) -> bool:
@@ -209,48 +191,37 @@ class Upstream:
             self.credentials.refresh()
         return connection.context is self.credentials.context(connection.replica)
 
-    async def connect(self, replica: ReplicaAddress) -> ReplicaConnection:
-        """Return a new connection; UpstreamFailed if no address of the replica takes one."""
+    async def connect(self, replica: ReplicaAddress, *, looks_up: bool = True) -> ReplicaConnection:
+        """Return a new connection; UpstreamFailed if no address of the replica takes one.
+
+        Without `looks_up` the name's addresses are those that are known, if any are; so they are
+        where no name server answers.
+        """
         self.credentials.refresh()
         context = self.credentials.context(replica)
-        failed: Exception | None = None
-        for family, place in await _addresses(replica):
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    reader, writer = await asyncio.open_connection(
-                        place[0],
-                        place[1],
-                        family=family,
-                        ssl=context,
-                        server_hostname=replica.host if context else None,
-                        limit=READ_BYTES,
-                    )
-            except (OSError, TimeoutError) as error:  # an SSLError is an OSError too
-                failed = error
-                continue
-            _tune(writer)
-            exchange = HttpExchange(EndpointAddress(replica.host, replica.port), self.max_body)
-            return ReplicaConnection(replica, context, reader, writer, exchange)
-        raise UpstreamFailed(f"no connection to {replica}: {spoken(failed)}") from failed
+        endpoint = EndpointAddress(replica.host, replica.port)
+        try:
+            places = self._places.get(replica)
+            if looks_up or places is None:
+                try:
+                    places = self._places[replica] = await aio.addresses(endpoint, RESOLVE_SECONDS)
+                except OSError:
+                    if places is None:
+                        raise
+            exchange = HttpExchange(endpoint, self.max_body)
+            seconds = CONNECT_SECONDS * len(places)
+            stream = await aio.connect(exchange, seconds, places=places, tls=context, probes=PROBES)
+        except (OSError, UnicodeError) as error:  # an SSLError is an OSError too
+            raise UpstreamFailed(f"no connection to {replica}: {spoken(error)}") from error
+        return ReplicaConnection(replica, context, stream)
 
-    async def ask(
-        self,
-        path: str,
-        body: bytes,
-        seconds: float,
-        *,
-        each_seconds: float,
-    ) -> Reply:
+    async def ask(self, path: str, body: bytes, seconds: float, *, each_seconds: float) -> Reply:
         """POST to one replica after another until one answers, in turn; return its answer.
 
         An answer of 500 or above is taken for none, but for the last one's. What is asked may so be
         done twice: it must be something that is the same when done twice.
 
-        Args:
-            path: Which of `relay_feed`.
-            body: JSON.
-            seconds: For all of it.
-            each_seconds: For one replica, if there are others.
+        It takes `seconds` in all, and `each_seconds` for one replica if there are others.
 
         Raises:
             UpstreamFailed: None has answered.
@@ -277,7 +248,7 @@ class Upstream:
             left = until - loop.time()
             if left <= 0:
                 break
-            replica = self.replicas[(self._first + offset) % len(self.replicas)]
+            replica = self.replicas[(self.first + offset) % len(self.replicas)]
             sent = False
             try:
                 async with asyncio.timeout(min(each_seconds, left)):
@@ -289,10 +260,9 @@ class Upstream:
             except UpstreamFailed as error:
                 last = error
                 continue
-            except (RequestFailed, OSError, ValueError, TimeoutError) as error:
+            except (RequestFailed, TimeoutError) as error:
                 last = UpstreamFailed(f"no answer from {replica}: {spoken(error)}")
-                is_stale = isinstance(error, RequestFailed) and error.stale
-                maybe_done |= sent and not is_stale
+                maybe_done |= sent
                 continue
             self._give_back(connection, loop.time())
             if reply.status < 500:
@@ -301,48 +271,30 @@ class Upstream:
             maybe_done |= refusal(reply).code == ErrorCode.UNKNOWN_OUTCOME
         if answer is not None and not maybe_done:
             return answer
-        message = "the time was over" if last is None else str(last)
+        message = "the time limit has passed" if last is None else str(last)
         raise UpstreamFailed(message, maybe_done=maybe_done) from last
 
     async def _lend(self, replica: ReplicaAddress, now: float) -> ReplicaConnection:
         while self._idle:
             connection = self._idle.pop()
             is_young = now - connection.idle_since < IDLE_SECONDS
-            if connection.replica == replica and is_young and self.is_current(connection):
+            is_usable = is_young and connection.stream.is_open
+            if connection.replica == replica and is_usable and self.is_current(connection):
                 return connection
-            connection.close()
-        return await self.connect(replica)
+            connection.stream.close()
+        return await self.connect(replica, looks_up=False)
 
     def _give_back(self, connection: ReplicaConnection, now: float) -> None:
         connection.idle_since = now
-        if connection.is_open:
+        if connection.stream.is_open:
             self._idle.append(connection)
         while self._idle and now - self._idle[0].idle_since >= IDLE_SECONDS:
-            self._idle.pop(0).close()
+            self._idle.pop(0).stream.close()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().close()
-
-
-async def _addresses(replica: ReplicaAddress) -> list[tuple[int, Any]]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(RESOLVE_SECONDS):
-            found = await loop.getaddrinfo(replica.host, replica.port, type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError, UnicodeError) as error:
-        message = f"no address of {replica.host}: {spoken(error)}"
-        raise UpstreamFailed(message) from error
-    places = dict.fromkeys((family, place[:2]) for family, _, _, _, place in found)
-    return [(int(family), place) for family, place in places][:MAX_ADDRESSES]
-
-
-def _tune(writer: asyncio.StreamWriter) -> None:
-    connected = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # the peer has gone
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sockets.probe(connected, PROBES)
+            self._idle.pop().stream.close()
 
 
 def spoken(error: Exception | None) -> str:
@@ -364,7 +316,187 @@ def refusal(reply: Reply) -> RelayRefusal:
         return RelayRefusal(code=ErrorCode.INTERNAL, message=f"it answers {reply.status}")
 
 
-def target(path: str, **query: str) -> str:
-    """Return the path of a request with its query."""
-    told = {name: value for name, value in query.items() if value}
-    return f"{path}?{urllib.parse.urlencode(told)}" if told else path
+class TokenRefused(UpstreamFailed):
+    """The replica does not take this host's token."""
+
+
+class NewsReader:
+    """Asks for news; lives on the event loop.
+
+    `position` returns what the relay has, or `""` to ask for a snapshot, and `take` takes news.
+    `told` is told of a state that the service has heard. `heard_again` is called when a replica is
+    heard after one was lost.
+    """
+
+    def __init__(
+        self,
+        asked: Upstream,
+        *,
+        position: Callable[[], str],
+        state: Callable[[], RelayState],
+        take: Callable[[News], Awaitable[None]],
+        told: Callable[[RelayState], None],
+        heard_again: Callable[[], None],
+        chance: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._upstream = asked
+        self._position = position
+        self._state = state
+        self._take = take
+        self._told = told
+        self._heard_again = heard_again
+        self._chance = chance
+        self._monotonic = monotonic
+        self._connection: ReplicaConnection | None = None
+        self._wants_snapshot = False
+        self._asks_again = False
+        self._asked_at = 0.0
+        self._log = LimitLog()
+        self._refusals = 0
+        self.freshness = Freshness(true_until=monotonic())
+        self.service_time: tuple[datetime, float] | None = None
+        """What the service showed last, and when that came by the monotonic clock."""
+        self.trouble = ""
+        """Why no replica is heard of, for people; `""` while one is."""
+        self.tried = asyncio.Event()
+        """Set once a replica has answered, or none of them did."""
+        self.rounds_failed = 0
+        """How often in turn no replica answered."""
+        self.failures = 0
+        self.answers = 0
+        self.refused: Counter[NewsFault] = Counter()
+
+    async def run(self) -> None:
+        """Read news until it is cancelled."""
+        failed = 0
+        while True:
+            heard = self.answers
+            self._asks_again = False
+            try:
+                await self._read_on()
+            except (UpstreamFailed, RequestFailed, TimeoutError, NewsRefused) as error:
+                if self._asks_again:
+                    continue
+                failed = 1 if self.answers > heard else failed + 1
+                self._fail(error)
+                self._upstream.pass_over()
+            if failed >= len(self._upstream.replicas):
+                failed = 0
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """End a round in which no replica answered as it should."""
+        now = self._monotonic()
+        if self._refusals:
+            self.freshness = self.freshness.refused(now)
+        self._refusals = 0
+        self.tried.set()
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.rounds_failed, 10))
+        self.rounds_failed += 1
+        await asyncio.sleep(longest * (1 + self._chance()) / 2)
+
+    def _fail(self, error: Exception) -> None:
+        now = self._monotonic()
+        self.failures += 1
+        is_dark = not isinstance(error, TimeoutError)  # that is our own limit for the answer
+        self.freshness = self.freshness.lost(now, self._asked_at, is_dark=is_dark)
+        self._refusals += isinstance(error, TokenRefused)
+        if isinstance(error, NewsRefused):
+            self.refused[error.fault] += 1
+            self._wants_snapshot = error.fault is not NewsFault.BACKWARDS
+        where = str(self._upstream.now_first)
+        why = spoken(error)
+        self.trouble = f"{where}: {why}"
+        what = "refused news" if isinstance(error, NewsRefused) else "cannot read news"
+        self._log.warn(what, (where, what, why[:100]), now, replica=where, why=why)
+
+    async def _read_on(self) -> None:
+        """Read news from the replica that is first until something is wrong with it."""
+        began = self._monotonic()
+        try:
+            connection = await self._upstream.connect(self._upstream.now_first)
+        except UpstreamFailed:  # nothing was heard while it tried
+            self.freshness = self.freshness.lost(self._monotonic(), began, is_dark=False)
+            raise
+        self._connection = connection
+        try:
+            while connection.stream.is_open:
+                await self._ask(connection)
+                if not self._upstream.is_current(connection):
+                    break
+        finally:
+            connection.stream.close()
+            self._connection = None
+
+    async def _ask(self, connection: ReplicaConnection) -> None:
+        position = "" if self._wants_snapshot else self._position()
+        state = self._state()
+        # The first answer comes at once: it shows that the service knows us, and that it is there.
+        at_once = connection.stream.exchange.fresh
+        query = {relay_feed.AFTER: position} | ({relay_feed.WAIT: "0"} if at_once else {})
+        asked = f"{relay_feed.NEWS_PATH}?{urllib.parse.urlencode(query)}"
+        self._asked_at = self._monotonic()
+        async with asyncio.timeout(FIRST_SECONDS if at_once else ANSWER_SECONDS):
+            reply = await connection.ask(
+                b"GET",
+                asked,
+                (
+                    *self._upstream.credentials.headers,
+                    (relay_feed.STATE_HEADER.encode(), relay_feed.encode(state)),
+                ),
+            )
+        news = news_of(reply)
+        if (sent := session.server_time(reply, relay_feed.TIME_HEADER)) is not None:
+            self.service_time = sent, self._monotonic()
+        if news is not None:
+            # The token is taken, and nothing may be forgotten while what comes next is saved.
+            self.freshness = self.freshness.accepted()
+            await self._take(news)
+            self._wants_snapshot = False
+        self._heard(state)
+
+    def _heard(self, state: RelayState) -> None:
+        now = self._monotonic()
+        was_true = self.freshness.is_true
+        if not was_true:
+            _log.info(
+                "the service answers",
+                replica=str(self._upstream.now_first),
+                after_seconds=round(self.freshness.age(now), 1),
+            )
+            self._heard_again()
+        self.freshness = self.freshness.heard(now)
+        self._told(state)
+        self.answers += 1
+        self.trouble = ""
+        self._refusals = self.rounds_failed = 0
+        self.tried.set()
+
+    def ask_again(self, true_until: float) -> None:
+        """Ask at once, so that the service hears of a stall, and this relay of what it missed.
+
+        What was known then is certain until `true_until`.
+        """
+        self.freshness = self.freshness.lost(self._monotonic(), true_until, is_dark=False)
+        if self._connection is not None:
+            self._asks_again = True
+            self._connection.stream.close()
+
+
+def news_of(reply: Reply) -> News | None:
+    """Return the news in an answer, None for an answer that there is none.
+
+    UpstreamFailed for any other answer; TokenRefused where the replica does not know this host.
+    """
+    if reply.status == 204:
+        return None
+    if reply.status == 200:
+        try:
+            return relay_feed.decode_news(reply.body)
+        except msgspec.DecodeError as error:
+            raise UpstreamFailed(f"its answer is no news: {error}") from error
+    told = refusal(reply)
+    if reply.status in {401, 403}:
+        raise TokenRefused(f"it does not know this host: {told.message}")
+    raise UpstreamFailed(f"it answers {reply.status}: {told.message or told.code}")

@@ -2,12 +2,14 @@
 
     guest     what machines reach: the metadata endpoint
     operator  what people and their tools reach: the API
+    page      the same for browsers
+    relay     what relays on hosts reach
     relay_feed  what the service and the relays on hosts say to each other
     rollout_checks  runs the programs and asks the URLs that let rollouts go on
     settings  one TOML file, checked whole before anything starts
     sockets   the operators' sockets, and why an address cannot be listened on
     secret_files  the operators' token and the proxies' secrets
-    logs      what the service says, and in which form
+    process   signals, open files, the event loop and the log of such a process
     service   puts the rooms below together, starts and stops them in order
     run       the process around it: signals, exit statuses
 

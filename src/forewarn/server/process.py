@@ -1,19 +1,30 @@
-"""What the processes that answer guests do alike: signals, open files, the event loop, memory."""
+"""What processes that answer guests do alike: signals, open files, the event loop, memory, logs.
+
+What a process says is written by structlog, on standard error; the libraries' own loggers join in.
+On a terminal in a form for people, otherwise one JSON object a line, with the same keys. Its own
+lines do not go through the standard library's logging, which takes as long for each as the rest of
+the line: every change is logged on the event loop.
+"""
 
 import asyncio
+import contextlib
 import gc
+import logging
 import os
 import signal
+import sys
 import uuid
-from collections.abc import Callable, Collection
-from typing import Final, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Hashable
+from typing import Final, NoReturn, TextIO, TypeVar
 
 import msgspec
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from forewarn import systemd
 from forewarn.server.guest.limits import Limits
 from forewarn.server.sockets import HandedOver
+from forewarn.settings import Log
 
 L = TypeVar("L", bound=Limits)
 
@@ -23,6 +34,23 @@ BY_SIGNAL: Final = 128
 YOUNG_OBJECTS: Final = 10_000
 """How many containers are made before the collector looks at the new ones, 700 by default: circles
 are rare here, and each look at the old ones stops every answer."""
+
+LIBRARIES = {
+    "uvicorn": logging.ERROR,
+    "alembic": logging.WARNING,
+    "sqlalchemy": logging.WARNING,
+    "asyncio": logging.WARNING,
+}
+"""The least level that is logged of libraries which log each step. Any stranger can cause uvicorn's
+warnings; `operator.connections` counts and logs these, once a minute."""
+
+
+LOG_SECONDS: Final = 60.0
+"""How long nothing more is logged of an address that was turned away for the same reason."""
+
+MAX_LOGGED: Final = 256
+"""Addresses and reasons that are logged within LOG_SECONDS: a guest with a /64 of its own has more
+addresses than any memory. What goes over is told as a number."""
 
 
 class Crashed(Exception):  # noqa: N818 - what happened to it
@@ -141,3 +169,103 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return loop
+
+
+# Logs.
+
+
+def set_up_logs(settings: Log, stream: TextIO | None = None) -> None:
+    """Send all that is logged to one stream (None: standard error), in one form."""
+    to = sys.stderr if stream is None else stream
+    as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: Processor = structlog.processors.JSONRenderer(default=str)
+    if as_json:
+        shared += [structlog.processors.format_exc_info, _order]
+    else:
+        shared.append(_for_people)
+        last = structlog.dev.ConsoleRenderer(
+            0,  # it pads no event: its name differs between structlog's versions
+            colors=to.isatty(),
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
+        )
+    handler = logging.StreamHandler(to)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())
+    structlog.configure(
+        processors=[*shared, last],
+        logger_factory=lambda name="": _Output(handler, name),
+        wrapper_class=structlog.make_filtering_bound_logger(settings.level),
+        cache_logger_on_first_use=False,
+    )
+    for name, level in LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
+
+
+class _Output:
+    """Writes finished lines to the stream of a handler, in turns with what the handler writes."""
+
+    def __init__(self, handler: "logging.StreamHandler[TextIO]", name: str) -> None:
+        assert handler.lock is not None
+        self._stream, self._lock = handler.stream, handler.lock
+        self.name: Final = name
+        """What `add_logger_name` adds."""
+
+    def _write(self, line: str) -> None:
+        # Nobody who logs is stopped by a full disk, or by a reader that is gone.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = exception = _write
+
+
+def _for_people(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Write a list as its parts, and leave out what is empty."""
+    shown = {
+        name: ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
+        for name, value in entry.items()
+    }
+    return {name: value for name, value in shown.items() if value != ""}
+
+
+def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    return {**first, **entry}
+
+
+class LimitLog:
+    """Logs each thing once a minute, with how many were not logged since the last line."""
+
+    def __init__(self) -> None:
+        self._logged: dict[Hashable, float] = {}
+        """When each was last logged, the oldest first."""
+        self._not_logged = 0
+
+    def warn(self, event: str, key: Hashable, now: float, **facts: object) -> None:
+        """Log an event, unless one of its key was logged a moment ago; `now` is in seconds."""
+        logged = self._logged
+        while logged:
+            oldest = next(iter(logged))
+            if now - logged[oldest] < LOG_SECONDS:
+                break
+            del logged[oldest]
+        if key in logged or len(logged) >= MAX_LOGGED:
+            self._not_logged += 1
+            return
+        logged[key] = now
+        _log.warning(event, **facts, not_logged_before=self._not_logged)
+        self._not_logged = 0

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance.model import Machine, Scope
-from forewarn.protocol import document
+from forewarn.protocol import versions
 from forewarn.vocabulary import AgentStatus
 
 NEWS_PATH: Final = "/v1/relay/news"
@@ -37,6 +37,9 @@ first on each connection, to know that it is heard."""
 
 STATE_HEADER: Final = "forewarn-relay"
 """The request header of NEWS_PATH with a RelayState, as JSON in one line."""
+
+TIME_HEADER: Final = b"forewarn-time"
+"""The header of an answer with the service's time: a host's clock may be wrong."""
 
 BUSY_WAIT_SECONDS: Final = 5.0
 """How long a request for news waits while an operation of the host is pending: a relay that froze
@@ -66,7 +69,7 @@ class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     published: int
     """The scope's incarnation that first showed it."""
-    event: document.Event
+    event: versions.Event
 
 
 class ScopeDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,6 +1,6 @@
 """Runs the checks of rollouts: a program of the settings, or a URL that is asked.
 
-A program runs as the command connector's do (`connectors.task_process`): a runner of its own keeps
+A program runs as the command connector's do (`connectors.command`): a runner of its own keeps
 the end of its output, and ends it when its time is over, whether the service still runs or not. A
 URL passes with a status of 200 to 299.
 """
@@ -8,7 +8,6 @@ URL passes with a status of 200 to 299.
 import asyncio
 import shutil
 import ssl
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,12 +15,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from forewarn.client.discovery import EndpointAddress
-from forewarn.client.transport import HttpExchange, RequestFailed
-from forewarn.connectors import command, task_process
-from forewarn.connectors.task_process import WHOLE, RunLimits, RunResult, TaskRuns
+from forewarn.client import aio, transport
+from forewarn.client.transport import RequestFailed
+from forewarn.connectors import command
+from forewarn.connectors.command import WHOLE, RunLimits, RunResult, TaskRuns
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
-from forewarn.protocol.message import Reply
 from forewarn.server.settings import RolloutCheck
 
 GRACE_SECONDS: Final = 2.0
@@ -30,14 +28,12 @@ GRACE_SECONDS: Final = 2.0
 MAX_BODY: Final = 64 * 1024
 """Bytes of an answer: a health page, not a download."""
 
-READ_BYTES: Final = 64 * 1024
-
 MAX_SAID: Final = 200
 """Characters that are quoted of an answer or of a program's output."""
 
 
 class CheckOwner(NamedTuple):
-    """What a check's program is run for, as `task_process` names it."""
+    """What a check's program is run for, as `command` names it."""
 
     operation: str
     attempt: int
@@ -47,11 +43,7 @@ class CheckOwner(NamedTuple):
 class RolloutChecks:
     """The checks that the settings name.
 
-    Args:
-        checks: What they are.
-        state: The folder for the runs of programs, on a local disk.
-        environment: The service's, of which programs get what is not its own.
-        scale: How many seconds of the service's clock are a real one.
+    `state` is the folder for the runs of programs, on a local disk.
     """
 
     def __init__(
@@ -106,11 +98,11 @@ class RolloutChecks:
         trouble = await asyncio.to_thread(runs.trouble, one)
         await asyncio.to_thread(runs.forget, owner)
         if not isinstance(ended, RunResult):
-            return _failed(trouble or "its runner was killed")
+            return _failed(trouble or "the process that ran it was killed")
         if ended.succeeded:
             return CheckResult(passed=True)
         said = command.readable(ended.err) or command.readable(ended.out)
-        how = task_process.spoken(ended, limits)
+        how = command.spoken(ended, limits)
         return _failed(f"{how}: {said[-MAX_SAID:]}".removesuffix(": "))
 
     def _opened(self) -> TaskRuns:
@@ -121,36 +113,22 @@ class RolloutChecks:
         return self._runs
 
     async def _ask(self, check: RolloutCheck, seconds: float) -> CheckResult:
+        """Ask a URL; no redirect is followed."""
+        is_tls = check.url[:6].lower() == "https:"
+        tls = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
         try:
             async with asyncio.timeout(seconds):
-                reply = await _get(check.url)
+                exchange, sent = transport.prepared("GET", check.url, max_body=MAX_BODY)
+                stream = await aio.connect(exchange, seconds, tls=tls)
+                reply = await stream.ask(sent)
         except TimeoutError:
             return _failed(f"no answer within {seconds:.3g} s")
-        except (OSError, ValueError, RequestFailed) as error:
+        except (OSError, UnicodeError, RequestFailed) as error:
             return _failed(str(error) or type(error).__name__)
         if 200 <= reply.status < 300:
             return CheckResult(passed=True)
         said = command.readable(reply.body[: 4 * MAX_SAID])[:MAX_SAID]
         return _failed(f"the answer is {reply.status}: {said}".removesuffix(": "))
-
-
-async def _get(url: str) -> Reply:
-    """Return the answer of a URL; no redirect is followed."""
-    parts = urllib.parse.urlsplit(url)
-    is_tls = parts.scheme == "https"
-    host, port = parts.hostname or "", parts.port or (443 if is_tls else 80)
-    tls = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
-    reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES)
-    try:
-        exchange = HttpExchange(EndpointAddress(host, port), MAX_BODY)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        writer.write(exchange.write(b"GET", target, [(b"Connection", b"close")], None))
-        while True:
-            reply = exchange.receive(await reader.read(READ_BYTES))
-            if reply is not None:
-                return reply
-    finally:
-        writer.transport.abort()
 
 
 def _failed(message: str) -> CheckResult:

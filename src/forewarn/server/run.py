@@ -9,8 +9,8 @@ Its exit statuses:
     10   a socket, the token's file or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once; what was committed is safe
 
-Each of 6 and 10 is one line in the log, and nothing was changed. SIGHUP has the proxies' secrets
-read again, and changes nothing else; from a terminal it ends the service, as when that is closed.
+Each of 6 and 10 is one line in the log, and nothing was changed. SIGHUP reads the secrets, the
+token and the certificates again; from a terminal it ends the service, as when that is closed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ import structlog
 from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
-from forewarn.server import logs, process, sockets
+from forewarn.server import process, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.process import Crashed
@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 def serve(settings: Settings) -> int:
     """Run the service until it is asked to stop, and return the process's exit status."""
-    logs.set_up(settings.log)
+    process.set_up_logs(settings.log)
     try:
         handed_over = _handed_over(settings)
     except SocketUnusable as error:
@@ -79,9 +79,8 @@ def serve(settings: Settings) -> int:
         store = _open_store(settings.store)
     except StoreError as error:
         _log.error(str(error))
-        # A server of PostgreSQL that is away comes back: systemd starts the service again then.
-        comes_back = settings.store.url and isinstance(error, StoreUnavailable)
-        return CRASHED if comes_back else BAD_STORE
+        # PostgreSQL comes back, and a disk has room again: systemd starts the service again.
+        return CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
     with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
         return runner.run(_run(settings, store, handed_over))
 
@@ -144,6 +143,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
                 backend=plane,
                 time=watch,
                 wall=watch.wall,
+                request_time=watch,
                 on_turn=watch.turn,
                 mint=process.mint,
                 handed_over=handed_over,
@@ -155,7 +155,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         store.close()
         if isinstance(error, StoreError):
             _log.error(str(error))
-            return BAD_STORE
+            return CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
         _log.error(f"at [connector]: {error}")
         return BAD_SETTINGS
     if os.name == "posix" and not sys.stderr.isatty():
@@ -177,7 +177,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         await service.drain()
     except StoreError as error:
         _log.error(str(error))
-        status = BAD_STORE
+        status = CRASHED if isinstance(error, StoreUnavailable) else BAD_STORE
     except (SocketUnusable, SecretUnusable) as error:
         _log.error(str(error))
         status = BAD_SOCKET

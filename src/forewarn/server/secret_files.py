@@ -37,10 +37,8 @@ def token(path: Path, credentials: str = "") -> str:
 
     SecretUnusable if others may read the file, it has no token, or it cannot be read or made.
 
-    Args:
-        path: The file.
-        credentials: The folder of the credentials that systemd hands on, if there is one. By an
-            access list systemd lets this service read them; that shows as a right of the group.
+    `credentials` is the folder of those that systemd hands on, if there is one. By an access list
+    systemd lets this service read them; that shows as a right of the group.
     """
     what = f"the token file {path}"
     renew = "remove it for a new token at the next start"

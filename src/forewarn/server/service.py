@@ -1,9 +1,10 @@
 """The rooms below put together, started and stopped in order.
 
-Memory is filled from the store, and then listens to the changefeed, before a socket opens: nothing
-can change between the two, and no guest ever meets an empty document that tells it "over, recover"
-(protocol.md section 9). All that is kept in memory belongs to the event loop's thread; whatever
-ends by itself (a task, the writer's thread, the changefeed) ends the service.
+Memory learns all that the store has as one change, and then listens to the changefeed, before a
+socket opens: nothing can change between the two, and no guest ever meets an empty document that
+tells it "over, recover" (protocol.md section 9). All that is kept in memory belongs to the event
+loop's thread; whatever ends by itself (a task, the writer's thread, the changefeed) ends the
+service.
 """
 
 import asyncio
@@ -28,40 +29,35 @@ from forewarn.connectors.command import CommandConnector, CommandUnusable, passe
 from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
-from forewarn.control import lost_changes
-from forewarn.control.changefeed import Changefeed
+from forewarn.control import outbox
+from forewarn.control.changefeed import Changefeed, Listener, NewsTail
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
-from forewarn.control.follower import Follower, FollowerThread, Known, known_of
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.machine_returns import ReturnWatch
-from forewarn.control.news_tail import NewsTail
-from forewarn.control.plane import Plane
-from forewarn.control.replicas import DatabaseClock, Replicas
+from forewarn.control.outbox import Follower, FollowerThread, Known, everything, known_of
+from forewarn.control.plane import Plane, Retention
+from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import Heartbeat, ServiceClock
-from forewarn.control.sightings import SharedSightings
-from forewarn.control.ticker import Ticker
+from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, Operation
 from forewarn.maintenance.webhooks import alerts_of
 from forewarn.server import secret_files, sockets
-from forewarn.server.guest.counters import Figures
+from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import application, auth, connections
-from forewarn.server.operator.audit_log import AuditLog
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
-from forewarn.server.operator.requests import Backend, ServiceState
-from forewarn.server.operator.webhooks import Webhooks
-from forewarn.server.page.facts import Facts
+from forewarn.server.operator.routing import Backend, ServiceState
+from forewarn.server.operator.webhook_requests import Webhooks
 from forewarn.server.page.live import Live
-from forewarn.server.page.now import SharedNow
+from forewarn.server.page.now import Facts, SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
-from forewarn.server.relay.plane import RelayPlane
+from forewarn.server.relay.application import RelayPlane
 from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
@@ -134,6 +130,8 @@ class Service:
     """Another text for each database, and after each restore of one."""
     _page_url = ""
     """Where browsers reach the page."""
+    _stops: tuple[Callable[[], None], ...] = ()
+    """Each makes a part that `open` started end."""
     _is_serving = False
     """Whether guests are answered."""
 
@@ -166,6 +164,7 @@ class Service:
             mint,
             settings.rules.policy,
             may_start=watch.may_start,
+            listening=watch.listening,
             sighting=lambda machine: self._sightings(machine),  # noqa: PLW0108 - made below
         )
         self._guests = guests(self._plane, watch)
@@ -177,8 +176,7 @@ class Service:
         )
         self._ticker = _ticker_of(settings, self._plane, watch)
         self._returns = ReturnWatch(self._plane, watch, seen, self._ask_again)
-        machines = self._guests.machines.values
-        replica = own.name if store.shared else ""
+        replica, machines = own.name if store.shared else "", self._guests.machines.values
         connector = connector_of(settings, watch, os.environ, machines, replica)
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
@@ -198,7 +196,7 @@ class Service:
         self._relays = self._relay_plane(own.name)
         self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
-        audit = AuditLog(self._plane, real)
+        audit = auth.AuditLog(self._plane, real)
         self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
         self._backend = self._backend_of(store, mint)
         self._page = self._page_of(own.process)
@@ -302,8 +300,9 @@ class Service:
         After SocketUnusable, SecretUnusable or StoreError the service cannot run; `close` it.
         """
         following = None
+        self._guests.tell_news(self._sightings.hear)
+        self._sightings.set_back_own = self._guests.set_back
         if self._store.shared:
-            self._guests.tell_news(self._sightings.hear)
             membership = await asyncio.to_thread(self._store.join, self._own.name)
             following = self._following = FollowerThread(
                 self._follower, self._store, membership, self._own.process
@@ -319,21 +318,18 @@ class Service:
             lambda reading: (
                 reading.position(),
                 known_of(reading),
-                lost_changes.latest(reading),
+                outbox.latest_loss(reading),
                 database_id(reading),
             )
         )
-        machines, operations = known.machines.values(), known.operations.values()
-        self._guests.fill(known.scopes.values(), machines, operations)
-        self._inventory.fill(known.scopes.values(), operations)
-        self._returns.fill(operations)
-        self._hosts.fill(known.drains.values())
-        self._rollouts.fill(known.rollouts.values())
-        self._sync.fill(machines, operations, known.drains.values())
-        self._door.accounts.fill(known.tokens.values())
+        learned = everything(known)
+        for learn in self._memory():
+            learn(learned)
+        self._returns.begin()
         self._follower.begin(position, lost)
+        self._news.begin(position.sequence)
         if self._relays is not None:
-            self._relays.fill(operations, known.relay_tokens.values(), position.sequence)
+            self._relays.begin(position.sequence)
         self._subscribe()
         for name, ended in (
             ("the writer", self._writer.ended),
@@ -350,14 +346,7 @@ class Service:
         self._is_serving = True
         self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
         self._watch.open()
-        self._start("the heartbeat", self._heartbeat.run())
-        self._start("the ticker", self._ticker.run())
-        self._start("the executor", self._executor.run())
-        self._start("the watch for returns", self._returns.run())
-        self._start("the drains of hosts", self._hosts.run())
-        self._start("rollouts", self._rollouts.run())
-        self._start("the watch of the hosts", self._sync.run())
-        self._start("webhooks", self._webhooks.run())
+        self._start_parts()
         self._state = ""
         return Opened(
             operators=operators,
@@ -367,34 +356,43 @@ class Service:
             scopes=len(self._inventory.scopes),
         )
 
+    def _memory(self) -> Iterator[Listener]:
+        """Yield what keeps in memory what the store has, in the order in which it is told."""
+        if self._page is not None:
+            yield self._page.facts.learn  # before the guests' machines are new
+        yield from (self._guests.learn, self._inventory.learn, self._ticker.learn)
+        yield from (self._executor.learn, self._returns.learn, self._hosts.learn)
+        yield from (self._rollouts.learn, self._sync.learn, self._sightings.learn)
+        yield self._door.accounts.learn
+        if self._relays is not None:
+            yield self._relays.learn
+
     def _subscribe(self) -> None:
         """Have each part told of changes, in this order, on this thread."""
-        if self._page is not None:
-            self._page.facts.fill(self._inventory.operations.values())
-            self._feed.subscribe(self._page.facts.learn)  # before the guests' machines are new
-        for learn in (
-            self._guests.learn,
-            self._counted.learn,  # before the inventory forgets what was
-            self._inventory.learn,
-            self._ticker.learn,
-            self._executor.learn,
-            self._returns.learn,
-            self._hosts.learn,
-            self._rollouts.learn,
-            self._sync.learn,
-            self._sightings.learn,
-            self._door.accounts.learn,
-            _tell,
-        ):
+        # It counts before the inventory forgets what was.
+        for learn in (self._counted.learn, *self._memory(), _tell):
             self._feed.subscribe(learn)
         if self._page is not None:
             self._feed.subscribe(self._page.live.learn)
-        self._news.begin(self._follower.applied.sequence)
+        if (relays := self._relays) is not None:
+            self._feed.tell(lambda reached: relays.hub.reach(reached.sequence))
         self._feed.tell(self._news.learn)
-        if self._relays is not None:
-            self._relays.subscribe(self._feed)
         self._feed.tell(self._webhooks.deliveries.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
+
+    def _start_parts(self) -> None:
+        for name, run, stop in (
+            ("the heartbeat", self._heartbeat.run, self._heartbeat.stop),
+            ("the ticker", self._ticker.run, self._ticker.stop),
+            ("the executor", self._executor.run, self._executor.stop),
+            ("the watch for returns", self._returns.run, self._returns.stop),
+            ("the drains of hosts", self._hosts.run, self._hosts.stop),
+            ("rollouts", self._rollouts.run, self._rollouts.stop),
+            ("the watch of the hosts", self._sync.run, self._sync.stop),
+            ("webhooks", self._webhooks.run, self._webhooks.stop),
+        ):
+            self._start(name, run())
+            self._stops += (stop,)
 
     async def _compile_page(self) -> None:
         if self._page is not None:
@@ -424,10 +422,7 @@ class Service:
         So nobody sends a request by a connection that is closed in the same moment. Then operators'
         sockets are closed, before `close` ends the guests'.
         """
-        self._state = STOPPING
-        self._news.close()
-        if self._page is not None:
-            self._page.live.close()
+        self._end_streams()
         if self._relays is not None:
             await self._relays.drain(0.0)
         operators = (server.drain(DRAIN_SECONDS) for server in self._servers)
@@ -438,29 +433,22 @@ class Service:
             await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
 
     async def close(self) -> None:
-        """Stop accepting, finish what is under way, leave the store clean.
+        """Stop accepting, finish what is under way, leave the store clean; `drain` may come before.
 
         TimeoutError after CLOSE_SECONDS; what was committed is safe.
         """
-        self._state = STOPPING
+        self._end_streams()
         async with asyncio.timeout(CLOSE_SECONDS):
             self._heartbeat.stop()
-            self._news.close()
             if self._page is not None:
-                self._page.live.close()
                 self._page.renderer.close()
             if self._relays is not None:
                 self._relays.stop()
             for server in self._servers:
                 server.should_exit = True
             await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
-            self._ticker.stop()
-            self._returns.stop()
-            self._hosts.stop()
-            self._rollouts.stop()
-            self._sync.stop()
-            self._executor.stop()
-            self._webhooks.stop()
+            for stop in self._stops:
+                stop()
             for task in self._watching:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -471,6 +459,13 @@ class Service:
             await asyncio.to_thread(self._store.close)
         if self._unix is not None:
             sockets.remove(self._unix)
+
+    def _end_streams(self) -> None:
+        """Say that the service stops, and end the answers that have no end."""
+        self._state = STOPPING
+        self._news.close()
+        if self._page is not None:
+            self._page.live.close()
 
     def reload(self) -> None:
         """Read again what may be changed while the service runs: secrets, and the certificate."""
@@ -531,6 +526,7 @@ class Service:
     def _observed(self) -> Iterator[Alert]:
         yield from self._sync.alerts()
         yield from self._of_lost_changes()
+        yield from self._replicas.alerts()
         yield from alerts_of(self._webhooks.deliveries.webhooks.values())
         if self._relays is not None:
             drains = self._hosts.drains.values()
@@ -630,10 +626,12 @@ class Service:
 
 
 def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
-    keep = timedelta(days=settings.history.retention_days)
-    keep_audit = timedelta(days=settings.history.audit_retention_days)
-    keep_news = timedelta(days=settings.history.news_retention_days)
-    return Ticker(plane, clock, keep, clock.may_start, keep_audit=keep_audit, keep_news=keep_news)
+    keep = Retention(
+        history=timedelta(days=settings.history.retention_days),
+        audit=timedelta(days=settings.history.audit_retention_days),
+        news=timedelta(days=settings.history.news_retention_days),
+    )
+    return Ticker(plane, clock, keep, clock.may_start)
 
 
 def _own_row(settings: Settings, process: str, now: datetime) -> Replica:
@@ -694,12 +692,12 @@ def _keep_apart(state: Path, replica: str) -> None:
     owner = state / OWNER_NAME
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not owner.exists():
+        kept = owner.read_text(encoding="utf-8") if owner.exists() else ""
+        if not kept:  # new, or empty since the disk was full
             owner.write_text(replica, encoding="utf-8")
-        kept = owner.read_text(encoding="utf-8")
     except OSError as error:
         raise CommandUnusable(f"connector.command.state: {error}") from error
-    if kept != replica:
+    if kept not in {"", replica}:
         raise CommandUnusable(
             f"connector.command.state: {state} belongs to the replica {kept!r}, and this one is "
             f"{replica!r}: give each a folder and a replica.name of its own"
@@ -754,7 +752,7 @@ def database_id(reading: Reading) -> str:
 
     The clock's setting tells to the microsecond when the database was first served.
     """
-    told = (reading.setting(CLOCK_SETTING), reading.setting(lost_changes.RESTORED))
+    told = (reading.setting(CLOCK_SETTING), reading.setting(outbox.RESTORED))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -87,7 +87,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 raise FieldError("password_file", "needs url")
             return
         if not self.url.startswith(("postgresql://", "postgres://")):
-            message = f"invalid URL: expected one as {EXAMPLE_URL}"
+            message = f"invalid URL: expected one such as {EXAMPLE_URL}"
             raise FieldError("url", message)
         parts = urlsplit(self.url)
         if parts.password is not None or "password" in parse_qs(parts.query):
@@ -174,7 +174,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 message = f"invalid address {host!r}: expected one such as 'https://ops.example'"
                 raise FieldError("hosts", message)
         if self.tls_certificate and not self.listen:
-            raise FieldError("tls_certificate", "needs listen: the socket has no use for TLS")
+            raise FieldError("tls_certificate", "needs listen: the socket does not use TLS")
         if self.tls_key and not self.tls_certificate:
             raise FieldError("tls_key", "needs tls_certificate")
         if self.socket_group and self.socket == OFF:
@@ -341,7 +341,7 @@ class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             except ValueError:
                 good = False
             if not good or not self.url.isascii() or not self.url.isprintable():
-                message = "invalid URL: expected one as https://shop.example/healthz"
+                message = "invalid URL: expected one such as https://shop.example/healthz"
                 raise FieldError("url", message)
 
 

@@ -16,7 +16,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 MAX_PATH_BYTES: Final = 107
 """The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
@@ -34,22 +34,6 @@ TCP_CLOSE_WAIT: Final = 8
 """The same after the peer's FIN."""
 
 
-class Probes(NamedTuple):
-    """How the system notices that a connection's path is dead, though nothing is sent."""
-
-    silent_seconds: int
-    """It sends a probe after so long without a word,"""
-    between_seconds: int
-    """the next ones so long after each other,"""
-    most: int
-    """and ends the connection after so many without an answer."""
-
-    @property
-    def noticed_seconds(self) -> int:
-        """Within how long a dead path is noticed."""
-        return self.silent_seconds + self.between_seconds * self.most
-
-
 class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
     """A socket cannot be opened; the message is one line for the operator."""
 
@@ -62,23 +46,6 @@ def tcp_state(connection: socket.socket | None) -> int:
         return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
         return 0
-
-
-def probe(opened: socket.socket, probes: Probes) -> None:
-    """Have the system end this connection, or those that a socket accepts, once the path is dead.
-
-    What was sent, and not acknowledged, counts as a probe.
-    """
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    values = {
-        "TCP_KEEPIDLE": probes.silent_seconds,
-        "TCP_KEEPINTVL": probes.between_seconds,
-        "TCP_KEEPCNT": probes.most,
-        "TCP_USER_TIMEOUT": probes.noticed_seconds * 1000,
-    }
-    for option, value in values.items():
-        if hasattr(socket, option):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class HandedOver:
@@ -209,7 +176,7 @@ def _give_to(group: str, path: Path) -> None:
 
     if not hasattr(socket, "SO_PEERCRED"):
         raise SocketUnusable(
-            "operator.socket_group: this system does not tell who connects, so that nobody but the "
+            "operator.socket_group: this system does not tell who connects, so nobody but the "
             "service's user can be let in: remove the setting"
         )
     try:

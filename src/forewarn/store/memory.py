@@ -6,7 +6,6 @@ copies back if it raises: what is in them is frozen. What is live has an index; 
 from end to end.
 """
 
-import copy
 import heapq
 import itertools
 import threading
@@ -17,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import decide
+from forewarn.maintenance import commands
 from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
@@ -105,8 +104,7 @@ class MemoryStore:
     def write(self) -> Iterator[Transaction]:
         with self._turn.taken():
             self._begun_at = self.position()
-            kept = {n: v for n, v in vars(self).items() if n not in {"_turn", "_members"}}
-            before = {name: copy.copy(value) for name, value in kept.items()}
+            before = {n: v.copy() if isinstance(v, dict) else v for n, v in vars(self).items()}
             try:
                 yield self
             except BaseException:
@@ -123,13 +121,20 @@ class MemoryStore:
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         with self.write():
             self.all_replicas[replica.name] = replica
-            for one in seen:
-                _, known = self.all_sightings.get(one.machine, (None, one))
-                if known.asked_at <= one.asked_at:
-                    kept = known if one.agent is None else one
-                    latest = msgspec.structs.replace(one, agent=kept.agent, reason=kept.reason)
-                    self.all_sightings[one.machine] = replica.beat_at, latest
+            self._see(seen, replica.beat_at)
         return replica.beat_at
+
+    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+        with self.write():
+            self._see(seen, at)
+
+    def _see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+        for one in (one for one in seen if one.machine in self.all_machines):
+            _, known = self.all_sightings.get(one.machine, (None, one))
+            if known.asked_at <= one.asked_at or known.asked_at > at:
+                kept = known if one.agent is None else one
+                latest = msgspec.structs.replace(one, agent=kept.agent, reason=kept.reason)
+                self.all_sightings[one.machine] = at, latest
 
     def hear(self, relays: Iterable[Relay]) -> None:
         with self.write():
@@ -439,7 +444,7 @@ class MemoryStore:
 
     def _wakeups(self) -> Iterator[tuple[datetime, int, str]]:
         for name, operation in self.live.items():
-            if (at := decide.wakeup_at(operation)) is not None:
+            if (at := commands.wakeup_at(operation)) is not None:
                 yield at, self._sequences[name], name
 
 

@@ -148,7 +148,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_at: datetime
     beat_at: datetime
-    """When it said so: by the database's clock where that has one, else by its own."""
+    """When that was so: by the database's clock where that has one, else by its own."""
     applied: int = 0
     """The number of the last change that its guests and operators can see."""
     behind_ms: int = 0
@@ -161,6 +161,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """How far its clock was ahead of the database's; negative: behind."""
     addresses: tuple[str, ...] = ()
     """Where guests reach it."""
+    stopped: bool = False
+    """Whether that was its last word: one that goes on being silent without it was lost."""
 
 
 class SeenMachine(Sighting, frozen=True, kw_only=True):
@@ -227,10 +229,10 @@ class Reading(Protocol):
         """Return the latest maintenance that was requested with this idempotency key."""
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` operations whose `decide.wakeup_at` has come, earliest first."""
+        """Return up to `limit` operations whose `commands.wakeup_at` has come, earliest first."""
 
     def next_wakeup(self) -> datetime | None:
-        """Return the earliest `decide.wakeup_at` of all operations, None if there is none."""
+        """Return the earliest `commands.wakeup_at` of all operations, None if there is none."""
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
         """Return up to `limit` operations that may be claimed, the first started first.
@@ -420,7 +422,11 @@ class Membership(Protocol):
 
 
 class Store(Protocol):
-    """Where everything lives that must survive a crash."""
+    """Where everything lives that must survive a crash.
+
+    StoreUnavailable: it cannot be used now, and nothing was changed. StoreUnusable: it was damaged
+    or taken away since it was opened.
+    """
 
     @property
     def shared(self) -> bool:
@@ -435,36 +441,32 @@ class Store(Protocol):
 
         Raises:
             Refused: A text has a NUL character, which PostgreSQL cannot store.
-            StoreUnavailable: It cannot be opened, used or committed now; nothing was changed.
             OutcomeUnknown: The answer to the commit was lost, and nobody could tell in time whether
                 it took effect. A transaction without a change in the outbox ends so at once.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
     def read(self) -> AbstractContextManager[Reading]:
-        """Open a view of this instant; any thread may, while another writes.
-
-        Raises:
-            StoreUnavailable: It cannot be opened or used now.
-            StoreUnusable: The store was damaged or taken away since it was opened.
-        """
+        """Open a view of this instant; any thread may, while another writes."""
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         """Write what a replica says of itself and saw of machines, in a transaction of its own.
 
         Of a machine, the latest that any replica saw counts; what its agent said stays until it
-        says something else.
+        says something else. What was seen later than now was seen before the clock was set back,
+        and does not count. Nothing is written of a machine that has left the fleet.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
 
-        Returns:
-            The time that was written: the database's, or `replica.beat_at` where the process's own
-            clock counts.
+        It counts from `replica.beat_at`, or from now if that is earlier: the process may have stood
+        still since it knew what it says.
 
-        Raises:
-            StoreUnavailable: It cannot be written now.
-            StoreUnusable: The store was damaged or taken away since it was opened.
+        Returns:
+            The database's time, or `replica.beat_at` where the process's own clock counts.
         """
+
+    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+        """Write what was seen of machines, as `beat` does, where no replica has a row."""
 
     def hear(self, relays: Iterable[Relay]) -> None:
         """Write what was heard of relays, in a transaction of its own.
@@ -472,10 +474,6 @@ class Store(Protocol):
         Of a relay, the latest that any replica heard counts; `held_for` stays as it is.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
-
-        Raises:
-            StoreUnavailable: It cannot be written now.
-            StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
     def join(self, name: str) -> Membership:

@@ -2,6 +2,9 @@
 
 Replicas take turns by an advisory lock, as SQLite's processes do by BEGIN IMMEDIATE. So a writing
 transaction sees all that was committed before it, and the outbox is in the order of the commits.
+
+A COMMIT whose answer is lost is looked up by the token of its change (`_resolve`): it took effect,
+or nothing was changed, or, where nobody can look in time, its outcome is unknown.
 """
 
 import functools
@@ -44,7 +47,6 @@ from sqlalchemy.pool import QueuePool
 from forewarn.clock import SystemClock
 from forewarn.maintenance.relays import Relay
 from forewarn.store import migrations, tables
-from forewarn.store.mapping import Row
 from forewarn.store.port import (
     EPOCH,
     Membership,
@@ -57,10 +59,11 @@ from forewarn.store.port import (
     StoreError,
     StoreUnavailable,
     StoreUnusable,
-    Transaction,
+    micros,
 )
 from forewarn.store.queries import SqlReading, check
 from forewarn.store.sql import WRITING, SqlStore, SqlTransaction
+from forewarn.store.tables import Instant, Row
 
 OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
@@ -89,6 +92,10 @@ _LOCK: Final = int.from_bytes(b"Fwrn", "big")
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
 _ALONE: Final = 1
 """The lock that replicas share as long as they have joined."""
+_LOCK_SIGHTINGS: Final = text(f"SELECT pg_advisory_xact_lock({_LOCK}, 2)")
+_SHARE_SIGHTINGS: Final = text(f"SELECT pg_advisory_xact_lock_shared({_LOCK}, 2)")
+"""Beats share this lock, and whoever removes machines has it alone: a beat would write a machine's
+row again that is being removed, and each would wait for rows that the other has."""
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
@@ -525,7 +532,7 @@ class PostgresqlStore(SqlStore):
         return True
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator[SqlTransaction]:
         appended: Position | None = None
         with self._turn.taken():
             try:
@@ -547,15 +554,20 @@ class PostgresqlStore(SqlStore):
             pass  # all was read by then: the answer to its end makes no difference
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
-        row = tables.REPLICAS.row(replica) | {"beat_at": literal_column(_NOW)}
+        beat_at = literal_column(f"least({_NOW}, {micros(replica.beat_at)})", type_=Instant())
+        row = tables.REPLICAS.row(replica) | {"beat_at": beat_at}
         statement = postgresql.insert(tables.replicas).values(row)
         new = {name: statement.excluded[name] for name in row if name != "name"}
         upsert = statement.on_conflict_do_update(index_elements=["name"], set_=new)
-        returning = upsert.returning(tables.replicas.c.beat_at)
+        returning = upsert.returning(literal_column(_NOW, type_=Instant()))
         try:
             with self._transaction(self._beats) as connection:
+                if seen := list(seen):
+                    # Before the time is read: others read what was written since their last look.
+                    connection.execute(_SHARE_SIGHTINGS)
                 told: datetime = connection.execute(returning).scalar_one()
-                SqlTransaction(connection).put_sightings(seen, told)
+                if seen:
+                    SqlTransaction(connection).put_sightings(seen, told)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
             raise StoreUnavailable(message) from lost
@@ -683,6 +695,11 @@ class PostgresqlTransaction(SqlTransaction):
 
     def position(self) -> Position:
         return self.appended or self._last
+
+    def _delete(self, table: Table, column: str, keys: Iterable[str | int]) -> None:
+        if table is tables.sightings and keys:
+            self._run(_LOCK_SIGHTINGS)  # the last that is removed: beats wait from here on
+        super()._delete(table, column, keys)
 
     def insert_rows(self, table: Table, rows: Iterable[Row]) -> None:
         super().insert_rows(table, rows)

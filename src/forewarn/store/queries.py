@@ -40,7 +40,6 @@ from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import tables
-from forewarn.store.mapping import Instant, Mapping, Row, V
 from forewarn.store.port import (
     AuditQuery,
     ChangeRecord,
@@ -52,6 +51,7 @@ from forewarn.store.port import (
     SeenMachine,
     StoreUnavailable,
 )
+from forewarn.store.tables import Instant, Mapping, Row, V
 from forewarn.vocabulary import EventStatus
 
 KEYS_AT_ONCE = 900
@@ -205,6 +205,8 @@ class SqlReading:
         return self._maintenances(statement if before is None else statement.where(number < before))
 
     def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        if "\0" in idempotency_key:  # no row has it, and PostgreSQL would not look for it
+            return None
         # The condition on no key is the index's own.
         asked = _maintenances.idempotency_key
         statement = tables.MAINTENANCES.select().where(
@@ -248,6 +250,8 @@ class SqlReading:
         return {drain.host: drain for drain in found}
 
     def history(self, query: HistoryQuery) -> Page:
+        if "\0" in query.machine + query.scope:
+            return Page(operations=())
         found = self._rows(_page(query))
         page = found[: query.limit]
         is_last = len(found) <= query.limit
@@ -324,7 +328,7 @@ class SqlReading:
         return {relay.host: relay for relay in found}
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
-        if "\0" in query.by:  # no row has it, and PostgreSQL would not look for it
+        if "\0" in query.by:
             return []
         found = tables.AUDIT.select().order_by(_audit.sequence.desc()).limit(query.limit)
         if query.by:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     Connection,
@@ -33,7 +33,6 @@ from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.maintenance.relays import Relay
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import tables
-from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import (
     Membership,
     NewChange,
@@ -58,6 +57,7 @@ from forewarn.store.queries import (
     check,
     chunks,
 )
+from forewarn.store.tables import Mapping, Row, V
 
 WRITING = "forewarn_writing"
 """The execution option of a connection whose transactions write."""
@@ -98,7 +98,7 @@ class SqlStore:
         return False
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator["SqlTransaction"]:
         with self._turn.taken(), self._transaction(self._writer) as connection:
             yield SqlTransaction(connection)
 
@@ -110,14 +110,16 @@ class SqlStore:
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         with self.write() as transaction:
-            assert isinstance(transaction, SqlTransaction)
             transaction.put_replica(replica)
             transaction.put_sightings(seen, replica.beat_at)
         return replica.beat_at
 
+    def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
+        with self.write() as transaction:
+            transaction.put_sightings(seen, at)
+
     def hear(self, relays: Iterable[Relay]) -> None:
         with self.write() as transaction:
-            assert isinstance(transaction, SqlTransaction)
             transaction.put_relays(relays)
 
     def join(self, name: str) -> Membership:
@@ -200,8 +202,8 @@ class SqlTransaction(SqlReading):
         self._delete(tables.relay_tokens, "digest", changes.void_relay_tokens)
         self._put(tables.RELAY_TOKENS, changes.relay_tokens)
         self._delete(tables.machines, "key", changes.removed_machines)
-        self._delete(tables.sightings, "machine", changes.removed_machines)
         self._delete(tables.scopes, "key", changes.removed_scopes)
+        self._delete(tables.sightings, "machine", changes.removed_machines)
 
     def next_maintenance_number(self) -> int:
         return self._last_number() + 1
@@ -322,10 +324,15 @@ class SqlTransaction(SqlReading):
         self._put(tables.REPLICAS, [replica])
 
     def put_sightings(self, seen: Iterable[SeenMachine], saved_at: datetime) -> None:
-        """Write what a replica saw of machines, where nobody saw later; for `SqlStore.beat`."""
+        """Write what a replica saw of machines, where nobody saw later; for `SqlStore.beat`.
+
+        A machine that has left the fleet is left out: the replica may not know yet that it has.
+        """
         # In one order: two replicas may write of the same machines at once.
-        ordered = sorted(seen, key=attrgetter("machine"))
-        rows = (tables.SIGHTINGS.row(one) | {"saved_at": saved_at} for one in ordered)
+        by_key = {one.machine: one for one in sorted(seen, key=attrgetter("machine"))}
+        known = {key for found in self._each(_MACHINE_KEYS, by_key) for (key,) in found}
+        here = (one for name, one in by_key.items() if name in known)
+        rows = (tables.SIGHTINGS.row(one) | {"saved_at": saved_at} for one in here)
         self._write(_upsert(self._connection.dialect.name, tables.sightings), rows)
 
     def insert_rows(self, table: Table, rows: Iterable[Row]) -> None:
@@ -390,6 +397,8 @@ class SqlTransaction(SqlReading):
             self._run(of_these.values(live=~events.c.live))
 
 
+_MACHINE_KEYS = among(select(tables.machines.c.key), tables.machines.c.key)
+
 _LIVE = among(select(tables.operations.c.id, tables.operations.c.live), tables.operations.c.id)
 
 _RELEASE = delete(tables.holds).where(
@@ -414,7 +423,8 @@ def _upsert(dialect: str, table: Table) -> Executable:
     new = {one.name: statement.excluded[one.name] for one in table.c if one.name not in kept}
     where = None
     if table is tables.sightings:  # replicas tell of the same machine, in any order
-        where = table.c.asked_at <= statement.excluded.asked_at
+        was_set_back = table.c.asked_at > statement.excluded.saved_at  # the clock that said so
+        where = was_set_back | (table.c.asked_at <= statement.excluded.asked_at)
         silent = statement.excluded.agent.is_(None)
         new |= {n: case((silent, table.c[n]), else_=new[n]) for n in ("agent", "reason")}
     if table is tables.relays:
@@ -424,3 +434,35 @@ def _upsert(dialect: str, table: Table) -> Executable:
         index_elements=key_of, set_=new, where=where
     )
     return upsert
+
+
+Told: TypeAlias = Callable[[str, int, int], None]
+"""Called with a table, and how many of how many rows are copied."""
+
+
+def copy(source: Reading, target: Transaction, told: Told) -> int:
+    """Copy a whole store into an empty one, and return how many rows that were.
+
+    It copies rows, not values: what the rules never look at again is the same to the byte, and a
+    new table is copied as soon as it is in the schema.
+
+    Raises:
+        StoreUnusable: The target is not empty.
+    """
+    assert isinstance(source, SqlReading)
+    assert isinstance(target, SqlTransaction)
+    copied = 0
+    for table in tables.metadata.sorted_tables:
+        if target.count(table):
+            raise StoreUnusable(
+                f"the database to copy to is not empty: its table {table.name} has rows: create "
+                "another one; nothing was changed"
+            )
+        done, all_of_it = 0, source.count(table)
+        for rows in source.rows(table):
+            target.insert_rows(table, rows)
+            done += len(rows)
+            told(table.name, done, all_of_it)
+        assert target.count(table) == all_of_it == done, f"{table.name}: {done} of {all_of_it}"
+        copied += done
+    return copied

@@ -1,4 +1,8 @@
-"""SQLite: how a file is opened and set up, what its errors mean, and how a new one is made."""
+"""SQLite: how a file is opened and set up, what its errors mean, and how a new one is made.
+
+On a full disk a write fails with StoreUnavailable and changes nothing, and reading goes on
+(`explain` has the other errors).
+"""
 
 import os
 import sqlite3
@@ -215,7 +219,7 @@ def _check_place(path: Path) -> None:
     try:
         fault = _fault_of_place(path)
     except OSError as error:
-        fault = f"the service may not look at it ({error.strerror}): {_GRANT}"
+        fault = f"the service may not read its folder ({error.strerror}): {_GRANT}"
     if fault:
         raise StoreUnusable(f"cannot use {path}: {fault}")
 

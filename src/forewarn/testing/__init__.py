@@ -6,10 +6,10 @@ rules and the guest plane, `wire` the connections of handlers, `faults` what goe
 
 A scenario is a text that says what operators, guests, the connector and the clock do, and what must
 hold after that. `parser` reads it, `scenario` plays it over `harness`, a service without sockets,
-and `trace` checks what must hold over time. `record` writes what a real endpoint says as one.
+and `invariants` checks what must hold over time. `record` writes what a real endpoint says as one.
 
 `certify` runs a handler through `HandlerScenario`s and judges it: `handler_process` is the handler,
-`namespace` a network of its own for it, and `certificate` tells the results to CI and to people.
+and `namespace` a network of its own for it.
 
 Nothing here decides what is right: the rules do, and the expectations of the scenario. Time stands
 still until it is moved. Used by `cli` and by tests; the names below are public.

@@ -3,9 +3,10 @@
 The handler is a black box in any language. In each scenario it is a process of its own with an
 emulator of its own; all run at the same time. Nothing is judged by how long something took, but
 that a handler has to react at all: what must not happen is looked for after the handler has asked
-for its events some more times.
+for its events some more times. The verdicts are told as JUnit's XML for CI, and as one page.
 """
 
+import html
 import json
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
 from forewarn import clock
 from forewarn.testing import faults, handler_process, namespace
@@ -49,9 +51,8 @@ EVENTS: Final = "/metadata/scheduledevents"
 ADDRESS: Final = f"http://{namespace.ADDRESS}"
 """Where a handler in a network namespace finds its events."""
 
-
 NO_DRAIN: Final = (
-    "no drain was seen: its drain must run {drain} or $FOREWARN_DRAIN, or append a line 'drain' "
+    "no drain was seen: the drain must run {drain} or $FOREWARN_DRAIN, or append a line 'drain' "
     "to the file $FOREWARN_DRAIN_LOG"
 )
 NO_UNDRAIN: Final = (
@@ -269,7 +270,7 @@ class Trial:
             for event_id in ids:
                 event = events.get(event_id)
                 if event is None:
-                    raise Complaint(f"it approved an event that never was: {event_id}", each)
+                    raise Complaint(f"it approved an event that never existed: {event_id}", each)
                 if self.machine not in event.machines:
                     others = ", ".join(event.machines)
                     message = f"it approved an event of other machines: {event_id} of {others}"
@@ -604,11 +605,8 @@ def run(
 ) -> list[Result]:
     """Run a handler through scenarios, all at the same time, and return their results in order.
 
-    Args:
-        handler: Which.
-        scenarios: Which.
-        on_result: Called as each scenario ends, in a thread of its own.
-        stop: Once it is set, the scenarios under way end at once, without results.
+    `on_result` is called as each ends, in a thread of its own. Once `stop` is set, the scenarios
+    under way end at once, without results.
     """
     stop = stop or threading.Event()
 
@@ -694,3 +692,91 @@ def _event_ids(body: bytes) -> list[str]:
 
 def _ending(status: int) -> str:
     return f"status {status}" if status >= 0 else f"signal {-status}"
+
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #17202b; background: #fff }
+h1 { font-size: 1.4rem } code, pre { font: 13px/1.45 ui-monospace, monospace }
+pre { background: #f4f5f7; padding: .7rem; overflow-x: auto; white-space: pre-wrap }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .3rem .6rem;
+  border-top: 1px solid #d5dae0; vertical-align: top }
+.passed { color: #0f766e } .failed { color: #b91c1c; font-weight: 600 } .skipped { color: #5d6b7a }
+@media (prefers-color-scheme: dark) { body { color: #e4eaf1; background: #0c1117 }
+  pre { background: #141b23 } td, th { border-color: #33404d }
+  .passed { color: #2dd4bf } .failed { color: #f87171 } .skipped { color: #8b9aab } }
+"""
+
+
+def junit(command: Sequence[str], results: Sequence[Result]) -> str:
+    """Return JUnit's XML: one suite, a test case for each scenario."""
+    counts = _counts(results)
+    suite = ET.Element(
+        "testsuite",
+        name=_xml(" ".join(command)),
+        tests=str(len(results)),
+        failures=str(counts[HandlerVerdict.FAILED]),
+        skipped=str(counts[HandlerVerdict.SKIPPED]),
+        errors="0",
+        time=f"{max((each.seconds for each in results), default=0.0):.3f}",
+    )
+    for each in results:
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            classname="forewarn.certify",
+            name=each.name,
+            time=f"{each.seconds:.3f}",
+        )
+        if each.verdict is HandlerVerdict.SKIPPED:
+            ET.SubElement(case, "skipped", message=_xml(each.message))
+        elif each.verdict is HandlerVerdict.FAILED:
+            failure = ET.SubElement(case, "failure", message=_xml(each.message))
+            failure.text = _xml(each.exchange)
+        if each.output:
+            ET.SubElement(case, "system-out").text = _xml(each.output)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def page(command: Sequence[str], results: Sequence[Result]) -> str:
+    """Return one page of HTML, which needs nothing else."""
+    counted = summary(results)
+    rows = "".join(
+        f'<tr><td class="{each.verdict}">{each.verdict}</td><td><code>{each.name}</code></td>'
+        f"<td>{html.escape(each.about)}{_details(each)}</td><td>{each.seconds:.1f} s</td></tr>\n"
+        for each in results
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Certified: {counted}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{counted}</h1>\n<p><code>{html.escape(' '.join(command))}</code></p>\n"
+        "<table><thead><tr><th>verdict</th><th>scenario</th><th>what happens</th><th>took</th></tr>"
+        f"</thead><tbody>\n{rows}</tbody></table>\n</body></html>\n"
+    )
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return how many scenarios have each verdict, such as `25 passed, 1 skipped`."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in _counts(results).items() if count)
+
+
+def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
+    return {verdict: sum(each.verdict is verdict for each in results) for verdict in HandlerVerdict}
+
+
+def _details(result: Result) -> str:
+    if not result.message:
+        return ""
+    text = f"<p>{html.escape(result.message)}</p>"
+    for summary, shown in (("the exchange", result.exchange), ("its output", result.output)):
+        if shown:
+            text += (
+                f"<details><summary>{summary}</summary><pre>{html.escape(shown)}</pre></details>"
+            )
+    return text
+
+
+def _xml(text: str) -> str:
+    """Return a text without what XML cannot hold."""
+    return "".join(each for each in text if each.isprintable() or each in "\n\t")

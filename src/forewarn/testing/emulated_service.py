@@ -22,7 +22,7 @@ from forewarn import clock
 from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance import notice
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import (
     Changes,
     Enablement,
@@ -40,7 +40,7 @@ from forewarn.testing import parser
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness, Impossible
 from forewarn.testing.record import RecordedAnswer
-from forewarn.testing.wire import Exchange, Wire, WireConnection
+from forewarn.testing.wire import WITHOUT_TIMES, Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 BACK: Final = timedelta(days=3650)
@@ -62,7 +62,6 @@ FORWARD_BYTES: Final = 64 * 1024
 
 MAX_STEPS: Final = 100_000
 """The most ends of maintenance that one wait passes; more is a fault of the rules."""
-
 
 _NOT_ENDED: Final = {
     EventStatus.QUEUED: "it waits for maintenance that comes before it",
@@ -119,16 +118,16 @@ class EmulatedService(Harness):
         settings = self._settings
         guests = self._guests = GuestPlane(
             listeners=(),
-            limits=settings.guest,
+            limits=msgspec.structs.replace(settings.guest, **WITHOUT_TIMES),
             rules=settings.guest_rules,
             backend=self.plane,
             time=self._guests_time(),
-            wall=clock.SystemClock() if self.scale else self.clock,
+            wall=(wall := clock.SystemClock() if self.scale else self.clock),
+            request_time=wall,
             on_turn=lambda _: None,  # a test may stop in a debugger: that is no outage
             mint=self._mint,
             handed_over=HandedOver(),
         )
-        guests.fill((), (), ())
         self.feed.subscribe(lambda changes: guests.learn(self._in_real_time(changes)))
         self.feed.subscribe(self._learn)
         await guests.open()
@@ -366,8 +365,7 @@ class EmulatedService(Harness):
     def length(seconds: float) -> timedelta:
         """Return a span by which the clock may go on; ValueError if it would go back."""
         if not 0 <= seconds <= MAX_SECONDS:
-            message = f"invalid span {seconds!r}: expected 0 to {MAX_SECONDS} seconds"
-            raise ValueError(message)
+            raise ValueError(f"invalid span {seconds!r}: expected 0 to {MAX_SECONDS} seconds")
         return timedelta(seconds=seconds)
 
     # What a test asks for.
@@ -492,8 +490,7 @@ class EmulatedService(Harness):
                 self.advance_to(max(self.elapsed, due))
             else:
                 return [_awaited(o) for o in live]
-        message = f"maintenance goes on after {MAX_STEPS} steps"
-        raise AssertionError(message)
+        raise AssertionError(f"maintenance is still going on after {MAX_STEPS} steps")
 
 
 def _awaited(operation: Operation) -> str:

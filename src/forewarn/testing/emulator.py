@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import msgspec
 
 from forewarn import clock
-from forewarn.maintenance import fleet, planner
+from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server import settings
+from forewarn.settings import explain
 from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.faults import Concerns
@@ -209,7 +210,7 @@ class Emulator:
 
     def start(self) -> None:
         """Open the port; once."""
-        assert self._thread is None, "an emulator is started once"
+        assert self._thread is None, "an emulator can be started only once"
         ready: Future[int] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name="forewarn-emulator", daemon=True
@@ -290,13 +291,20 @@ class Emulator:
 
         Args:
             definition: TOML text, the path of a file, or what TOML would be read as.
+
+        Raises:
+            Refused: It is no fleet; the fact `where` is the place in it.
         """
         if isinstance(definition, Path):
             definition = definition.read_text(encoding="utf-8")
         if isinstance(definition, str):
             definition = tomllib.loads(definition)
-        wanted = msgspec.convert(definition, fleet.Fleet)
-
+        try:
+            wanted = msgspec.convert(definition, fleet_file.Fleet)
+        except msgspec.ValidationError as error:
+            mistake = explain(error, fleet_file.Fleet)
+            message = f"at {mistake.where}: {mistake.what}" if mistake.where else mistake.what
+            raise Refused(ErrorCode.INVALID, message, where=mistake.where) from error
         self._add(lambda service: service.ask(lambda plane: plane.apply_fleet(wanted)))
         return tuple(self._machines.values())
 
@@ -701,8 +709,7 @@ def span(length: Span) -> timedelta:
     if isinstance(length, str):
         read = parser.span(length)
         if read is None:
-            message = f"invalid span {length!r}: expected one such as 90s, 15m or 1h30m"
-            raise ValueError(message)
+            raise ValueError(f"invalid span {length!r}: expected one such as 90s, 15m or 1h30m")
         length = read
     return EmulatedService.length(
         length.total_seconds() if isinstance(length, timedelta) else length

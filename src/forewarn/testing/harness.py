@@ -18,24 +18,24 @@ import msgspec
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.machine_returns import ReturnWatch
+from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model, planner
-from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
 from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Sighting, StartCause
-from forewarn.protocol import codec, tolerant, versions
-from forewarn.protocol.agent_status import AgentReport
-from forewarn.protocol.tolerant import Listing
-from forewarn.protocol.versions import Version
+from forewarn.protocol import codec
+from forewarn.protocol.codec import AgentReport, Listing
+from forewarn.protocol.versions import NEWEST_VERSION, Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Transaction
 from forewarn.testing.faults import Fault
+from forewarn.testing.invariants import Trace
 from forewarn.testing.record import RecordedAnswer
-from forewarn.testing.trace import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The time of day at which every scenario begins."""
@@ -111,7 +111,7 @@ class Harness:
     def start(self) -> None:
         """Start the server from its store, in the order of the real service."""
         if self.up:
-            raise Impossible("the server runs already")
+            raise Impossible("the server is already running")
         feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
@@ -129,12 +129,13 @@ class Harness:
         plane.release_claims().result()
         self._documents = Documents()
         with self.store.read() as reading:
-            self._documents.fill(reading.scopes().values(), reading.live_operations().values())
-            self._operations = dict(reading.live_operations())
-        self._returns.fill(self._operations.values())
-        feed.subscribe(self._documents.learn)
+            known = everything(known_of(reading))
+        self._operations = {operation.id: operation for operation in known.operations}
+        for learn in (self._documents.learn, self._returns.learn):
+            learn(known)
+            feed.subscribe(learn)
+        self._returns.begin()
         feed.subscribe(self._judge)
-        feed.subscribe(self._returns.learn)
         self._watch.open()
         self.plane = plane
         self.up = True
@@ -150,8 +151,8 @@ class Harness:
             self._trace.changed(self._operations.get(operation.id), operation)
             self._operations[operation.id] = operation
         for scope in changes.scopes:
-            page = self._documents.page(scope.key, versions.NEWEST)
-            events = tolerant.listing(page.body).events
+            page = self._documents.page(scope.key, NEWEST_VERSION)
+            events = codec.decode_listing(page.body).events
             self._trace.read("a guest", scope.key, scope.incarnation, events)
             if self._policy.queues(scope):
                 ids = {event.event_id for event in events}
@@ -171,7 +172,7 @@ class Harness:
     def kill(self) -> None:
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         if not self.up:
-            raise Impossible("the server is down already")
+            raise Impossible("the server is already down")
         self._doomed = self.store.doomed = False
         self._sightings.clear()
         self.heartbeat.stop()
@@ -214,7 +215,7 @@ class Harness:
         self._need_server()
         now = self._watch.now().replace(microsecond=0)
         known = self._sightings.get(model.key(machine))
-        seen = known or Sighting(asked_at=now, version=versions.NEWEST.name)
+        seen = known or Sighting(asked_at=now, version=NEWEST_VERSION.name)
         if report is not None:
             seen = msgspec.structs.replace(seen, agent=report.status, reason=report.reason)
         self._sightings[model.key(machine)] = msgspec.structs.replace(seen, asked_at=now)
@@ -231,7 +232,7 @@ class Harness:
             own = [event.id for event in operation.events if event.scope == scope]
             ids.extend(own or [event.id for event in operation.events])
         if not operations:
-            ids = [event.event_id for event in self.reads(scope, versions.NEWEST).events]
+            ids = [event.event_id for event in self.reads(scope, NEWEST_VERSION).events]
             if not ids:
                 raise Impossible(f"{machine} sees no event to approve")
         sent = codec.decode_start_requests(codec.encode_start_requests(ids))
@@ -280,7 +281,7 @@ class Harness:
     def reads(self, scope: str, version: Version) -> Listing:
         """Return the document of a scope as a client of this version reads it."""
         self._need_server()
-        return tolerant.listing(self._documents.page(scope, version).body)
+        return codec.decode_listing(self._documents.page(scope, version).body)
 
     def look(self, question: Callable[[Reading], Answer]) -> Answer:
         """Return what the store answers, as it was committed."""

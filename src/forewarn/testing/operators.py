@@ -15,19 +15,17 @@ import msgspec
 
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
-from forewarn.control.follower import Follower
+from forewarn.control.changefeed import NewsTail
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.news_tail import NewsTail
-from forewarn.control.replicas import DatabaseClock, Replicas
+from forewarn.control.outbox import Follower, everything, known_of
+from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
-from forewarn.control.sightings import SharedSightings
 from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import application, auth, connections
-from forewarn.server.operator.accounts import OperatorAccount
-from forewarn.server.operator.audit_log import AuditLog
+from forewarn.server.operator.auth import OperatorAccount
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.operator.routing import Backend, ServiceState
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.store.port import Replica
@@ -42,7 +40,6 @@ NAME: Final = "emulator"
 
 MAX_BODY: Final = 64 * 1024
 """The most bytes of a request to the emulator: a few short values."""
-
 
 MAX_WAIT_SECONDS: Final = 3600.0
 """The longest that a request waits for a handler: as long as a test may run."""
@@ -83,7 +80,7 @@ class Operators:
         seen = SharedSightings(service.sighting)
         inventory = Inventory(guests.machines, seen)
         with service.store.read() as reading:
-            inventory.fill(reading.scopes().values(), reading.live_operations().values())
+            inventory.learn(everything(known_of(reading)))
         service.feed.subscribe(inventory.learn)
         hosts = HostDrains(
             service.plane,
@@ -92,10 +89,8 @@ class Operators:
             guests.machines.values,
             service.policy.host_back,
         )
-        service.feed.subscribe(hosts.learn)
-        nothing = RolloutChecks((), Path(), {})
-        rollouts = Rollouts(service.plane, clock, hosts.survey, nothing)
-        service.feed.subscribe(rollouts.learn)
+        # Nobody runs either of them: `_refuse` lets none begin.
+        rollouts = Rollouts(service.plane, clock, hosts.survey, RolloutChecks((), Path(), {}))
         now = clock.now()
         own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
         follower = Follower(service.store, service.feed, clock)
@@ -103,7 +98,7 @@ class Operators:
         reached = connections.ReachedLimits()
         numbers = itertools.count(1)
         door = auth.Door(
-            AuditLog(service.plane, clock), clock, clock, lambda: f"request-{next(numbers)}"
+            auth.AuditLog(service.plane, clock), clock, clock, lambda: f"request-{next(numbers)}"
         )
         news = self._news = NewsTail(service.store, SystemClock())
         with service.store.read() as reading:
@@ -171,6 +166,8 @@ class _EmulatorApi:
             ("POST", "/v1/faults"): self._add_faults,
             ("DELETE", "/v1/faults"): self._clear_faults,
             ("POST", "/v1/until-asked"): self._wait_until_asked,
+            ("POST", "/v1/rollouts"): self._refuse,
+            ("POST", "/v1/hosts/drain"): self._refuse,
         }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's
@@ -216,6 +213,11 @@ class _EmulatorApi:
         del body
         self._service.wire.faults.clear()
 
+    async def _refuse(self, body: bytes) -> None:
+        del body
+        message = "an emulator carries out no rollouts and drains: run 'forewarn demo --keep'"
+        raise Refused(ErrorCode.CONFLICT, message)
+
     async def _wait_until_asked(self, body: bytes) -> None:
         wanted = msgspec.json.decode(body, type=AskedRequest)
         await asyncio.to_thread(self._until_asked, wanted.machine, wanted.times, wanted.seconds)
@@ -229,8 +231,7 @@ async def _body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
         found += part.get("body", b"")
         more = part.get("more_body", False)
         if len(found) > MAX_BODY:
-            message = f"the body is longer than {MAX_BODY} bytes"
-            raise ValueError(message)
+            raise ValueError(f"the body is longer than {MAX_BODY} bytes")
     return bytes(found)
 
 

@@ -19,12 +19,12 @@ import msgspec
 
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
-from forewarn.maintenance import fleet, model, planner
+from forewarn.maintenance import fleet_file, model, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
 from forewarn.maintenance.model import HoldKind, Operation, Policy, RollingState, StartCause
-from forewarn.protocol import codec, versions
-from forewarn.protocol.agent_status import AgentReport
-from forewarn.protocol.tolerant import Listed
+from forewarn.protocol import codec
+from forewarn.protocol.codec import AgentReport, Listed
+from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
 from forewarn.server.settings import RulesSettings
 from forewarn.testing import faults
 from forewarn.testing.harness import BEGINNING, Harness
@@ -83,7 +83,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """A whole file."""
 
     name: str
-    fleet: fleet.Fleet
+    fleet: fleet_file.Fleet
     policy: Policy
     lines: tuple[ScenarioLine, ...]
 
@@ -108,7 +108,7 @@ class _File:
         self._before_ticker = False
 
     def scenario(self) -> Scenario:
-        first: fleet.Fleet | None = None
+        first: fleet_file.Fleet | None = None
         policy = Policy()
         lines: list[ScenarioLine] = []
         while self._next < len(self._rows):
@@ -120,7 +120,7 @@ class _File:
             if row[0].isspace():
                 raise words.error("a line that is not indented: no block is open here")
             if not lines and words.take("fleet"):
-                first = words.block(fleet.Fleet)
+                first = words.block(fleet_file.Fleet)
             elif not lines and words.take("settings"):
                 rules = words.block(RulesSettings)
                 if rules.preset:
@@ -241,7 +241,7 @@ def _document(harness: Harness, name: str, version: str, expected: list[_Seen]) 
     machine = harness.machine(name)
     if machine is None:
         return f"there is no machine {name}"
-    listing = harness.reads(machine.scope, versions.BY_NAME[version])
+    listing = harness.reads(machine.scope, VERSION_BY_NAME[version])
     seen = [_seen(event, harness.origin) for event in listing.events]
     if len(seen) == len(expected) and all(
         event[:3] == wanted[:3] and wanted.not_before in {None, event.not_before}
@@ -342,7 +342,7 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     ),
     "clock jumps SIGNED": lambda harness, by: harness.jump(by),
     "expect SUBJECT sees EVENTS": lambda harness, name, events: _document(
-        harness, name, versions.NEWEST.name, events
+        harness, name, NEWEST_VERSION.name, events
     ),
     "expect SUBJECT by VERSION sees EVENTS": _document,
     "expect SUBJECT is on host HOST": _host,
@@ -492,7 +492,7 @@ SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
     "ALERTS": _expected_alerts,
     "ANSWER": lambda words: words.block(RecordedAnswer),
     "ATTEMPT": lambda words: words.number("a number") if words.take("as", "attempt") else None,
-    "BLOCK": lambda words: words.block(fleet.Fleet),
+    "BLOCK": lambda words: words.block(fleet_file.Fleet),
     "BY": _by,
     "EVENTS": _events,
     "CONDITIONS": _conditions,
@@ -522,7 +522,7 @@ SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
     "TIME": lambda words: words.moment(),
     "TYPE": lambda words: words.one_of(EventType, "a type"),
     "WHEN": lambda words: words.take("in", "the", "next", "commit"),
-    "VERSION": lambda words: words.one_of_these(versions.BY_NAME, "an api-version"),
+    "VERSION": lambda words: words.one_of_these(VERSION_BY_NAME, "an api-version"),
 }
 """What takes the value of a word in capitals."""
 
@@ -617,7 +617,7 @@ class _Words:
         return self.word("a text").strip('"') if self._word.startswith('"') else ""
 
     def name(self, expected: str) -> str:
-        if self.more and not fleet.NAME.fullmatch(self._word):
+        if self.more and not fleet_file.NAME.fullmatch(self._word):
             raise self.error(expected)
         return self.word(expected)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.protocol import codec, tolerant
+from forewarn.protocol import codec
 
 OWN_NAME: Final = "vm-0"
 """What the machine is called in a recording without names, and where its name is not known."""
@@ -52,9 +52,7 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Recording:
     """The text of a scenario file, answer by answer.
 
-    Args:
-        machine: This machine's name in events; `""` where it is not known.
-        keep_names: Whether names and EventIds stay as they are.
+    The machine is its name in events, or `""` where that is not known.
     """
 
     def __init__(self, machine: str, *, keep_names: bool = False) -> None:
@@ -101,7 +99,7 @@ class Recording:
         )
 
     def _anonymous(self, body: bytes) -> bytes:
-        for event in tolerant.listing(body).events:
+        for event in codec.decode_listing(body).events:
             self._ids.setdefault(
                 event.event_id, f"{len(self._ids) + 1:08X}-0000-4000-8000-000000000000"
             )

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.maintenance.model import Refused
-from forewarn.protocol import document, versions
+from forewarn.protocol import versions
+from forewarn.protocol.versions import NEWEST_VERSION
 from forewarn.testing import parser
 from forewarn.testing.harness import Harness, Impossible, ServerKilled
 
@@ -21,7 +22,7 @@ class DocumentChange(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[str, ...]
     """Who reads it."""
     incarnation: int
-    events: tuple[document.Event, ...]
+    events: tuple[versions.Event, ...]
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,7 @@ class _Play:
     def __init__(self, scenario: parser.Scenario) -> None:
         self._scenario = scenario
         self._harness = Harness(scenario.fleet, scenario.policy)
-        self._seen: dict[str, document.Document] = {}
+        self._seen: dict[str, versions.Document] = {}
 
     def run(self) -> Iterator[TimelineEntry]:
         self._look()
@@ -114,9 +115,9 @@ class _Play:
             members.setdefault(machine.scope, []).append(machine.name)
         changes = []
         for key, scope in self._harness.look(lambda reading: reading.scopes()).items():
-            listing = self._harness.reads(key, versions.NEWEST)
-            read = msgspec.convert(listing, document.Document, from_attributes=True)
-            before = self._seen.get(key, document.Document(incarnation=0))
+            listing = self._harness.reads(key, NEWEST_VERSION)
+            read = msgspec.convert(listing, versions.Document, from_attributes=True)
+            before = self._seen.get(key, versions.Document(incarnation=0))
             self._seen[key] = read
             if read != before:
                 changes.append(
@@ -130,6 +131,6 @@ class _Play:
         return changes
 
 
-def _event(event: document.Event) -> str:
+def _event(event: versions.Event) -> str:
     when = "" if event.not_before is None else f", not before {event.not_before:%d %H:%M:%S}"
     return f"{event.event_type} {event.status} of {', '.join(event.resources)}{when}"

@@ -2,7 +2,9 @@
 
 A connection reads requests one at a time, exactly as the guest plane does, and hands each whole one
 to a connection of the guest plane, whose answer it passes on. So every exchange is recorded. What
-HTTP itself refuses is handed over as it came. All of it runs on the emulator's thread.
+HTTP itself refuses is handed over as it came, and what took too long as far as it came: the times
+of a peer are kept here, for the guest plane sees only whole requests. All of it runs on the
+emulator's thread.
 """
 
 import asyncio
@@ -15,11 +17,11 @@ import msgspec
 
 from forewarn.clock import Clock
 from forewarn.maintenance import model
-from forewarn.protocol import target
+from forewarn.protocol import exchange
 from forewarn.protocol.message import HttpRequest
 from forewarn.server import sockets
 from forewarn.server.guest import machines
-from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.connection import Connection, Stage
 from forewarn.server.guest.http import CONTINUE, RequestReader
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.machines import Source
@@ -30,6 +32,11 @@ MAX_EXCHANGES: Final = 10_000
 """The exchanges that are kept, the latest ones: hours of a handler that polls once a second."""
 
 _INTERIM: Final = CONTINUE.partition(b"\r\n")[0]
+
+_SECONDS: Final = {Stage.BODY: "body_seconds", Stage.IDLE: "idle_seconds"}
+"""By what is awaited of a peer, its limit; else it is `head_seconds`."""
+WITHOUT_TIMES: Final = dict.fromkeys(("head_seconds", *_SECONDS.values()), 86_400.0)
+"""These limits of a guest plane that knows whole requests only: longer than any test."""
 
 
 class Exchange(msgspec.Struct, kw_only=True):
@@ -56,8 +63,8 @@ class Exchange(msgspec.Struct, kw_only=True):
     @property
     def concerns(self) -> Concerns:
         """What it asks for."""
-        asked = target.read(self.target.encode("latin-1"))
-        if asked is None or asked.resource is not target.Resource.EVENTS:
+        asked = exchange.read_target(self.target.encode("latin-1"))
+        if asked is None or asked.resource is not exchange.Resource.EVENTS:
             return Concerns.INSTANCE
         return Concerns.APPROVALS if self.method == "POST" else Concerns.EVENTS
 
@@ -71,15 +78,9 @@ class Entrance(Protocol):
 class Wire:
     """What all connections share: the record of their exchanges, and the machine by default.
 
-    Args:
-        enter: Returns a connection of the guest plane.
-        refuses: Tells whether the guest plane refuses a request by its head.
-        clock: The emulator's.
-        limits: What a request may have.
-        on_request: Called when a request was recorded.
-        call_later: Calls something after so many seconds of the emulator's clock.
-        on_answer: Called when an answer is there, before it goes out; and when a request begins to
-            wait for its answer, or gets none.
+    `enter` returns a connection of the guest plane, which may refuse a request by its head.
+    `on_answer` is called when an answer is there, before it goes out; and when a request begins to
+    wait for its answer, or gets none.
     """
 
     observe: Callable[[Exchange], None] | None = None
@@ -147,23 +148,20 @@ class Wire:
     def record(self, request: HttpRequest, body: bytes) -> Exchange:
         """Record a request."""
         self.on_request()
-        exchange = Exchange(
+        asked = exchange.read_target(request.target)
+        named = None if asked is None else asked.machine
+        made = Exchange(
             at=self.clock.now(),
-            machine=self._machine_of(request.target),
+            machine=self.default_machine if named is None else model.key(named),
             method=_text(request.method),
             target=_text(request.target),
             headers=tuple((_text(name), _text(value)) for name, value in request.headers),
             body=body,
         )
-        self.exchanges.append(exchange)
+        self.exchanges.append(made)
         if self.observe is not None:
-            self.observe(exchange)
-        return exchange
-
-    def _machine_of(self, written: bytes) -> str:
-        asked = target.read(written)
-        named = None if asked is None else asked.machine
-        return self.default_machine if named is None else model.key(named)
+            self.observe(made)
+        return made
 
 
 class WireConnection(asyncio.Protocol):
@@ -191,6 +189,9 @@ class WireConnection(asyncio.Protocol):
         self._is_lost = False
         self._fault: Fault | None = None
         """What the answer that is waited for meets."""
+        self._stage: Stage | None = None
+        """What is awaited of the peer; None for nothing."""
+        self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection of the guest plane for the peer."""
@@ -201,12 +202,15 @@ class WireConnection(asyncio.Protocol):
         host = sockets.host_of(self._outer.get_extra_info("peername"))
         self._source = self._wire.source(host)
         self._inner = self._wire.enter(self._source)
-        self._inner.connection_made(_Inward(self._outer, self.take_answer, self._wire.later))
+        self._inward = _Inward(self._outer, self.take_answer, self._wire.later)
+        self._inner.connection_made(self._inward)
+        self._await(Stage.FRESH)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass it on."""
         self._wire.open.discard(self)
         self._is_lost = True
+        self._await(None)
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -261,8 +265,33 @@ class WireConnection(asyncio.Protocol):
                 else:
                     self._continued = True  # the guest plane has the request only with its body
                     self._outer.write(CONTINUE)
+        if self._exchange is not None or self._is_broken:
+            self._await(None)
+        elif reader.started:
+            self._await(Stage.BODY if reader.in_body else Stage.HEAD)
+        else:
+            self._await(Stage.IDLE)
         if self._at_end:
             self._end()
+
+    def _await(self, stage: Stage | None) -> None:
+        """Give the peer its time; it gets no more for what it was sending already."""
+        if stage is self._stage:
+            return
+        self._stage = stage
+        if self._late is not None:
+            self._late.cancel()
+        if stage is not None:
+            seconds = getattr(self._wire.limits, _SECONDS.get(stage, "head_seconds"))
+            self._late = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Have the guest plane end what took too long."""
+        self._is_broken = True
+        if self._taken:
+            self._inner.data_received(self._taken)
+        if not self._inward.has_ended:  # as for a request that is refused by its head
+            self._inner.expire()
 
     def _hand_over(self, request: HttpRequest, body: bytes) -> None:
         data, self._taken = self._taken, b""
@@ -366,6 +395,8 @@ class _Inward(asyncio.Transport):
         self._take_answer = take_answer
         self._later = later
         self._is_closing = False
+        self.has_ended = False
+        """Whether nothing more is to be written."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         answer = bytes(data)
@@ -384,6 +415,7 @@ class _Inward(asyncio.Transport):
         return self._outer.can_write_eof()
 
     def write_eof(self) -> None:
+        self.has_ended = True
         self._later(self._outer.write_eof)
 
     def pause_reading(self) -> None:
@@ -396,7 +428,7 @@ class _Inward(asyncio.Transport):
         return self._is_closing or self._outer.is_closing()
 
     def close(self) -> None:
-        self._is_closing = True
+        self._is_closing = self.has_ended = True
         self._later(self._outer.close)
 
     def abort(self) -> None:

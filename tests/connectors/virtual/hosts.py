@@ -102,6 +102,7 @@ class Hosts:
     kill_when: str = "before"
     done: list[Step] = field(default_factory=list)
     looks: int = 0
+    disks_deleted: bool = False
 
     def __getitem__(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -186,10 +187,12 @@ class Hosts:
             case Do.START if not active:
                 copy.state, copy.live = State.RUNNING, copy.config
                 copy.boots += 1
+            case Do.DEFINE:
+                copy.defined, copy.config = True, copy.live
             case Do.ABORT:
                 copy.job = False
             case Do.DELETE_DISKS:
-                copy.disks = False
+                copy.disks, self.disks_deleted = False, True
             case Do.UNDEFINE if not active:
                 host.copy = None
             case _:

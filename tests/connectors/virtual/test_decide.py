@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from connectors.virtual.hosts import EARLY, VM_ID, Copy, Host, Hosts, Timer, order, pair
-from forewarn.connectors.libvirt import carry_out
-from forewarn.connectors.libvirt.carry_out import End
+from forewarn.connectors.libvirt import program
 from forewarn.connectors.libvirt.decide import PRESS_EVERY_SECONDS, TRIES, Do
 from forewarn.connectors.libvirt.facts import (
     Act,
@@ -19,12 +18,13 @@ from forewarn.connectors.libvirt.facts import (
     marker_of,
     order_of,
 )
+from forewarn.connectors.libvirt.program import End
 
 LATE = "2026-03-02T12:00:01.000000Z"
 
 
 def run(hosts: Hosts, asked: Order) -> End:
-    return carry_out.carry_out(asked, hosts, hosts.timer)
+    return program.carry_out(asked, hosts, hosts.timer)
 
 
 def steps(hosts: Hosts) -> list[Do]:
@@ -172,7 +172,7 @@ def test_a_reboot_with_its_host_is_over_when_somebody_has_started_the_machine() 
         ({"copy": Copy(state=State.OFF)}, "definition"),
         ({"name_taken": True}, "named"),
         ({"target": False}, "target"),
-        ({"host_id": "same"}, "host that it is on"),
+        ({"host_id": "same"}, "current host"),
     ],
 )
 def test_a_machine_without_a_fit_target_is_not_touched(
@@ -320,7 +320,7 @@ def test_a_migration_that_is_under_way_is_waited_for_and_cancelled_when_the_time
 def test_a_machine_that_runs_on_two_hosts_is_touched_on_neither(act: Act) -> None:
     hosts = Hosts([Host("h1", Copy()), Host("h2", Copy())])
     assert (run(hosts, order(act)).do, hosts.done) == (Do.FAIL, [])
-    assert carry_out.check(order(act), hosts, hosts.timer).do is Do.UNKNOWN
+    assert program.check_done(order(act), hosts, hosts.timer).do is Do.UNKNOWN
 
 
 @pytest.mark.parametrize("act", list(Act))
@@ -328,7 +328,7 @@ def test_a_later_attempt_or_operation_has_the_machine(act: Act) -> None:
     for other in (marker(attempt=2), marker("2.1", started_at=LATE)):
         hosts = pair(live=other, config=other)
         assert (run(hosts, order(act)).do, hosts.done) == (Do.FENCED, [])
-        assert carry_out.check(order(act), hosts, hosts.timer).do is Do.UNKNOWN
+        assert program.check_done(order(act), hosts, hosts.timer).do is Do.UNKNOWN
 
 
 @pytest.mark.parametrize("act", list(Act))
@@ -360,8 +360,72 @@ def test_nothing_is_touched_while_a_host_that_may_have_the_machine_is_dark(act: 
     end = run(hosts, order(act))
     assert end.do is Do.FAIL
     assert "h1" in end.message
-    assert carry_out.check(order(act), hosts, hosts.timer).do is Do.UNKNOWN
+    assert program.check_done(order(act), hosts, hosts.timer).do is Do.UNKNOWN
     assert run(hosts, order(act, again=True)).do is Do.UNKNOWN
+
+
+@pytest.mark.parametrize("act", [Act.PAUSE, Act.REBOOT, Act.MOVE])
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_an_old_definition_is_left_alone_while_a_dark_host_may_run_the_machine(
+    act: Act, *, unforeseen: bool
+) -> None:
+    hosts = Hosts([Host("h1", Copy(State.OFF)), Host("h2", Copy()), Host("h3")])
+    hosts["h2"].answers = False
+    asked = order(act, unforeseen=unforeseen, host="h2")
+    end = run(hosts, asked)
+    assert (end.do, hosts.done) == (Do.UNKNOWN if unforeseen else Do.FAIL, [])
+    assert "h2" in end.message
+    again = replace(asked, again=True, attempt=2)
+    assert program.check_done(again, hosts, hosts.timer).do is Do.UNKNOWN
+    assert (run(hosts, again).do, hosts.done) == (Do.UNKNOWN, [])
+
+
+def test_a_machine_that_failed_waits_for_a_dark_host_before_it_is_started() -> None:
+    class Dark(Timer):
+        def wait(self, seconds: float) -> None:
+            super().wait(seconds)
+            hosts["h2"].answers = self.time > 10
+
+    hosts = pair(state=State.OFF)
+    hosts["h2"].answers = False
+    hosts.timer = Dark()
+    assert run(hosts, order(Act.REBOOT, unforeseen=True)).do is Do.DONE
+    assert (hosts.running, hosts.timer.time > 10) == (["h1"], True)
+
+
+def test_a_machine_that_failed_where_the_fleet_has_it_is_started_though_another_host_is_dark() -> (
+    None
+):
+    hosts = pair(state=State.OFF)
+    hosts["h2"].answers = False
+    assert run(hosts, order(Act.REBOOT, unforeseen=True, host="h1")).do is Do.DONE
+    assert (hosts.running, hosts.timer.time < 10) == (["h1"], True)
+
+
+def test_a_machine_that_was_shut_down_is_started_though_another_host_is_dark() -> None:
+    hosts = pair()
+    hosts["h2"].answers = False
+    assert (run(hosts, order(Act.REBOOT)).do, hosts.running) == (Do.DONE, ["h1"])
+
+
+def test_a_move_is_over_only_where_its_source_is_known_to_be_free_of_the_machine() -> None:
+    mine = marker(source="h1", target="h2")
+    hosts = Hosts([Host("h1", Copy(State.OFF, config=mine)), Host("h2", Copy(live=mine))])
+    hosts["h1"].answers = False
+    assert run(hosts, order(Act.MOVE, again=True)).do is Do.UNKNOWN
+    hosts["h1"].answers = True
+    assert run(hosts, order(Act.MOVE, again=True)).do is Do.DONE
+    assert [name for name, _ in hosts.copies] == ["h2"]
+
+    class Dark(Hosts):
+        def do(self, asked: Order, step: Any) -> Any:
+            refused = super().do(asked, step)
+            self["h1"].answers = step.do is not Do.MIGRATE
+            return refused
+
+    gone = Dark([Host("h1", Copy()), Host("h2")])
+    end = run(gone, order(Act.MOVE))
+    assert (end.do, end.host) == (Do.DONE, "h2")
 
 
 @pytest.mark.parametrize("act", list(Act))
@@ -388,7 +452,21 @@ def test_a_machine_that_is_on_no_host_is_not_found(act: Act) -> None:
 def test_a_machine_that_is_on_no_host_has_been_deleted() -> None:
     hosts = Hosts([Host("h1"), Host("h2")])
     assert run(hosts, order(Act.DELETE)).do is Do.DONE
-    assert carry_out.check(order(Act.DELETE), hosts, hosts.timer).do is Do.DONE
+    assert program.check_done(order(Act.DELETE), hosts, hosts.timer).do is Do.DONE
+
+
+def test_disks_that_nothing_names_any_more_are_left_to_an_operator() -> None:
+    gone = Hosts([Host("h1"), Host("h2")])
+    assert "disks" in run(gone, order(Act.DELETE, delete_disks=True)).message
+    assert "disks" not in run(gone, order(Act.DELETE)).message
+
+
+@pytest.mark.parametrize("transient", [False, True])
+def test_the_disks_of_a_machine_are_deleted_with_it(*, transient: bool) -> None:
+    hosts = pair(defined=not transient)
+    end = run(hosts, order(Act.DELETE, delete_disks=True))
+    assert (end.do, end.message) == (Do.DONE, "")
+    assert (hosts.copies, hosts.disks_deleted) == ([], True)
 
 
 def test_no_end_is_decided_on_one_look() -> None:
@@ -448,6 +526,7 @@ def test_an_event_type_is_an_act(
             "attempt": 1,
             "machine": "web-0",
             "vm_id": VM_ID,
+            "host": "h1",
             "event_type": event_type,
             "live_migration": live_migration,
             "duration_seconds": 3,
@@ -459,5 +538,5 @@ def test_an_event_type_is_an_act(
             "libvirt": settings | given,
         }
     )
-    assert (asked.act, asked.way) == expected
+    assert (asked.host, asked.act, asked.way) == ("h1", *expected)
     assert (asked.started_at, asked.pause_seconds) == (EARLY, 3)

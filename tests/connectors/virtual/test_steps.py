@@ -49,6 +49,8 @@ def after_look(hosts: Hosts, asked: Order, **past: Any) -> Step:
         (Do.SUSPEND, Act.PAUSE, {"paused_at": NOW}),
         (Do.SYNC_TIME, Act.PAUSE, {"time_set": True}),
         (Do.DELETE_DISKS, Act.DELETE, {"disks_deleted": True}),
+        (Do.MIGRATE, Act.MOVE, {"moved": True}),
+        (Do.MOVE_DEFINITION, Act.MOVE, {"moved": True}),
         (Do.START, Act.MOVE, {"started_on": "h1"}),
         (Do.START, Act.REBOOT, {}),
         (Do.PRESS, Act.REBOOT, {"pressed_first": NOW, "pressed_last": NOW}),
@@ -349,3 +351,17 @@ def test_a_check_of_what_cannot_be_done_any_more_is_exact() -> None:
     asked = order(Act.PAUSE)
     found = decide.verdict(asked, hosts.look(asked))
     assert (found.do, "crashed" in found.message) == (Do.FAIL, True)
+
+
+def test_a_machine_that_is_off_is_not_started_while_a_host_that_may_run_it_is_dark() -> None:
+    asked = order(Act.MOVE, way=MoveBy.COLD)
+    off = marked(MarkerPhase.COLD, State.OFF, target="h2")
+    here = Hosts([Host("h1", off), Host("h2", answers=False)])
+    tried = Failure(do=Do.START, host="h2", code=38, message="end of file", at=0.0)
+    assert after_look(here, asked, failures=(tried,)).do is Do.ASK_AGAIN
+    moved = Failure(do=Do.MOVE_DEFINITION, host="h1", code=38, message="end of file", at=0.0)
+    assert after_look(here, asked, failures=(moved,)).do is Do.START
+    there = Hosts([Host("h1", answers=False), Host("h2", off)])
+    assert after_look(there, asked, moved=False).do is Do.ASK_AGAIN
+    assert after_look(there, asked, moved=True).do is Do.START
+    assert after_look(there, asked, moved=True, started_on="h1").do is Do.ASK_AGAIN

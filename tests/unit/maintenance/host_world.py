@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import decide, fleet, host_drain
+from forewarn.maintenance import commands, fleet_file, host_drain
 from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -43,7 +43,7 @@ FLEET = msgspec.convert(
         ],
         "machine": [{"name": f"db-{n}", "host": f"h{1 + n % 3}"} for n in range(4)],
     },
-    fleet.Fleet,
+    fleet_file.Fleet,
 )
 """On h1: web-0, web-3, db-0, db-3; on h2: web-1, web-4, db-1; on h3: web-2, web-5, db-2."""
 
@@ -154,7 +154,7 @@ class World:
     def save(self, step: DrainStep) -> None:
         self.put(step.drain)
         if step.cancel:
-            self.bench.decide(decide.cancel_operations, step.cancel, "the drain stopped")
+            self.bench.decide(commands.cancel_operations, step.cancel, "the drain stopped")
 
     # What the service does around the decider.
 
@@ -182,7 +182,7 @@ class World:
             self.is_free(view, ask.machine)
             number = next(self.bench.numbers)
             try:
-                decision = self.bench.decide(decide.request_maintenance, ask.request, number)
+                decision = self.bench.decide(commands.request_maintenance, ask.request, number)
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
@@ -238,7 +238,7 @@ class World:
             self.where[vm_id] = operation.to_host
         self.bench.claim(operation.id)
         self.bench.decide(
-            decide.finish_task,
+            commands.finish_task,
             operation_id=operation.id,
             attempt=self.bench.operation(operation.id).attempt,
             succeeded=succeeded,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import alerts, decide
+from forewarn.maintenance import alerts, commands
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import HoldKind
 from forewarn.vocabulary import EventType
@@ -47,8 +47,21 @@ def test_a_failure_is_listed_until_somebody_takes_note() -> None:
     assert (first.kind, first.about, first.since) == (AlertKind.FAILED, "1.1", NOW + MINUTE)
     assert first.message == "Reboot failed: no such domain"
     assert second.message == "Reboot failed"
-    bench.decide(decide.acknowledge_failures, operations=("1.1", "1.2"), by="ann")
+    bench.decide(commands.acknowledge_failures, operations=("1.1", "1.2"), by="ann")
     assert listed(bench) == []
+
+
+def test_that_the_store_is_down_comes_first() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.finish("1.1", succeeded=False)
+    down = alerts.store_down("the disk is full", NOW + MINUTE)
+    found = alerts.items(
+        bench.snapshot.operations.values(), (), (), {}, bench.now, up_since=NOW, observed=(down,)
+    )
+    assert [item.kind for item in found] == [AlertKind.STORE_DOWN, AlertKind.FAILED]
+    assert "the disk is full" in down.message
+    assert alerts.remedy(down) == ""
 
 
 def test_a_failure_names_what_waits_for_it() -> None:
@@ -73,7 +86,7 @@ def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
     (item,) = items(bench)
     assert (item.kind, item.about, item.since) == (AlertKind.PAUSED, "1", NOW)
     assert "1.1 is Canceled: not now" in item.message
-    bench.decide(decide.resume_rolling, 1)
+    bench.decide(commands.resume_rolling, 1)
     assert listed(bench) == []
     bench.ask(REBOOT, host="h0")
     bench.cancel(maintenance=1)

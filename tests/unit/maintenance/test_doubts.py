@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import decide, invariants
+from forewarn.maintenance import commands, invariants
 from forewarn.maintenance.model import AuditAction, Intervention, Queueing, Refused, Verdict
 from forewarn.maintenance.transitions import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -25,17 +25,17 @@ def started(event_type: EventType = REBOOT, *machines: str) -> Bench:
 
 def doubt(bench: Bench, message: str = "its runner was lost", attempt: int = 1) -> None:
     bench.decide(
-        decide.report_unknown_outcome, operation_id="1.1", attempt=attempt, message=message
+        commands.report_unknown_outcome, operation_id="1.1", attempt=attempt, message=message
     )
 
 
 def resolve(bench: Bench, verdict: Verdict, by: str = "ann") -> Any:
-    return bench.decide(decide.resolve_outcomes, operations=["1.1"], verdict=verdict, by=by)
+    return bench.decide(commands.resolve_outcomes, operations=["1.1"], verdict=verdict, by=by)
 
 
 def ended(bench: Bench, hosts: dict[str, str], *, succeeded: bool = True) -> Any:
     return bench.decide(
-        decide.finish_task,
+        commands.finish_task,
         operation_id="1.1",
         attempt=1,
         succeeded=succeeded,
@@ -126,7 +126,7 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
 def test_a_lease_that_was_renewed_in_doubt_does_not_hold_the_repetition_up() -> None:
     bench = started()
     doubt(bench)
-    bench.decide(decide.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
+    bench.decide(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
     resolve(bench, Verdict.REPEAT)
     assert bench.operation("1.1").lease_until is None
     bench.claim("1.1")
@@ -148,7 +148,7 @@ def test_where_there_is_no_doubt_there_is_nothing_to_resolve(verdict: Verdict) -
 
 def test_what_there_is_not_cannot_be_resolved() -> None:
     with pytest.raises(Refused) as refused:
-        Bench().decide(decide.resolve_outcomes, operations=["9.9"], verdict=Verdict.FAILED, by="")
+        Bench().decide(commands.resolve_outcomes, operations=["9.9"], verdict=Verdict.FAILED, by="")
     assert refused.value.code is ErrorCode.NOT_FOUND
 
 

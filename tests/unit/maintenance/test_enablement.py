@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import decide, fleet
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import (
     Enablement,
     HoldKind,
@@ -35,7 +35,7 @@ def test_a_scope_is_always_on_unless_the_settings_say_otherwise() -> None:
 
 def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
     bench = off()
-    decision = bench.decide(decide.record_requests, ("web",))
+    decision = bench.decide(commands.record_requests, ("web",))
     assert [s.key for s in decision.changes.scopes] == ["web"]
     web = bench.scope("web")
     assert web.asked_at == NOW
@@ -46,18 +46,18 @@ def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
 
 def test_a_clock_that_was_set_back_makes_a_request_for_events_no_older() -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.now -= HOUR
-    assert not bench.decide(decide.record_requests, ("web",)).changes
+    assert not bench.decide(commands.record_requests, ("web",)).changes
     assert bench.scope("web").asked_at == NOW
     bench.now += HOUR + SECOND
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     assert bench.scope("web").asked_at == NOW + SECOND
 
 
 def test_what_is_off_is_not_stopped_unless_the_operator_says_so() -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("bastion",))
+    bench.decide(commands.record_requests, ("bastion",))
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-0", "bastion")
     assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
@@ -90,7 +90,7 @@ def test_what_is_silent_waits_for_the_other_domain_all_the_same() -> None:
 
 def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     machines = dict(bench.snapshot.machines)
     bench.snapshot = bench.with_hosts({"bastion": "h0"})
     assert machines.keys() == bench.snapshot.machines.keys()
@@ -108,7 +108,7 @@ def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> No
 
 def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.ask(REBOOT, "web-0", not_before=NOW + 30 * HOUR)
     bench.let_pass(29 * HOUR)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
@@ -120,7 +120,7 @@ def queued(*, on: bool) -> Bench:
     """A reboot of web-1 queued behind one of web-0, in a scope that was on or off then."""
     bench = off()
     if on:
-        bench.decide(decide.record_requests, ("web",))
+        bench.decide(commands.record_requests, ("web",))
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1", without_notice=True)
     assert bench.operation("2.1").status is EventStatus.QUEUED
@@ -139,7 +139,7 @@ def test_an_event_that_was_queued_has_its_notice_though_its_scope_turns_off() ->
 
 def test_an_event_that_was_queued_has_its_notice_when_its_scope_turns_on() -> None:
     bench = queued(on=False)
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.finish("1.1")
     announced = bench.operation("2.1")
     assert announced.status is EventStatus.SCHEDULED
@@ -156,7 +156,7 @@ def test_an_event_that_was_queued_starts_without_notice_where_its_scope_is_still
 @pytest.mark.parametrize("without_notice", [True, False])
 def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.ask(REBOOT, scope="web", without_notice=without_notice)
     bench.approve(bench.event("1.1").id)
     bench.now += 25 * HOUR
@@ -167,8 +167,8 @@ def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     (walk,) = bench.snapshot.maintenances[1].rolling_updates
     assert walk.state is RollingState.PAUSED
     assert walk.reason.startswith("web is off")
-    bench.decide(decide.record_requests, ("web",))
-    bench.decide(decide.resume_rolling, 1)
+    bench.decide(commands.record_requests, ("web",))
+    bench.decide(commands.resume_rolling, 1)
     assert bench.operation("1.2").status is EventStatus.SCHEDULED
 
 
@@ -194,16 +194,16 @@ def test_an_outage_moves_every_notice_by_its_length_and_starts_nothing() -> None
     bench = Bench()
     bench.ask(REBOOT, "web-0", "bastion")
     bench.ask(REBOOT, "batch_0", no_notice=True)
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.now += 2 * HOUR
     length = 2 * HOUR - timedelta(milliseconds=500)
-    decision = bench.decide(decide.extend_notices, length)
+    decision = bench.decide(commands.extend_notices, length)
     assert [o.id for o in decision.operations] == ["1.1", "1.2"]
     assert bench.operation("1.2").not_before == NOW + 2 * HOUR + 15 * MINUTE
     assert bench.scope("web").incarnation == 2
     assert bench.scope("batch").incarnation == 1
     assert bench.scope("web").asked_at == NOW + length
-    assert not bench.decide(decide.advance_time).operations
+    assert not bench.decide(commands.advance_time).operations
     bench.let_pass(15 * MINUTE)
     assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
 
@@ -214,7 +214,7 @@ def test_after_an_outage_what_waited_has_its_notice_back_but_for_what_is_approve
     bench.approve(bench.event("1.1").id)
     bench.approve(bench.event("2.1").id)
     bench.let_pass(15 * MINUTE)
-    bench.decide(decide.extend_notices, HOUR)
+    bench.decide(commands.extend_notices, HOUR)
     assert bench.operation("2.1").waits_for == "1.1"
     assert bench.operation("3.1").waits_for == ""
     bench.finish("1.1")
@@ -226,21 +226,21 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
     bench.finish("1.1", succeeded=False)
-    noted = partial(decide.acknowledge_failures, operations=("1.1",), by="ann")
+    noted = partial(commands.acknowledge_failures, operations=("1.1",), by="ann")
     assert bench.decide(noted).operations[0].acknowledged_by == "ann"
-    bench.decide(decide.acknowledge_failures, operations=("1.1",), by="bob")
+    bench.decide(commands.acknowledge_failures, operations=("1.1",), by="bob")
     assert bench.operation("1.1").acknowledged_by == "ann"
     with pytest.raises(Refused) as refusal:
-        bench.decide(decide.acknowledge_failures, operations=("1.2",), by="ann")
+        bench.decide(commands.acknowledge_failures, operations=("1.2",), by="ann")
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"operation": "1.2"}
 
 
 def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
     bench = off()
-    bench.decide(decide.record_requests, ("web",))
+    bench.decide(commands.record_requests, ("web",))
     bench.now += MINUTE
-    applied = fleet.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
+    applied = fleet_file.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
     assert not [scope for scope in applied.changes.scopes if scope.key == "web"]
 
 
@@ -297,7 +297,7 @@ def test_a_silent_operation_waits_for_the_not_before_that_was_asked_for() -> Non
     operation = bench.operation("1.1")
     assert operation.status is EventStatus.SCHEDULED
     assert operation.not_before == NOW + HOUR
-    assert decide.wakeup_at(operation) == NOW + HOUR
+    assert commands.wakeup_at(operation) == NOW + HOUR
     bench.let_pass(HOUR - SECOND)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     bench.let_pass(SECOND)

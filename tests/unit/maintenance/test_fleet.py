@@ -5,23 +5,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 
-def read(**tables: Any) -> fleet.Fleet:
-    return msgspec.convert(tables, fleet.Fleet)
+def read(**tables: Any) -> fleet_file.Fleet:
+    return msgspec.convert(tables, fleet_file.Fleet)
 
 
 def refusal_of(**tables: Any) -> Refused:
     with pytest.raises(Refused) as refusal:
-        fleet.flatten(read(**tables))
+        fleet_file.flatten(read(**tables))
     return refusal.value
 
 
 def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
-    groups = fleet.flatten(
+    groups = fleet_file.flatten(
         read(
             availability_set=[{"name": "web", "machines": [{"name": "web-0"}]}],
             scale_set=[
@@ -81,12 +81,12 @@ def test_a_name_that_is_none_is_refused_with_its_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "x" * 80, "A.b_c-9", "-", ".", "0"])
 def test_a_good_name_is_taken(name: str) -> None:
-    (group,) = fleet.flatten(read(machine=[{"name": name}]))
+    (group,) = fleet_file.flatten(read(machine=[{"name": name}]))
     assert group.members[0].name == name
 
 
 def test_a_scale_sets_machine_must_have_a_name_of_80_characters_at_most() -> None:
-    fleet.flatten(read(scale_set=[{"name": "x" * 78, "machines": [{"index": 9}]}]))
+    fleet_file.flatten(read(scale_set=[{"name": "x" * 78, "machines": [{"index": 9}]}]))
     refused = refusal_of(scale_set=[{"name": "x" * 79, "machines": [{"index": 9}]}])
     assert refused.facts == {"where": "scale_set[0].machines[0]"}
 
@@ -110,7 +110,7 @@ def test_an_address_is_one_however_it_is_written() -> None:
         machine=[{"name": "a", "address": "::ffff:10.0.0.1"}, {"name": "b", "address": "10.0.0.1"}]
     )
     assert refused.message.startswith("at machine[1]: ")
-    assert fleet.normal_address("FE80::0:1", "x") == "fe80::1"
+    assert fleet_file.normal_address("FE80::0:1", "x") == "fe80::1"
 
 
 @pytest.mark.parametrize("address", ["10.0.0", "10.0.0.0/24", "web", "10.0.0.01"])
@@ -126,7 +126,7 @@ def test_an_update_domain_lies_within_its_scope() -> None:
         return {"name": "s", "update_domains": 3,
                 "machines": [{"name": "a", "update_domain": domain}]}  # fmt: skip
 
-    fleet.flatten(read(availability_set=[of(2)]))
+    fleet_file.flatten(read(availability_set=[of(2)]))
     refused = refusal_of(availability_set=[of(3)])
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"where": "availability_set[0].machines[0]"}
@@ -143,7 +143,7 @@ def test_a_low_priority_scale_set_has_no_notice_of_deletions() -> None:
 @pytest.mark.parametrize("minutes", [4, 16])
 def test_the_notice_of_a_deletion_is_5_to_15_minutes(minutes: int) -> None:
     for good in (5, 15):
-        fleet.flatten(read(scale_set=[{"name": "s", "terminate_notice_minutes": good}]))
+        fleet_file.flatten(read(scale_set=[{"name": "s", "terminate_notice_minutes": good}]))
     refused = refusal_of(scale_set=[{"name": "s", "terminate_notice_minutes": minutes}])
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"where": "scale_set[0]"}
@@ -151,7 +151,9 @@ def test_the_notice_of_a_deletion_is_5_to_15_minutes(minutes: int) -> None:
 
 
 def test_only_reboot_and_redeploy_are_approved_automatically() -> None:
-    fleet.flatten(read(machine=[{"name": "a", "automatically_approve": ["Reboot", "Redeploy"]}]))
+    fleet_file.flatten(
+        read(machine=[{"name": "a", "automatically_approve": ["Reboot", "Redeploy"]}])
+    )
     refused = refusal_of(machine=[{"name": "a", "automatically_approve": ["Reboot", "Freeze"]}])
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"where": "machine[0]"}
@@ -162,7 +164,7 @@ def test_a_machine_has_50_tags_at_most() -> None:
     def of(count: int) -> dict[str, Any]:
         return {"name": "a", "tags": {f"t{n}": "v" for n in range(count)}}
 
-    fleet.flatten(read(machine=[of(50)]))
+    fleet_file.flatten(read(machine=[of(50)]))
     refused = refusal_of(machine=[of(51)])
     assert refused.code is ErrorCode.LIMIT
     assert refused.facts == {"where": "machine[0]"}
@@ -178,7 +180,7 @@ def test_a_network_field_is_checked(field: str) -> None:
 
 
 def test_good_network_fields_are_taken() -> None:
-    (group,) = fleet.flatten(
+    (group,) = fleet_file.flatten(
         read(
             machine=[
                 {
@@ -191,11 +193,11 @@ def test_good_network_fields_are_taken() -> None:
             ]
         )
     )
-    profile = fleet.profile_of(group.members[0].entry)
+    profile = fleet_file.profile_of(group.members[0].entry)
     assert (profile.subnet, profile.public_address) == ("10.0.0.0/24", "192.0.2.1")
     assert (profile.ipv6_address, profile.vm_size) == ("fd00::1", "Standard_D2s")
     assert profile.azure_environment == "AzurePublicCloud"
-    assert profile is fleet.profile_of(group.members[0].entry)
+    assert profile is fleet_file.profile_of(group.members[0].entry)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +212,16 @@ def test_text_that_cannot_be_printed_is_refused(machine: dict[str, Any]) -> None
 
 
 def test_a_fleet_has_200_000_machines_at_most() -> None:
-    def of(count: int) -> fleet.Fleet:
-        machines = tuple(fleet.NamedMachine(name=f"m{n}") for n in range(count))
-        return fleet.Fleet(availability_set=(fleet.AvailabilitySet(name="s", machines=machines),))
+    def of(count: int) -> fleet_file.Fleet:
+        machines = tuple(fleet_file.NamedMachine(name=f"m{n}") for n in range(count))
+        return fleet_file.Fleet(
+            availability_set=(fleet_file.AvailabilitySet(name="s", machines=machines),)
+        )
 
-    (group,) = fleet.flatten(of(200_000))
+    (group,) = fleet_file.flatten(of(200_000))
     assert len(group.members) == 200_000
     with pytest.raises(Refused) as refusal:
-        fleet.flatten(of(200_001))
+        fleet_file.flatten(of(200_001))
     assert refusal.value.code is ErrorCode.LIMIT
     assert refusal.value.facts == {"machines": 200_001, "most": 200_000}
 
@@ -246,12 +250,14 @@ def test_what_the_file_may_not_hold_is_refused_with_its_path(
 
 def test_too_many_machines_are_refused_before_any_is_looked_at() -> None:
     """They are all wrong: their one name is no name."""
-    wrong = fleet.StandaloneMachine(name="_")
-    too_many = (wrong,) * (fleet.MAX_MACHINES + 1)
+    wrong = fleet_file.StandaloneMachine(name="_")
+    too_many = (wrong,) * (fleet_file.MAX_MACHINES + 1)
     with pytest.raises(Refused) as refused:
-        fleet.flatten(fleet.Fleet(machine=too_many))
+        fleet_file.flatten(fleet_file.Fleet(machine=too_many))
     assert refused.value.code is ErrorCode.LIMIT
-    empty = fleet.AvailabilitySet(name="_")
+    empty = fleet_file.AvailabilitySet(name="_")
     with pytest.raises(Refused) as refused:
-        fleet.flatten(fleet.Fleet(availability_set=(empty,) * (fleet.MAX_MACHINES + 1)))
+        fleet_file.flatten(
+            fleet_file.Fleet(availability_set=(empty,) * (fleet_file.MAX_MACHINES + 1))
+        )
     assert refused.value.code is ErrorCode.LIMIT

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import SCALE_SETS
-from forewarn.cli import fleet_file
-from forewarn.maintenance import fleet
+from forewarn.cli.fleet import as_toml
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, Queueing, Snapshot
 from forewarn.vocabulary import EventType, Priority
 
@@ -35,7 +35,7 @@ GROUP: dict[str, Any] = {
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> fleet.Fleet:
+def fleets(draw: st.DrawFn) -> fleet_file.Fleet:
     names = (f"{draw(st.sampled_from(['m', 'M.', 'x_1-']))}{n}" for n in itertools.count())
     addresses = (f"10.0.0.{n}" for n in itertools.count(1))
 
@@ -54,29 +54,29 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
     def count() -> range:
         return range(draw(st.integers(0, 2)))
 
-    return fleet.Fleet(
+    return fleet_file.Fleet(
         availability_set=tuple(
-            fleet.AvailabilitySet(
+            fleet_file.AvailabilitySet(
                 **group(),
-                machines=tuple(entry(fleet.NamedMachine, name=next(names)) for _ in count()),
+                machines=tuple(entry(fleet_file.NamedMachine, name=next(names)) for _ in count()),
             )
             for _ in count()
         ),
         scale_set=tuple(
-            fleet.ScaleSet(
+            fleet_file.ScaleSet(
                 **group(),
                 **draw(st.sampled_from(SCALE_SETS)),
-                machines=tuple(entry(fleet.IndexedMachine, index=n) for n in indices()),
+                machines=tuple(entry(fleet_file.IndexedMachine, index=n) for n in indices()),
             )
             for _ in count()
         ),
         cloud_service=tuple(
-            fleet.CloudService(
+            fleet_file.CloudService(
                 **group(),
                 roles=tuple(
-                    fleet.Role(
+                    fleet_file.Role(
                         name=next(names),
-                        instances=tuple(entry(fleet.RoleInstance, index=n) for n in indices()),
+                        instances=tuple(entry(fleet_file.RoleInstance, index=n) for n in indices()),
                     )
                     for _ in count()
                 ),
@@ -85,7 +85,7 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
         ),
         machine=tuple(
             entry(
-                fleet.StandaloneMachine,
+                fleet_file.StandaloneMachine,
                 name=next(names),
                 priority=draw(st.sampled_from(Priority)),
                 automatically_approve=draw(TYPES),
@@ -95,9 +95,9 @@ def fleets(draw: st.DrawFn) -> fleet.Fleet:
     )
 
 
-def applied(snapshot: Snapshot, wanted: fleet.Fleet, *, prune: bool = False) -> Changes:
+def applied(snapshot: Snapshot, wanted: fleet_file.Fleet, *, prune: bool = False) -> Changes:
     numbers = itertools.count(1)
-    return fleet.apply(
+    return fleet_file.apply(
         snapshot,
         wanted,
         prune=prune,
@@ -114,25 +114,25 @@ def after(changes: Changes) -> Snapshot:
 
 
 @given(fleets())
-def test_to_apply_what_was_exported_changes_nothing(wanted: fleet.Fleet) -> None:
+def test_to_apply_what_was_exported_changes_nothing(wanted: fleet_file.Fleet) -> None:
     there = after(applied(Snapshot(), wanted))
-    exported = fleet.exported(there.scopes.values(), there.machines.values())
+    exported = fleet_file.exported(there.scopes.values(), there.machines.values())
     assert not applied(there, exported)
     assert not applied(there, exported, prune=True)
-    as_json = msgspec.json.decode(msgspec.json.encode(exported), type=fleet.Fleet)
+    as_json = msgspec.json.decode(msgspec.json.encode(exported), type=fleet_file.Fleet)
     assert not applied(there, as_json, prune=True)
-    toml = tomllib.loads(fleet_file.written(exported))
-    assert msgspec.convert(toml, fleet.Fleet) == exported
+    toml = tomllib.loads(as_toml(exported))
+    assert msgspec.convert(toml, fleet_file.Fleet) == exported
     # What is exported makes the same fleet elsewhere, too.
     assert after(applied(Snapshot(), exported)) == there
 
 
 def test_an_instance_behind_a_gap_keeps_its_name() -> None:
-    instance = fleet.RoleInstance
-    role = fleet.Role(name="Web", instances=(instance(), instance(index=7), instance(index=1)))
-    service = fleet.CloudService(name="shop", roles=(role,))
-    there = after(applied(Snapshot(), fleet.Fleet(cloud_service=(service,))))
+    instance = fleet_file.RoleInstance
+    role = fleet_file.Role(name="Web", instances=(instance(), instance(index=7), instance(index=1)))
+    service = fleet_file.CloudService(name="shop", roles=(role,))
+    there = after(applied(Snapshot(), fleet_file.Fleet(cloud_service=(service,))))
     assert sorted(there.machines) == ["web_in_0", "web_in_1", "web_in_7"]
-    exported = fleet.exported(there.scopes.values(), there.machines.values())
+    exported = fleet_file.exported(there.scopes.values(), there.machines.values())
     (role,) = exported.cloud_service[0].roles
     assert [one.index for one in role.instances] == [None, None, 7]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.fleet_import import (
     Domain,
     Imported,
@@ -34,7 +34,7 @@ def known(
     n: int, scope: str = "web", kind: ScopeKind = ScopeKind.AVAILABILITY_SET, **more: Any
 ) -> KnownFleet:
     fields: dict[str, Any] = {"name": f"g{n}", "vm_id": IDS[n]} | more
-    entry = fleet.NamedMachine(**fields)
+    entry = fleet_file.NamedMachine(**fields)
     found = Scope(
         name=scope,
         kind=kind,
@@ -47,8 +47,8 @@ def known(
     return KnownFleet(machines=machines, scopes={found.key: found})
 
 
-def machines(imported: Imported) -> dict[str, fleet.NamedMachine]:
-    fleet.flatten(imported.fleet)  # what is written can be applied
+def machines(imported: Imported) -> dict[str, fleet_file.NamedMachine]:
+    fleet_file.flatten(imported.fleet)  # what is written can be applied
     file = imported.fleet
     sets = (m for s in file.availability_set for m in s.machines)
     return {m.name: m for m in (*sets, *file.machine)}
@@ -161,7 +161,7 @@ def test_what_the_fleet_has_stays_where_a_domain_says_nothing_else() -> None:
     assert web.automatically_approve == (EventType.REBOOT,)
     assert (web.queue, web.settle_seconds) == (Queueing.START, 7)
     expected = {**own, "vm_id": IDS[1], "address": "10.0.0.7", "host": "h1", "listener": "lan"}
-    assert web.machines == (fleet.NamedMachine(**expected),)
+    assert web.machines == (fleet_file.NamedMachine(**expected),)
     assert not imported.warnings
 
 

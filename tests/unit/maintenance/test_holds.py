@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import decide
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import (
     MAX_INTERVENTIONS,
     AuditAction,
@@ -71,7 +71,7 @@ def test_a_held_not_before_moves_on_before_it_lies_in_the_past() -> None:
     bench.ask(REBOOT, "web-0")
     bench.let_pass(14 * MINUTE)
     bench.hold(HoldKind.EVERYTHING)
-    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     assert bench.operation("1.1").not_before == NOW + 30 * MINUTE
@@ -88,7 +88,7 @@ def test_a_held_one_can_be_approved_and_starts_with_the_release() -> None:
     bench.hold(HoldKind.SCOPE, "web")
     bench.approve(bench.event("1.1").id, scope="web")
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(20 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     bench.release(HoldKind.SCOPE, "web")
@@ -134,7 +134,7 @@ def test_who_held_postponed_and_released_is_written_down() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     later = NOW + 60 * MINUTE
-    bench.decide(decide.postpone_operations, operations=("1.1",), asked=later, by="cid")
+    bench.decide(commands.postpone_operations, operations=("1.1",), asked=later, by="cid")
     bench.now += MINUTE
     bench.hold(HoldKind.SCOPE, "web")
     bench.now += MINUTE
@@ -155,10 +155,10 @@ def test_a_hold_needs_no_reason_and_no_name() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     unsigned = Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW)
-    bench.decide(decide.place_hold, unsigned)
+    bench.decide(commands.place_hold, unsigned)
     assert [said.detail for said in bench.operation("1.1").interventions] == ["scope web"]
     with pytest.raises(Refused, match=r"scope web .* by somebody since"):
-        bench.decide(decide.place_hold, unsigned)
+        bench.decide(commands.place_hold, unsigned)
 
 
 def test_what_is_announced_under_a_hold_is_held_from_the_start() -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from builders import MINUTE, SECOND
-from forewarn.maintenance import decide, host_drain, host_plan
+from forewarn.maintenance import commands, host_drain, host_plan
 from forewarn.maintenance.host_drain import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -454,7 +454,7 @@ def play(seed: int) -> set[HostState]:
                 world.boots[host] += 1  # by hand
         for operation in [*world.bench.snapshot.operations.values()]:
             if operation.down and operation.status.over:
-                world.bench.decide(decide.acknowledge_failures, [operation.id], "ann")
+                world.bench.decide(commands.acknowledge_failures, [operation.id], "ann")
     world.go_on(20)
     for host, drain in [*world.drains.items()]:
         if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from forewarn.maintenance import lifecycle
-from forewarn.maintenance.lifecycle import Trigger
+from forewarn.maintenance import transitions
 from forewarn.maintenance.model import Refused
+from forewarn.maintenance.transitions import Trigger
 from forewarn.vocabulary import ErrorCode, EventStatus
 from house import tree
 
@@ -16,11 +16,11 @@ STATUSES = [None, *EventStatus]
 
 @pytest.mark.parametrize(("status", "trigger"), list(itertools.product(STATUSES, Trigger)))
 def test_only_what_the_table_has_happens(status: EventStatus | None, trigger: Trigger) -> None:
-    if (status, trigger) in lifecycle.TRANSITIONS:
-        assert lifecycle.step("1.1", status, trigger) is lifecycle.TRANSITIONS[status, trigger]
+    if (status, trigger) in transitions.TRANSITIONS:
+        assert transitions.step("1.1", status, trigger) is transitions.TRANSITIONS[status, trigger]
         return
     with pytest.raises(Refused) as refusal:
-        lifecycle.step("1.1", status, trigger)
+        transitions.step("1.1", status, trigger)
     assert refusal.value.code is ErrorCode.TOO_LATE
     assert refusal.value.facts == {"operation": "1.1", "status": str(status), "trigger": trigger}
 
@@ -37,7 +37,7 @@ def test_a_refusal_says_what_is_and_what_could_happen_instead(
     status: EventStatus | None, trigger: Trigger, possible: set[Trigger]
 ) -> None:
     with pytest.raises(Refused) as refusal:
-        lifecycle.step("12.1", status, trigger)
+        transitions.step("12.1", status, trigger)
     words = set(re.findall(r"\w+", refusal.value.message))
     assert words & set(Trigger) == possible | {trigger}
     assert (status or "new") in words
@@ -45,7 +45,7 @@ def test_a_refusal_says_what_is_and_what_could_happen_instead(
 
 def test_no_way_leads_back_or_out_of_an_end() -> None:
     order = [None, *(status for status in EventStatus if not status.over)]
-    for (before, _), after in lifecycle.TRANSITIONS.items():
+    for (before, _), after in transitions.TRANSITIONS.items():
         assert before is None or not before.over
         assert after.over or order.index(after) > order.index(before)
 
@@ -60,7 +60,7 @@ def test_the_page_draws_the_table_and_nothing_else() -> None:
         drawn.add(match.groups())
     table = {
         (before.value if before else "[*]", after.value, trigger.value)
-        for (before, trigger), after in lifecycle.TRANSITIONS.items()
+        for (before, trigger), after in transitions.TRANSITIONS.items()
     }
     ends = {(status.value, "[*]", None) for status in EventStatus if status.over}
     assert drawn == table | ends

@@ -6,30 +6,30 @@ import msgspec
 import pytest
 
 from builders import applied, mint
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused, Snapshot
 from forewarn.vocabulary import ErrorCode
 
 VM_ID = "02aab8a4-74ef-476e-8182-f6d2ba4166a6"
 
 
-def read(**tables: Any) -> fleet.Fleet:
-    return msgspec.convert(tables, fleet.Fleet)
+def read(**tables: Any) -> fleet_file.Fleet:
+    return msgspec.convert(tables, fleet_file.Fleet)
 
 
-def machines(*written: dict[str, Any]) -> fleet.Fleet:
+def machines(*written: dict[str, Any]) -> fleet_file.Fleet:
     return read(machine=[{"name": f"m-{n}", **one} for n, one in enumerate(written)])
 
 
-def refusal_of(wanted: fleet.Fleet, before: Snapshot | None = None) -> Refused:
+def refusal_of(wanted: fleet_file.Fleet, before: Snapshot | None = None) -> Refused:
     with pytest.raises(Refused) as refusal:
-        fleet.apply(before or Snapshot(), wanted, prune=False, mint=mint("e"))
+        fleet_file.apply(before or Snapshot(), wanted, prune=False, mint=mint("e"))
     return refusal.value
 
 
-def after(wanted: fleet.Fleet, before: Snapshot | None = None, letter: str = "d") -> Snapshot:
+def after(wanted: fleet_file.Fleet, before: Snapshot | None = None, letter: str = "d") -> Snapshot:
     snapshot = before or Snapshot()
-    outcome = fleet.apply(snapshot, wanted, prune=False, mint=mint(letter))
+    outcome = fleet_file.apply(snapshot, wanted, prune=False, mint=mint(letter))
     return applied(snapshot, outcome.changes)
 
 
@@ -79,7 +79,7 @@ def test_an_address_of_a_machine_outside_the_file_is_taken_at_its_listener_alone
 
 def test_a_machine_that_moves_to_another_listener_is_changed_and_no_more() -> None:
     before = after(machines({"address": "10.0.0.10"}))
-    outcome = fleet.apply(
+    outcome = fleet_file.apply(
         before,
         machines({"address": "10.0.0.10", "listener": "blue"}),
         prune=False,

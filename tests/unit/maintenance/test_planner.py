@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, Bench, mint
-from forewarn.maintenance import fleet, planner
+from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Refused, Snapshot
 from forewarn.vocabulary import (
     ApproverKind,
@@ -99,7 +99,7 @@ def test_names_are_ordered_by_their_numbers() -> None:
     wanted = msgspec.convert(
         {"availability_set": [{"name": "s", "update_domains": 1,
                                "machines": [{"name": n} for n in names]}]},
-        fleet.Fleet,
+        fleet_file.Fleet,
     )  # fmt: skip
     bench = Bench(wanted)
     bench.ask(EventType.REBOOT, scope="s")
@@ -315,7 +315,7 @@ def test_either_machines_or_a_scope_is_named() -> None:
 
 
 def test_a_scope_without_machines_has_nothing_to_maintain() -> None:
-    bench = Bench(msgspec.convert({"scale_set": [{"name": "empty"}]}, fleet.Fleet))
+    bench = Bench(msgspec.convert({"scale_set": [{"name": "empty"}]}, fleet_file.Fleet))
     refused = refusal_of(bench, EventType.REBOOT, scope="empty")
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"scope": "empty"}
@@ -357,7 +357,7 @@ def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
     def bench_of(count: int) -> Bench:
         members = [{"name": f"m{n}"} for n in range(count)]
         group = {"name": "big", "update_domains": 1, "machines": members}
-        return Bench(msgspec.convert({"availability_set": [group]}, fleet.Fleet))
+        return Bench(msgspec.convert({"availability_set": [group]}, fleet_file.Fleet))
 
     assert len(bench_of(10_000).ask(EventType.FREEZE, scope="big").operations) == 1
     refused = refusal_of(bench_of(10_001), EventType.FREEZE, scope="big")

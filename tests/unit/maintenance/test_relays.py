@@ -101,6 +101,21 @@ def test_in_scaled_time_a_relay_has_as_many_real_seconds() -> None:
     assert held(relay(), NOW + MINUTE + 90 * LATE + SECOND, scaled) != ""
 
 
+def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
+    late = NOW + 5 * MINUTE
+    on_time, away = relay(late), relay(host="h2")
+    back = relay(late, host="h3", held_for=NOW)
+    terms = msgspec.structs.replace(TERMS, tokens={"h1": NOW, "h2": NOW, "h3": NOW}, scale=1.5)
+    found = relays.judge([on_time, away, back], terms, lambda _: True, late)
+    assert found == relays.RelayHolds(((away, NOW),), (back,))
+    assert found
+    assert relays.RelayHolds(release=(back,))
+    assert not relays.RelayHolds()
+    edge = NOW + MINUTE + 1.5 * LATE
+    assert not relays.judge([away], terms, lambda _: True, edge)
+    assert relays.judge([away], terms, lambda _: True, edge + SECOND)
+
+
 def test_a_host_is_held_once_for_each_absence() -> None:
     late = NOW + 5 * MINUTE
     assert held(relay(held_for=NOW), late) == ""

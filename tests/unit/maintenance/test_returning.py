@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench, applied
-from forewarn.maintenance import decide, fleet
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause, Verdict
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
@@ -21,11 +21,11 @@ def saw(bench: Bench, *machines: str, agent: AgentStatus | None = None) -> None:
 
 
 def look(bench: Bench, *operations: str) -> None:
-    bench.decide(decide.record_returns, operations)
+    bench.decide(commands.record_returns, operations)
 
 
 def acknowledge(bench: Bench, operation: str) -> None:
-    bench.decide(decide.acknowledge_failures, operations=(operation,), by="ann")
+    bench.decide(commands.acknowledge_failures, operations=(operation,), by="ann")
 
 
 def carried_out(bench: Bench, operation: str, *, agent: AgentStatus | None = None) -> None:
@@ -79,8 +79,8 @@ def test_a_request_in_the_second_of_the_connectors_return_is_none_after_it() -> 
 def test_what_an_operator_calls_done_is_not_unknown_while_its_machines_return() -> None:
     bench = listened()
     bench.claim("1.1")
-    bench.decide(decide.report_unknown_outcome, "1.1", 1, "lost")
-    bench.decide(decide.resolve_outcomes, ["1.1"], Verdict.SUCCEEDED, "ann")
+    bench.decide(commands.report_unknown_outcome, "1.1", 1, "lost")
+    bench.decide(commands.resolve_outcomes, ["1.1"], Verdict.SUCCEEDED, "ann")
     assert status(bench, "1.1") is EventStatus.RETURNING
     assert bench.operation("1.1").outcome_unknown == ""
 
@@ -114,7 +114,7 @@ def test_a_deleted_machine_is_not_awaited() -> None:
 def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
     bench = listened()
     bench.finish("1.1")
-    assert decide.wakeup_at(bench.operation("1.1")) == bench.now + timedelta(seconds=300)
+    assert commands.wakeup_at(bench.operation("1.1")) == bench.now + timedelta(seconds=300)
     bench.now += SECOND
     saw(bench, "web-3")
     bench.let_pass(timedelta(seconds=298))
@@ -138,7 +138,7 @@ def test_a_machine_that_asked_in_time_is_seen_before_its_operation_fails() -> No
 def test_time_in_which_nobody_could_ask_is_no_time_to_come_back() -> None:
     bench = listened()
     bench.finish("1.1")
-    bench.decide(decide.extend_notices, 10 * MINUTE)
+    bench.decide(commands.extend_notices, 10 * MINUTE)
     bench.let_pass(14 * MINUTE)
     assert status(bench, "1.1") is EventStatus.RETURNING
     bench.let_pass(MINUTE)
@@ -296,7 +296,7 @@ def test_a_domain_settles_before_it_is_up() -> None:
     saw(bench, "web-0", "web-3")
     look(bench, "1.1")
     assert status(bench, "1.1") is EventStatus.COMPLETED
-    assert decide.wakeup_at(bench.operation("1.1")) == bench.now + MINUTE
+    assert commands.wakeup_at(bench.operation("1.1")) == bench.now + MINUTE
     bench.let_pass(59 * SECOND)
     assert status(bench, "2.1") is EventStatus.QUEUED
     bench.let_pass(SECOND)
@@ -311,11 +311,11 @@ def test_a_domain_that_settles_is_up_when_somebody_acknowledges_it() -> None:
     bench.finish("1.1")
     acknowledge(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.SCHEDULED
-    assert decide.wakeup_at(bench.operation("1.1")) is None
+    assert commands.wakeup_at(bench.operation("1.1")) is None
 
 
 def returned(bench: Bench) -> bool:
-    return decide.has_returned(bench.operation("1.1"), bench.sightings.get)
+    return commands.has_returned(bench.operation("1.1"), bench.sightings.get)
 
 
 def test_a_machine_has_returned_when_it_asks_after_it_was_carried_out() -> None:
@@ -406,7 +406,7 @@ def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> No
     bench = listened()
     bench.ask(REBOOT, "web-1")
     bench.finish("1.1", succeeded=False)
-    removed = fleet.remove(bench.snapshot, ["web-0", "web-3"])
+    removed = fleet_file.remove(bench.snapshot, ["web-0", "web-3"])
     bench.snapshot = applied(bench.snapshot, removed.changes)
     look(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.SCHEDULED
@@ -421,7 +421,7 @@ def test_an_agents_word_is_awaited_no_longer_when_its_scope_is_gone() -> None:
     saw(bench, "bastion", agent=AgentStatus.RECOVERING)
     look(bench, "1.1")
     assert bench.operation("1.1").awaited == ("bastion",)
-    removed = fleet.remove(bench.snapshot, ["bastion"])
+    removed = fleet_file.remove(bench.snapshot, ["bastion"])
     bench.snapshot = applied(bench.snapshot, removed.changes)
     assert "bastion" not in bench.snapshot.scopes
     look(bench, "1.1")
@@ -487,7 +487,7 @@ def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledg
     bench.ask(REBOOT, scope="web")
     bench.approve(bench.event("1.1").id)
     bench.finish("1.1", succeeded=False)
-    bench.decide(decide.resume_rolling, 1, by="ann")
+    bench.decide(commands.resume_rolling, 1, by="ann")
     assert status(bench, "1.2") is EventStatus.QUEUED
     assert bench.operation("1.2").waits_for == "1.1"
     acknowledge(bench, "1.1")

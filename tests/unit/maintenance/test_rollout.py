@@ -8,6 +8,7 @@ import pytest
 
 from builders import MINUTE, NOW, Bench
 from forewarn.maintenance import rollout as deciding
+from forewarn.maintenance import rollout_model
 from forewarn.maintenance.model import (
     Drain,
     HoldKind,
@@ -536,3 +537,12 @@ def test_nothing_but_a_terminal_status_ends_a_unit() -> None:
     assert followed(bench, SCOPE).state is RUNNING
     bench.finish("1.1")
     assert followed(bench, SCOPE).state is UnitState.DONE
+
+
+def test_tags_are_read_as_people_write_them() -> None:
+    read = rollout_model.read_tags
+    assert read([]) == {}
+    assert read(["rack=r1", "os=", "query=a=b"]) == {"rack": "r1", "os": "", "query": "a=b"}
+    for wrong in (["rack"], ["=r1"], ["rack=r1", "rack=r2"]):
+        with pytest.raises(ValueError, match=wrong[-1]):
+            read(wrong)

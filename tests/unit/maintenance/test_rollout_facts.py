@@ -10,7 +10,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_forecast
+from forewarn.maintenance import rollout_forecast, rollout_model
 from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Way
 from forewarn.maintenance.rollout import (
     Ask,
@@ -253,7 +253,7 @@ def test_only_a_policy_that_says_so_asks_for_a_later_start() -> None:
 
 
 def test_of_all_units_the_rest_is_one_at_least() -> None:
-    assert [deciding.amount("rest", units) for units in (0, 1, 5)] == [1, 1, 5]
+    assert [rollout_model.amount("rest", units) for units in (0, 1, 5)] == [1, 1, 5]
 
 
 # What is in the way.

@@ -69,7 +69,15 @@ def test_units_that_take_the_same_domains_go_together() -> None:
     assert (forecast.units, forecast.machines) == (30, 30)
     assert forecast.earliest_end == NOW + 3 * 10 * MINUTE
     assert forecast.latest_end == NOW + 3 * 25 * MINUTE
-    assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN, Obstacle.UNITS)
+    assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN,)
+
+
+def test_a_single_unit_waits_for_nothing() -> None:
+    takes = hosts(1)
+    forecast = rollout_forecast.forecast(made(takes), takes, NOW)
+    assert forecast.latest_end == NOW + 25 * MINUTE
+    assert forecast.limited_by == ()
+    assert forecast.notes == ()
 
 
 def test_the_order_is_as_given_where_that_is_asked_for() -> None:
@@ -206,7 +214,7 @@ def test_a_plan_counts_the_notices_of_machines_that_leave_and_come_home() -> Non
     assert forecast.latest_end == NOW + 4 * (16 + 10 + 16) * MINUTE
     assert (forecast.drained, forecast.most_at_once) == (4, 1)
     assert len(forecast.notes) == 3
-    assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN, Obstacle.UNITS)
+    assert forecast.limited_by == (Obstacle.UPDATE_DOMAIN,)
     stopped = rollout_forecast.forecast(made(hosts(4), at_once="2"), hosts(4), NOW)
     assert (stopped.drained, stopped.most_at_once) == (0, 2)
 

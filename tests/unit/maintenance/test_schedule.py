@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
-from forewarn.maintenance import decide
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause, Verdict
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
@@ -133,7 +133,7 @@ def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits
     assert bench.operation("3.1").waits_for == "2.1"
     bench.finish("2.1", succeeded=False)
     assert bench.operation("3.1").status is EventStatus.SCHEDULED
-    bench.decide(decide.acknowledge_failures, operations=("2.1",), by="ann")
+    bench.decide(commands.acknowledge_failures, operations=("2.1",), by="ann")
     assert bench.operation("3.1").status is EventStatus.STARTED
 
 
@@ -329,12 +329,12 @@ def test_an_operation_remembers_who_claimed_it_until_an_operator_has_it_repeated
     bench.ask(REBOOT, "web-0")
     bench.let_pass(15 * MINUTE)
     for executor in ("here", "there", "here"):
-        bench.decide(decide.claim_tasks, operations=["1.1"], executor=executor, lease=MINUTE)
+        bench.decide(commands.claim_tasks, operations=["1.1"], executor=executor, lease=MINUTE)
         bench.now += MINUTE
     assert bench.operation("1.1").claimed_by == ("here", "there")
-    bench.decide(decide.report_unknown_outcome, operation_id="1.1", attempt=3, message="lost")
-    bench.decide(decide.resolve_outcomes, operations=["1.1"], verdict=Verdict.REPEAT, by="ann")
-    bench.decide(decide.claim_tasks, operations=["1.1"], executor="there", lease=MINUTE)
+    bench.decide(commands.report_unknown_outcome, operation_id="1.1", attempt=3, message="lost")
+    bench.decide(commands.resolve_outcomes, operations=["1.1"], verdict=Verdict.REPEAT, by="ann")
+    bench.decide(commands.claim_tasks, operations=["1.1"], executor="there", lease=MINUTE)
     assert bench.operation("1.1").claimed_by == ("there",)
 
 
@@ -353,10 +353,10 @@ def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
     bench.let_pass(15 * MINUTE)
     bench.claim("1.1")
     bench.now += 30 * SECOND
-    renewed = partial(decide.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
+    renewed = partial(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
     assert bench.decide(renewed).operations == (bench.operation("1.1"),)
     assert bench.operation("1.1").lease_until == bench.now + MINUTE
-    released = bench.decide(decide.release_leases, operations=("1.1",))
+    released = bench.decide(commands.release_leases, operations=("1.1",))
     assert released.operations[0].lease_until is None
     assert bench.claim("1.1").operations[0].attempt == 2
 
@@ -369,8 +369,8 @@ def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
     bench.now += 2 * MINUTE
     bench.claim("1.1")
     stale = [
-        partial(decide.finish_task, operation_id="1.1", attempt=1, succeeded=True, message=""),
-        partial(decide.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE),
+        partial(commands.finish_task, operation_id="1.1", attempt=1, succeeded=True, message=""),
+        partial(commands.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE),
     ]
     for cause in stale:
         with pytest.raises(Refused) as refusal:
@@ -393,7 +393,9 @@ def test_an_operation_has_one_outcome() -> None:
     assert operation.ended_at == NOW + 17 * MINUTE
     assert operation.lease_until is None
     assert bench.scope("web").incarnation == 3
-    again = partial(decide.finish_task, operation_id="1.1", attempt=1, succeeded=False, message="")
+    again = partial(
+        commands.finish_task, operation_id="1.1", attempt=1, succeeded=False, message=""
+    )
     with pytest.raises(Refused) as refusal:
         bench.decide(again)
     assert refusal.value.code is ErrorCode.STALE
@@ -412,25 +414,25 @@ def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
 def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
     bench = Bench()
     bench.ask_each_domain()
-    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(15 * MINUTE)
-    assert decide.wakeup_at(bench.operation("1.1")) is None
-    assert decide.wakeup_at(bench.operation("2.1")) is None
+    assert commands.wakeup_at(bench.operation("1.1")) is None
+    assert commands.wakeup_at(bench.operation("2.1")) is None
     approved = msgspec.structs.replace(
         bench.operation("2.1"),
         waits_for="",
         events=(msgspec.structs.replace(bench.event("2.1"), approval=bench.word()),),
     )
-    assert decide.wakeup_at(approved) == decide.AT_ONCE
+    assert commands.wakeup_at(approved) == commands.AT_ONCE
 
 
 def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     before = msgspec.json.encode(bench.snapshot)
-    decide.decide(
+    commands.decide(
         bench.snapshot,
-        decide.advance_time,
+        commands.advance_time,
         NOW + timedelta(hours=1),
         bench.mint,
     )
@@ -459,7 +461,7 @@ def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_
     bench.finish("1.1")
     freed = bench.operation("2.1")
     assert (freed.status, freed.waits_for) == (EventStatus.SCHEDULED, "")
-    assert decide.wakeup_at(freed) == NOW + 15 * MINUTE
+    assert commands.wakeup_at(freed) == NOW + 15 * MINUTE
     bench.let_pass(10 * MINUTE)
     assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
 

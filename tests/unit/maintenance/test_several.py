@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench
-from forewarn.maintenance import decide
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import Queueing, Refused
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -37,7 +37,7 @@ def test_time_starts_only_what_is_looked_at() -> None:
     bench.ask(REBOOT, "web-0")
     bench.ask(REBOOT, "bastion")
     bench.now += 15 * MINUTE
-    decision = bench.decide(decide.advance_time, ids=("2.1",))
+    decision = bench.decide(commands.advance_time, ids=("2.1",))
     assert [operation.id for operation in decision.operations] == ["2.1"]
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     assert bench.operation("2.1").status is EventStatus.STARTED
@@ -68,6 +68,6 @@ def test_a_lapse_that_ends_at_this_instant_leaves_what_waits_waiting() -> None:
     bench.ask(REBOOT, "web-1")
     bench.let_pass(15 * MINUTE)
     bench.now += 5 * MINUTE
-    bench.decide(decide.extend_notices, 5 * MINUTE)
+    bench.decide(commands.extend_notices, 5 * MINUTE)
     waiting = bench.operation("2.1")
     assert (waiting.not_before, waiting.waits_for) == (NOW + 20 * MINUTE, "1.1")

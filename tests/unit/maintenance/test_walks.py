@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench, applied
-from forewarn.maintenance import decide, fleet
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import (
     AuditAction,
     Intervention,
@@ -142,14 +142,14 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     carry_out(bench, "1.1", succeeded=False)
-    decision = bench.decide(decide.resume_rolling, 1)
+    decision = bench.decide(commands.resume_rolling, 1)
     assert [o.machines for o in decision.operations] == [("web-1", "web-4")]
     assert decision.maintenance == bench.snapshot.maintenances[1]
     assert walk_of(bench).state is RollingState.RUNNING
     assert walk_of(bench).reason == ""
     for nothing in (1, 7):
         with pytest.raises(Refused) as refusal:
-            bench.decide(decide.resume_rolling, nothing)
+            bench.decide(commands.resume_rolling, nothing)
         assert refusal.value.code is ErrorCode.TOO_LATE
         assert refusal.value.facts == {"maintenance": nothing}
 
@@ -163,7 +163,7 @@ def test_resuming_leaves_a_rolling_update_finished_that_was() -> None:
     carry_out(bench, "1.1")
     carry_out(bench, "1.2", succeeded=False)
     bench.snapshot = msgspec.structs.replace(bench.snapshot, machines=everybody.machines)
-    decision = bench.decide(decide.resume_rolling, 1)
+    decision = bench.decide(commands.resume_rolling, 1)
     assert [o.machines for o in decision.operations] == [("web-1",)]
     assert [rolling.state for rolling in bench.snapshot.maintenances[1].rolling_updates] == [
         RollingState.FINISHED,
@@ -177,9 +177,9 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     said = []
     for step, by in (("1.1", "ann"), ("1.2", "bob")):
         carry_out(bench, step, succeeded=False)
-        bench.decide(decide.acknowledge_failures, operations=(step,), by=by)
+        bench.decide(commands.acknowledge_failures, operations=(step,), by=by)
         bench.now += MINUTE
-        bench.decide(decide.resume_rolling, 1, by=by)
+        bench.decide(commands.resume_rolling, 1, by=by)
         said.append(
             Intervention(
                 action=AuditAction.RESUME, by=by, at=bench.now, detail=f"{step} is Failed: no power"
@@ -243,8 +243,8 @@ def test_cancelling_while_a_domain_is_down_lets_it_end_and_announces_no_other() 
 def change(bench: Bench, *machines: dict[str, object]) -> None:
     """Apply a fleet in which `web` has just these machines, and forget the others of it."""
     wanted = {"availability_set": [{"name": "web", "update_domains": 3, "machines": machines}]}
-    outcome = fleet.apply(
-        bench.snapshot, msgspec.convert(wanted, fleet.Fleet), prune=True, mint=bench.mint
+    outcome = fleet_file.apply(
+        bench.snapshot, msgspec.convert(wanted, fleet_file.Fleet), prune=True, mint=bench.mint
     )
     bench.snapshot = applied(bench.snapshot, outcome.changes)
 
@@ -273,7 +273,7 @@ def test_nobody_is_taken_twice() -> None:
     carry_out(bench, "1.1")
     bench.cancel("1.2")
     change(bench, {"name": "web-0", "update_domain": 2}, *({"name": f"web-{n}"} for n in (1, 2, 3)))
-    bench.decide(decide.resume_rolling, 1)
+    bench.decide(commands.resume_rolling, 1)
     assert shown(bench)["1.3"] == ("web-2",)
 
 
@@ -314,7 +314,7 @@ HOSTS = msgspec.convert(
                            "roles": [{"name": "F", "instances": [{"host": "h1"}]}]}],
         "machine": [{"name": "alone", "host": "h1"}],
     },
-    fleet.Fleet,
+    fleet_file.Fleet,
 )  # fmt: skip
 
 
@@ -474,7 +474,7 @@ def test_a_rolling_update_goes_on_without_a_machine_that_is_deleted(event_type: 
         "terminate_notice_minutes": 5}  # fmt: skip
     machines = [{"index": index, "update_domain": index} for index in range(3)]
     batch = {"name": "batch", "update_domains": 3, "machines": machines, **lasting}
-    bench = Bench(msgspec.convert({"scale_set": [batch]}, fleet.Fleet))
+    bench = Bench(msgspec.convert({"scale_set": [batch]}, fleet_file.Fleet))
     bench.ask(REBOOT, scope="batch")
     bench.ask(event_type, "batch_1")
     carry_out(bench, "1.1")
@@ -500,7 +500,7 @@ def test_a_rolling_update_that_a_failure_sets_free_does_not_take_the_failed_mach
                 for scope in "ab"
             ]
         },
-        fleet.Fleet,
+        fleet_file.Fleet,
     )
     bench = Bench(wanted)
     bench.ask(REBOOT, host="h1")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import decide, invariants
+from forewarn.maintenance import commands, invariants
 from forewarn.maintenance.model import HoldKind, Refused, RollingState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
@@ -27,7 +27,7 @@ def test_an_approved_event_does_not_start_before_its_window_opens() -> None:
     bench = asked("web-0")
     bench.approve(bench.event("1.1").id)
     assert bench.operation("1.1").not_before == OPENS
-    assert decide.wakeup_at(bench.operation("1.1")) == OPENS
+    assert commands.wakeup_at(bench.operation("1.1")) == OPENS
     bench.let_pass(HOUR - SECOND)
     assert bench.operation("1.1").status is SCHEDULED
     bench.let_pass(SECOND)
@@ -82,7 +82,7 @@ def test_what_is_queued_is_cancelled_when_its_window_closes() -> None:
     bench.ask(REBOOT, "web-0", not_before=NOW + 3 * HOUR)
     bench.ask(REBOOT, "web-1", opens_at=OPENS, closes_at=CLOSES)
     assert bench.operation("2.1").status is EventStatus.QUEUED
-    assert decide.wakeup_at(bench.operation("2.1")) == CLOSES
+    assert commands.wakeup_at(bench.operation("2.1")) == CLOSES
     bench.let_pass(2 * HOUR)
     assert bench.operation("2.1").status is CANCELED
 

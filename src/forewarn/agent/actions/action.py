@@ -16,9 +16,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from forewarn.agent import messages
-from forewarn.agent.action_settings import ActionSettings, LogSettings, ReadySettings
-from forewarn.agent.rules import ActionOutcome
+from forewarn.agent import decider
+from forewarn.agent.rules import ActionOutcome, ActionSettings, LogSettings, ReadySettings
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
@@ -49,10 +48,10 @@ class ActionRun:
 
     def __init__(
         self,
-        begun: messages.BeginAction,
+        begun: decider.BeginAction,
         machine: str,
         now: float,
-        tell: Callable[[messages.Input], None],
+        tell: Callable[[decider.Input], None],
     ) -> None:
         self.begun = begun
         """The action, its event and what it noted before it was done."""
@@ -67,7 +66,7 @@ class ActionRun:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether the agent told it to stop."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
@@ -86,7 +85,7 @@ class ActionRun:
 
     def note(self, facts: dict[str, Any]) -> None:
         """Have facts written into the journal, and return when they are on the disk."""
-        self._tell(messages.FactsFound(self.begun.run, facts))
+        self._tell(decider.FactsFound(self.begun.run, facts))
         self._may_proceed.wait()
         if self.stopped:
             raise ActionStopped
@@ -205,6 +204,8 @@ class LogAction(Action[LogSettings]):
 MODULES: Final = {
     **dict.fromkeys(("command", "service", "signal"), "program"),
     **dict.fromkeys(("ready", "log"), "action"),
+    **dict.fromkeys(("haproxy", "kubernetes"), "drains"),
+    "notify": "http",
 }
 """The module of a kind that is not in the module of its own name."""
 
@@ -242,18 +243,18 @@ class ActionRunner:
     its end. `stop` and `proceed` may come too late, and then find nothing.
     """
 
-    def __init__(self, tell: Callable[[messages.Input], None], *, dry: bool = False) -> None:
+    def __init__(self, tell: Callable[[decider.Input], None], *, dry: bool = False) -> None:
         self._tell = tell
         self._dry = dry
         self._runs: dict[int, ActionRun] = {}
 
-    def begin(self, told: messages.BeginAction, machine: str, now: float) -> None:
+    def begin(self, told: decider.BeginAction, machine: str, now: float) -> None:
         """Begin an action; the arguments are those of `ActionRun`."""
         if self._dry:
             verb = "undo" if told.undo else "do"
             facts = {"event_id": told.event.event_id, "rule": told.rule, "action": told.effect}
             LOGGER.info("would %s %s", verb, told.action.kind, extra={"facts": facts})
-            self._tell(messages.ActionFinished(told.run, ActionOutcome.DONE, "dry run"))
+            self._tell(decider.ActionFinished(told.run, ActionOutcome.DONE, "dry run"))
             return
         run = self._runs[told.run] = ActionRun(told, machine, now, self._tell)
         try:
@@ -279,7 +280,7 @@ class ActionRunner:
         except ActionFailed as failed:
             text = str(failed)
         except ActionStopped as stopped:
-            outcome, text = ActionOutcome.CUT, str(stopped) or "it was told to stop"
+            outcome, text = ActionOutcome.CUT, str(stopped) or "the agent told it to stop"
         except Exception as error:
             LOGGER.exception("internal error in action %s", run.begun.action.kind)
             text = f"{type(error).__name__}: {error}"
@@ -287,4 +288,4 @@ class ActionRunner:
 
     def _end(self, run: ActionRun, outcome: ActionOutcome, text: str) -> None:
         del self._runs[run.begun.run]
-        self._tell(messages.ActionFinished(run.begun.run, outcome, text))
+        self._tell(decider.ActionFinished(run.begun.run, outcome, text))

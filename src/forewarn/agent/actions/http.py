@@ -1,11 +1,20 @@
-"""Sends an HTTP request: a method, headers, a body made from a template. No proxy, no redirect."""
+"""HTTP requests, and messages to chats, webhooks or, by apprise in a process of its own, people.
 
+A request has a method, headers and a body made from a template. No proxy, no redirect.
+"""
+
+import importlib.util
 import socket
+import sys
+import urllib.parse
 from collections.abc import Mapping
 from typing import Final
 
-from forewarn.agent import action_settings
-from forewarn.agent.action_settings import Body, HttpSettings
+import msgspec
+
+from forewarn import chat
+from forewarn.agent import rules
+from forewarn.agent.actions import program
 from forewarn.agent.actions.action import (
     Action,
     ActionFailed,
@@ -14,6 +23,7 @@ from forewarn.agent.actions.action import (
     contents,
     hang_up,
 )
+from forewarn.agent.rules import Body, HttpSettings, NotifySettings
 from forewarn.client import transport
 from forewarn.client.transport import RequestFailed
 
@@ -33,7 +43,7 @@ def send(
     body: bytes | None,
     shown: str = "",
 ) -> str:
-    """Send one request; return what to log. What is no success is an ActionFailed.
+    """Send one request; return what to log. Any status but 2xx raises ActionFailed.
 
     `shown` stands for the URL in messages, where it is a secret.
     """
@@ -42,7 +52,7 @@ def send(
     def opened(made: socket.socket) -> None:
         connected.append(made)
         if run.stopped:
-            raise OSError("it was told to stop")
+            raise OSError("the agent told it to stop")
 
     try:
         with run.on_stop(lambda: hang_up(connected[-1] if connected else None)):
@@ -79,7 +89,7 @@ class HttpAction(Action[HttpSettings]):
         body = None
         if template:
             as_json = self.settings.is_json(template)
-            body = action_settings.filled(template, self.run.variables(), json=as_json).encode()
+            body = rules.filled(template, self.run.variables(), json=as_json).encode()
             if as_json and not any(name.lower() == "content-type" for name in headers):
                 headers["Content-Type"] = "application/json"
         return send(self.run, method, url, headers=headers, body=body)
@@ -88,6 +98,84 @@ class HttpAction(Action[HttpSettings]):
         headers = dict(self.settings.headers)
         for name, file in self.settings.header_files.items():
             headers[name] = contents(file).decode("latin-1").strip()
-            if not action_settings.is_header_value(headers[name]):
+            if not rules.is_header_value(headers[name]):
                 raise ActionFailed(f"the value of {name} in {file} is not one line of text")
         return headers
+
+
+MODULE: Final = "forewarn.agent.actions.http"
+MISSING: Final = "notify with urls_file needs apprise: pip install 'forewarn[notify]'"
+
+
+def installed() -> bool:
+    """Tell whether apprise is there, without loading it."""
+    return importlib.util.find_spec("apprise") is not None
+
+
+class NotifyAction(Action[NotifySettings]):
+    """Sends a message for the event, and one for its end."""
+
+    def prepare(self) -> str:
+        return self._send(self.settings.body)
+
+    def recover(self) -> str:
+        return self._send(self.settings.undo_body)
+
+    def _send(self, template: str) -> str:
+        settings = self.settings
+        text = f"{self.run.filled(settings.title)}\n{self.run.filled(template)}"
+        if settings.slack:
+            return self._post(settings.slack, chat.slack(text))
+        if settings.teams:
+            return self._post(settings.teams, chat.teams(text))
+        if settings.webhook:
+            told = msgspec.json.decode(self.run.document())
+            return self._post(settings.webhook, msgspec.json.encode({"text": text, **told}))
+        return self._tell_by_apprise(template)
+
+    def _post(self, place: str, body: bytes) -> str:
+        """Send a body to a URL, or to the URL in a file. It holds a secret, so nothing shows it."""
+        is_url = rules.is_url(place)
+        url = place if is_url else contents(place).decode("utf-8", "replace").strip()
+        if not rules.is_url(url):
+            raise ActionFailed(f"{place} does not hold one URL")
+        headers = {"Content-Type": "application/json"}
+        shown = urllib.parse.urlsplit(url).hostname or ""
+        return send(self.run, "POST", url, headers=headers, body=body, shown=shown)
+
+    def _tell_by_apprise(self, template: str) -> str:
+        if not installed():
+            raise ActionFailed(MISSING)
+        lines = contents(self.settings.urls_file).decode("utf-8", "replace").splitlines()
+        addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
+        content = {
+            "addresses": addresses,
+            "title": self.run.filled(self.settings.title),
+            "body": self.run.filled(template),
+        }
+        status, said = program.execute(
+            [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
+        )
+        if status:
+            raise ActionFailed(f"the message was not delivered: {said}")
+        return f"told {len(addresses)}"
+
+
+def main() -> int:
+    """Send the message on standard input; return 0 if every address has taken it."""
+    import apprise  # noqa: PLC0415 - an extra, and 30 MB that only this process is to carry
+
+    message = msgspec.json.decode(sys.stdin.buffer.read())
+    messenger = apprise.Apprise()
+    for number, address in enumerate(message["addresses"], 1):
+        if not messenger.add(address):
+            sys.stdout.write(f"apprise does not know the address in line {number}")
+            return 1
+    if not len(messenger):
+        sys.stdout.write("no address to send to")
+        return 1
+    return 0 if messenger.notify(title=message["title"], body=message["body"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from forewarn.agent.action_settings import CommandSettings, ServiceSettings, SignalSettings
 from forewarn.agent.actions.action import Action, ActionFailed, ActionRun, ActionStopped, contents
+from forewarn.agent.logs import LOGGER
+from forewarn.agent.rules import CommandSettings, ServiceSettings, SignalSettings
 
 GRACE_SECONDS: Final = 10.0
 """Between SIGTERM and SIGKILL: a program's time to put things in order."""
@@ -32,7 +33,8 @@ LOOK_SECONDS: Final = 0.2
 
 READ_BYTES: Final = 65536
 LEFT_OVER_SECONDS: Final = 1.0
-"""How long to read on after a program has ended: another may hold its pipe open for ever."""
+"""How long to read on after a program has ended: another may hold its pipe open for ever. If that
+one writes after this, the pipe is closed, as it is when the agent ends."""
 
 AGENT_ONLY: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
 """Variables by which systemd speaks to the agent, and not to its programs."""
@@ -81,8 +83,8 @@ def execute(
     group = _Group(process)
     assert process.stdin is not None
     assert process.stdout is not None
-    tail = bytearray()
-    reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
+    tail, over = bytearray(), threading.Event()
+    reader = threading.Thread(target=_read, args=(process.stdout, tail, over), daemon=True)
     writer = threading.Thread(target=_write, args=(process.stdin, stdin), daemon=True)
     last_resort = threading.Timer(GRACE_SECONDS, group.send, ["SIGKILL"])
     last_resort.daemon = True
@@ -104,6 +106,10 @@ def execute(
         status = group.close()
         if reader.ident is not None:  # it was started
             reader.join(LEFT_OVER_SECONDS)
+            over.set()
+            if reader.is_alive():
+                message = "%s left a process behind that has its output: it is read no more"
+                LOGGER.warning(message, argv[0])
     if run.stopped:
         raise ActionStopped
     return status, bytes(tail).decode("utf-8", "replace").strip()
@@ -147,9 +153,9 @@ class _Group:
                 os.killpg(self._process.pid, getattr(signal, name))
 
 
-def _read(pipe: IO[bytes], tail: bytearray) -> None:
+def _read(pipe: IO[bytes], tail: bytearray, over: threading.Event) -> None:
     with contextlib.suppress(OSError, ValueError), pipe:
-        while chunk := os.read(pipe.fileno(), READ_BYTES):
+        while (chunk := os.read(pipe.fileno(), READ_BYTES)) and not over.is_set():
             tail[:] = (tail + chunk)[-TAIL_BYTES:]
 
 
@@ -214,7 +220,7 @@ class SignalAction(Action[SignalSettings]):
             where = self.settings.unit or self.settings.pid_file
             raise ActionFailed(f"process {pid} of {where} does not run") from error
         except (OSError, AttributeError) as error:
-            message = f"cannot get hold of process {pid} on this platform: {error}"
+            message = f"cannot open process {pid} on this platform: {error}"
             raise ActionFailed(message) from error
         try:
             yield pid, descriptor
@@ -230,7 +236,7 @@ class SignalAction(Action[SignalSettings]):
         file = self.settings.pid_file
         text = contents(file).decode("ascii", "replace").strip()
         if not text.isdigit() or int(text) < 2:
-            raise ActionFailed(f"{file} holds {text[:20]!r}: expected a process's number")
+            raise ActionFailed(f"{file} holds {text[:20]!r}: expected a process id")
         return int(text)
 
 

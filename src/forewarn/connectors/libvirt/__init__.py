@@ -2,7 +2,7 @@
 
 In the service:
 
-    connector     runs the program as `command` runs the operator's, and asks the hosts how they are
+    connector     runs the program as `command` does; asks the hosts how they are, reboots them
 
 In the program, a process of its own (`python -I __main__.py`), perhaps of another Python: these
 import the standard library, each other, and the library `libvirt`, and nothing else of ours.
@@ -10,7 +10,7 @@ import the standard library, each other, and the library `libvirt`, and nothing 
     facts         what the program is told and what it sees: values
     decide        from what is seen to the next step; pure
     hypervisor    the connections to the hosts: what they are like, what is there, and the steps
-    carry_out     look, decide, do, until it is over
+    program       look, decide, do, until it is over
 
 So the service never loads the C library, and a call that hangs is killed with its process.
 """

@@ -17,16 +17,18 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.connectors.command import CommandConnector, CommandUnusable
+from forewarn.connectors.command import (
+    CommandConnector,
+    CommandUnusable,
+    RunResult,
+    RunTrace,
+    TaskRun,
+)
+from forewarn.connectors.libvirt.program import FAILED, UNKNOWN
 from forewarn.connectors.port import HostFacts, Outcome, Task
 from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
-from forewarn.connectors.task_process import RunResult, RunTrace, TaskRun
 
 PROGRAM: Final = str(Path(__file__).parent / "__main__.py")
-
-FAILED: Final = 10
-UNKNOWN: Final = 11
-"""The program's exit statuses; `program` has them too, for it imports nothing of the service."""
 
 GRACE_SECONDS: Final = 60.0
 """How long the program may take to cancel a migration and to leave the machine running, once its
@@ -141,14 +143,14 @@ class LibvirtConnector(CommandConnector):
         return process.returncode or 0, out, err
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
-        """Return whether the program was killed or has crashed; not where it knows no more."""
+        """Tell whether the program was killed or has crashed, so that another run goes on."""
         if isinstance(left, RunResult):
             known = left.kind == "exit" and left.number == UNKNOWN and left.stage == 0
             return not known and not self._is_final(left)
         return left is RunTrace.BEGUN
 
     def _is_final(self, left: RunResult | RunTrace) -> bool:
-        """Return whether the program came to an end of its own, and knew how it was."""
+        """Tell whether the program ended by itself and knew the result."""
         return isinstance(left, RunResult) and (
             left.kind == "refused" or (left.kind == "exit" and left.number in {0, FAILED})
         )
@@ -165,7 +167,7 @@ class LibvirtConnector(CommandConnector):
         return {"libvirt": self._told, "again": again, "stopping": stopping}
 
     @contextlib.asynccontextmanager
-    async def _place(self, task: Task, subject: str) -> AsyncIterator[None]:
+    async def _room(self, task: Task, subject: str) -> AsyncIterator[None]:
         if task.host_boot_id:
             # It waits for its host, which waits for the others: a place would never be free.
             yield
@@ -177,9 +179,6 @@ class LibvirtConnector(CommandConnector):
                 await stack.enter_async_context(self._rooms[name])
             await stack.enter_async_context(self._slots)
             yield
-
-    def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
-        return self._place(task, subject)
 
 
 def told(settings: LibvirtSettings) -> dict[str, Any]:

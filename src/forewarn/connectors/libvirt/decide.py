@@ -1,9 +1,9 @@
 """From what is seen of a machine on all hosts to the next step. Pure: values in, a step out.
 
-The program looks, does one step, and looks again, until a step ends it. So it needs no memory of
-its own to go on where an earlier run was killed: what that run did is in the state of the domain
-and in the marker. The tables name each pair of state and phase; a pair that is in none of them
-fails and touches nothing.
+`program` looks, does one step by `hypervisor`, and looks again, until a step ends it. So it needs
+no memory of its own to go on where an earlier run was killed: what that run did is in the state of
+the domain and in the marker. The tables name each pair of state and phase; a pair that is in none
+of them fails and touches nothing.
 
 The rules that hold in every table:
 
@@ -11,7 +11,9 @@ The rules that hold in every table:
 - A machine that is active on two hosts without a job is left alone: one of them is the wrong one.
 - A machine is shut down for a move only while a target answers, has memory and is free of
   definitions of it; it is started again where it was as soon as that is not so any more.
-- Who gives up leaves the machine running: resumed, or started.
+- A machine that is off and may be defined on two hosts is started on one only while the other
+  answers, or is known to have none or to have started none.
+- Who gives up leaves the machine running, resumed or started, unless it may run elsewhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,16 +66,18 @@ class Do(StrEnum):
     """Move a machine that is off to the target."""
     ABORT = "abort"
     """Cancel the migration that is under way."""
+    DEFINE = "define"
+    """Give a transient machine a definition: it names the disks once the machine is off."""
     DELETE_DISKS = "delete disks"
     UNDEFINE = "undefine"
     WAIT = "wait"
     """Look again later: what is under way ends by itself."""
     ASK_AGAIN = "ask again"
-    """Look again later, but not for ever: what has to be known cannot be told now."""
+    """Look again later, for a limited time: a host that matters does not answer."""
     DONE = "done"
     FAIL = "fail"
     UNKNOWN = "unknown"
-    """Nobody can tell: a host that matters does not answer."""
+    """The result is unknown: a host that matters does not answer."""
     FENCED = "fenced"
     """A later attempt has taken over."""
 
@@ -123,7 +127,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What this run of the program has done and met; times in seconds since it began."""
+    """What this run of the program has done and seen; times in seconds since it began."""
 
     now: float = 0.0
     acted: bool = False
@@ -133,6 +137,8 @@ class Past:
     paused_at: float | None = None
     time_set: bool = False
     disks_deleted: bool = False
+    moved: bool = False
+    """A move by this run has succeeded, so its source is free of the machine."""
     pressed_first: float | None = None
     pressed_last: float | None = None
     waiting_since: float | None = None
@@ -165,6 +171,12 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     active = [(host, domain) for host, domain in found if domain.active]
     if len(active) > 1 and not _handing_over(active):
         return Step(do=Do.FAIL, message=_doubled(active))
+    is_it = bool(active) or any(
+        host.name == order.host or order.owns(domain.config) for host, domain in found
+    )
+    if not is_it and order.act is not Act.DELETE and (dark := _dark(hosts)):
+        # An old definition, perhaps: the machine itself may run where nobody can look.
+        return _unseen(order, past, dark, waits=order.unforeseen)
     if order.act is Act.MOVE:
         step = _move(order, hosts, past)
     elif len(active) > 1:
@@ -207,6 +219,8 @@ def after(past: Past, step: Step, order: Order) -> Past:
             return replace(past, time_set=True)
         case Do.DELETE_DISKS:
             return replace(past, disks_deleted=True)
+        case Do.MIGRATE | Do.MOVE_DEFINITION:
+            return replace(past, moved=True)
         case Do.START if order.act is Act.MOVE:
             return replace(past, started_on=step.host)
         case Do.PRESS:
@@ -251,8 +265,7 @@ def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | Non
                 continue
             if order.owns(marker):
                 if marker.attempt > order.attempt:
-                    message = f"attempt {marker.attempt} has taken over"
-                    return Step(do=Do.FENCED, message=message)
+                    return Step(do=Do.FENCED, message=f"attempt {marker.attempt} has taken over")
             elif marker.started_at > order.started_at or (past.marked and marker == domain.marker):
                 message = f"operation {marker.operation}, which started later, has taken over"
                 return Step(do=Do.FENCED, message=message)
@@ -268,20 +281,28 @@ def _dark(hosts: tuple[HostSight, ...]) -> str:
 def _nowhere(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     dark = _dark(hosts)
     if dark:
-        if order.host_boot_id and not past.stopping and (past.acted or order.again):
-            return Step(do=Do.WAIT, seconds=RETRY_EVERY_SECONDS, message="waits for its host")
-        if not past.acted and not order.again:
-            return Step(do=Do.FAIL, message=f"{dark}; nothing was touched")
-        return _patient(order, past, dark)
+        return _unseen(order, past, dark)
     if order.act is Act.DELETE:
-        said = "" if past.acted else "it was gone already"
-        return Step(do=Do.DONE, message=said)
+        said = [] if past.acted else ["it was gone already"]
+        if order.delete_disks and not past.disks_deleted:
+            said.append("nothing names its disks any more: delete what is left of them by hand")
+        return Step(do=Do.DONE, message="; ".join(said))
     names = ", ".join(host.name for host in hosts)
     return Step(do=Do.FAIL, message=f"no domain with the uuid {order.vm_id} on {names}")
 
 
+def _unseen(order: Order, past: Past, dark: str, *, waits: bool = False) -> Step:
+    """Judge a machine that may be on a host that does not answer."""
+    begun = past.acted or order.again
+    if order.host_boot_id and not past.stopping and begun:
+        return Step(do=Do.WAIT, seconds=RETRY_EVERY_SECONDS, message="waits for its host")
+    if not begun and not waits:
+        return Step(do=Do.FAIL, message=f"{dark}; nothing was touched")
+    return _patient(order, past, dark)
+
+
 def _patient(order: Order, past: Past, message: str) -> Step:
-    """Wait for what only another look can tell, but not for ever."""
+    """Wait for a limited time for what only another look can tell."""
     since = past.now if past.waiting_since is None else past.waiting_since
     if past.stopping or past.now - since >= order.retry_seconds:
         return Step(do=Do.UNKNOWN, message=message)
@@ -362,10 +383,7 @@ UNFORESEEN: _Table = {
 }
 """Reboot of a machine that has failed: one that came up again by itself is left as it is."""
 
-TABLES: Mapping[Act, _Table] = {
-    Act.PAUSE: PAUSE,
-    Act.REBOOT: REBOOT,
-}
+TABLES: Mapping[Act, _Table] = {Act.PAUSE: PAUSE, Act.REBOOT: REBOOT}
 
 
 def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) -> Step:
@@ -380,7 +398,7 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
     if do is None:
         why = _unexpected(domain, phase)
     elif stopping:
-        why = f"its time was over; it runs on {host.name}"
+        why = f"reached its time limit; it runs on {host.name}"
     if do is None or why:
         return Step(do=Do.FAIL, message=why)
     if do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
@@ -419,7 +437,7 @@ def _unfit(order: Order, domain: DomainSight) -> str:
     if not domain.persistent:
         return "is transient: it would be gone once it is off"
     if domain.restarts_on_poweroff:
-        return "has on_poweroff = restart: it never goes off by its button"
+        return "has on_poweroff = restart: its power button cannot turn it off"
     return ""
 
 
@@ -458,10 +476,13 @@ def _shut_down(order: Order, host: str, past: Past) -> Step:
 def _delete(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     host, domain = max(_found(hosts), key=lambda each: each[1].active)
     if past.stopping:
-        return Step(do=Do.FAIL, message=f"its time was over; it is {domain.state} on {host.name}")
+        where = f"{domain.state} on {host.name}"
+        return Step(do=Do.FAIL, message=f"reached its time limit; it is {where}")
     marker = domain.marker
     if marker is None or not order.owns(marker) or marker.attempt != order.attempt:
         return _mark(order, host, order.marker(MarkerPhase.BEGUN, host.name))
+    if order.delete_disks and not domain.persistent:
+        return Step(do=Do.DEFINE, host=host.name)
     if domain.active:
         return Step(do=Do.POWER_OFF, host=host.name)
     if order.delete_disks and not past.disks_deleted:
@@ -477,11 +498,11 @@ def obstacle(order: Order, host: HostSight, source: HostSight, domain: DomainSig
     if not host.answers:
         return f"does not answer: {host.why}"
     if host.name == source.name or (host.host_id and host.host_id == source.host_id):
-        return "is the host that it is on"
+        return "is the current host of the machine"
     if host.name in order.closed_hosts:
         return "is closed for machines"
     if not host.target:
-        return "is no target in the settings"
+        return "has targets = false in the settings"
     if host.domain is not None:
         return "has a definition of this machine already"
     if host.name_taken:
@@ -546,7 +567,7 @@ def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     if not domain.persistent and order.way is MoveBy.COLD:
         return Step(do=Do.FAIL, message="is transient: it would be gone once it is off")
     if past.stopping:
-        return Step(do=Do.FAIL, message="its time was over before it began; it was not touched")
+        return Step(do=Do.FAIL, message="reached its time limit before it began; it is untouched")
     target, why = _target(order, hosts, host, domain, "")
     if not target:
         state = "runs" if domain.active else "is off"
@@ -579,10 +600,11 @@ def _arrived(
     host, domain = there
     if domain.state is State.CRASHED:
         return Step(do=Do.FAIL, message=f"moved to {host.name} and crashed there")
+    dark = _dark(tuple(each for each in hosts if each.name == source))
+    if dark and not past.moved and (domain.state is not State.PAUSED or domain.handed_over):
+        # Its other copy may run, or a definition that was left there start with its host.
+        return _patient(order, past, f"is on {host.name}, and may be at its source too: {dark}")
     if domain.state is State.PAUSED:
-        dark = tuple(each for each in hosts if each.name == source and not each.answers)
-        if domain.handed_over and dark:
-            return _patient(order, past, f"is paused by its move, and {_dark(dark)}")
         return Step(do=Do.RESUME, host=host.name)
     for other, left in _found(hosts):
         if other.name != host.name and order.owns(left.marker):
@@ -606,6 +628,9 @@ def _at_source(
         return Step(do=Do.RESUME, host=host.name)
     cold = marker.phase is MarkerPhase.COLD or past.failed(Do.MIGRATE) is not None
     target, why = _target(order, hosts, host, domain, marker.target)
+    for other, left in _found(hosts):
+        if other.name != host.name and not left.active and order.owns(left.marker):
+            return Step(do=Do.UNDEFINE, host=other.name)  # of a cold move whose answer was lost
     if why := _stays(order, domain, marker, past) or why:
         return Step(do=Do.FAIL, message=f"{why}; it runs on {host.name}")
     wanted = order.marker(MarkerPhase.COLD if cold else MarkerPhase.BEGUN, host.name, target)
@@ -619,7 +644,7 @@ def _at_source(
 def _stays(order: Order, domain: DomainSight, marker: Marker, past: Past) -> str:
     """Return why a machine that runs at its source is given up; "" while it is not."""
     if past.stopping:
-        return "its time was over"
+        return "reached its time limit"
     if (failure := past.failed(Do.MOVE_DEFINITION) or past.failed(Do.START)) is not None:
         return f"could not move: {failure.message}"
     if past.started_on:
@@ -634,6 +659,20 @@ def _stays(order: Order, domain: DomainSight, marker: Marker, past: Past) -> str
     return ""
 
 
+def _may_have_started(
+    order: Order, marker: Marker, source: str, past: Past, *, is_at_source: bool
+) -> set[str]:
+    """Return the hosts on which a machine that is off here may run, if they do not answer.
+
+    A move whose answer was lost may leave a definition on both hosts. So this run counts where it
+    has started the machine, and an earlier run may have started it wherever it was to go.
+    """
+    started = {past.started_on, *(each.host for each in past.failures if each.do is Do.START)}
+    if is_at_source:
+        return started - {source} | ({marker.target} if order.again else set())
+    return {source} if source in started or not past.moved else set()
+
+
 def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Past) -> Step:
     """Go on with a machine that is off and has our marker."""
     found = _found(hosts)
@@ -646,6 +685,9 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
         return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
     if others and at_source is not None:
         return Step(do=Do.UNDEFINE, host=source)
+    suspects = _may_have_started(order, marker, source, past, is_at_source=at_source is not None)
+    if dark := _dark(tuple(each for each in hosts if each.name in suspects)):
+        return _patient(order, past, f"is off on {found[0][0].name}, and may run elsewhere: {dark}")
     if others:
         host = others[0][0]
         if not starts:
@@ -665,5 +707,5 @@ def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Pas
         return Step(do=Do.MOVE_DEFINITION, host=host.name, target=target)
     if starts:
         return Step(do=Do.START, host=host.name)
-    why = refused_move.message if refused_move is not None else why or "its time was over"
+    why = refused_move.message if refused_move is not None else why or "reached its time limit"
     return Step(do=Do.FAIL, message=f"could not move: {why}; it is off on {host.name}, as it was")

@@ -135,7 +135,7 @@ class HostSight:
     boot_id: str = ""
     """Asked for only where the order waits for another one."""
     host_id: str = ""
-    """libvirt's own id of the host: a machine cannot move to the host that it is on."""
+    """libvirt's own id of the host: a machine cannot move to its current host."""
     target: bool = True
     """Machines may move there, as the settings say."""
     free_memory_mib: int = 0
@@ -181,6 +181,8 @@ class Order:
     machine: str
     vm_id: str
     act: Act
+    host: str = ""
+    """Where the fleet has the machine; empty where it does not know."""
     way: MoveBy = MoveBy.LIVE
     pause_seconds: float = 5.0
     to_host: str = ""

@@ -134,10 +134,8 @@ class Hypervisors:
     ) -> list[T]:
         """Ask all hosts at once, and return the answers in the settings' order.
 
-        Args:
-            question: Is called with a host and its connection, on the host's own thread.
-            dark: What to answer for a host that does not, and why.
-            seconds: How long a host may take.
+        `question` is called with a host and its connection, on the host's own thread. `dark` is
+        what to answer for a host that does not within so many seconds, and why.
         """
         late = f"no answer in {seconds:g} s"
         until = now() + seconds
@@ -209,6 +207,9 @@ class Hypervisors:
                 self._migrate(order, step, domain)
             case Do.ABORT:
                 domain.abortJob()
+            case Do.DEFINE:
+                kept = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+                self._links[step.host].connection().defineXML(domain.XMLDesc(kept))
             case Do.DELETE_DISKS:
                 for volume in _volumes(self._links[step.host].connection(), domain):
                     volume.delete(0)

@@ -1,8 +1,10 @@
-"""The program's verbs: it reads an order on standard input, and its last line of output is JSON.
+"""The program: it looks, decides and does, until one machine's part of a task is over.
+
+It reads an order on standard input, and its last line of output is JSON.
 
 Exit status 0 says that it is done, or that the last line answers; FAILED that it is not done, and
-the line says why; UNKNOWN that nobody can tell. Any other is a crash: another run goes on where
-that one was.
+the line says why; UNKNOWN that the result is unknown. Any other is a crash: another run goes on
+from there.
 """
 
 import json
@@ -10,11 +12,16 @@ import os
 import signal
 import sys
 import threading
-from typing import Final
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from forewarn.connectors.libvirt import carry_out, facts, hypervisor
-from forewarn.connectors.libvirt.decide import LOOK_AGAIN_SECONDS, Do
-from forewarn.connectors.libvirt.hypervisor import Hypervisors
+from forewarn.connectors.libvirt import decide, facts
+from forewarn.connectors.libvirt.decide import ENDS, LOOK_AGAIN_SECONDS, LOOKS, Do, Past, Step
+from forewarn.connectors.libvirt.facts import HostSight, Order
+
+if TYPE_CHECKING:  # only `run` needs libvirt itself
+    from forewarn.connectors.libvirt.hypervisor import Hypervisors
 
 FAILED: Final = 10
 UNKNOWN: Final = 11
@@ -25,8 +32,86 @@ CRASHED: Final = 1
 ABORT_EVERY_SECONDS: Final = 2.0
 """How often a migration is asked to end once the time is over."""
 
+CONFIRM_SECONDS: Final = 0.2
+"""How long after an end was decided it is looked at once more: the hosts are not looked at in one
+instant, and a machine that moves meanwhile is on none of them, or on two."""
 
-class _Timer:
+CHECK_SECONDS: Final = 30.0
+"""How long a check waits for a job: with two slow looks, less than what the service gives it."""
+
+
+class HostsOfMachine(Protocol):
+    """All hosts."""
+
+    def look(self, order: Order) -> tuple[HostSight, ...]:
+        """Return what each host has of the order's machine."""
+
+    def do(self, order: Order, step: Step) -> tuple[int, str] | None:
+        """Do a step; return the code and the text of a refusal."""
+
+
+class Timer(Protocol):
+    """The time of one run."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its time is over: the machine is to be left running."""
+
+    def now(self) -> float:
+        """Return the time in seconds; only differences mean anything."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; shorter where the time is over meanwhile."""
+
+
+class End(NamedTuple):
+    """How a run ended."""
+
+    do: Do
+    """DONE, FAIL, UNKNOWN or FENCED."""
+    message: str
+    host: str
+    """Where the machine is now; "" where that is unknown."""
+
+
+def carry_out(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
+    """Carry one machine's part out, from wherever an earlier run has left it."""
+    past, ending = Past(), None
+    while True:
+        sights = hosts.look(order)
+        past = replace(past, now=timer.now(), stopping=timer.stopping)
+        step = decide.decide(order, sights, past)
+        if step.do in ENDS:
+            if step.do is ending:
+                return End(step.do, step.message, decide.place(sights))
+            timer.wait(CONFIRM_SECONDS)
+        elif step.do in LOOKS:
+            past = decide.after(past, step, order)
+            timer.wait(step.seconds)
+        else:
+            refused = hosts.do(order, step)
+            past = replace(past, now=timer.now())
+            if refused is None:
+                past = decide.after(past, step, order)
+            else:
+                past = decide.refused(past, step, *refused)
+        ending = step.do
+
+
+def check_done(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
+    """Tell by looks alone whether it was done: DONE, FAIL for not done, or UNKNOWN."""
+    until, ending = timer.now() + CHECK_SECONDS, None
+    while True:
+        sights = hosts.look(order)
+        step = decide.verdict(order, sights)
+        late = step.do not in ENDS and timer.now() >= until
+        if late or (step.do in ENDS and step.do is ending):
+            return End(Do.UNKNOWN if late else step.do, step.message, decide.place(sights))
+        timer.wait(CONFIRM_SECONDS if step.do in ENDS else step.seconds)
+        ending = step.do
+
+
+class _ProcessTimer:
     """The time of this process; SIGTERM says that it is over."""
 
     def __init__(self, over: threading.Event) -> None:
@@ -41,7 +126,7 @@ class _Timer:
         return self._over.is_set()
 
     def now(self) -> float:
-        return hypervisor.now()
+        return time.monotonic()  # noqa: TID251 - a process of its own, without the package's clock
 
     def wait(self, seconds: float) -> None:
         if self._over.is_set():  # for good: wait all the same, but not long
@@ -52,6 +137,8 @@ class _Timer:
 
 def run(verb: str, text: str) -> int:
     """Do what the verb says with an order, or with the settings; return the exit status."""
+    from forewarn.connectors.libvirt.hypervisor import Hypervisors  # noqa: PLC0415 - here only
+
     told = json.loads(text)
     if verb == "survey":
         _say(Hypervisors(facts.hosts_of(told)).survey())
@@ -72,13 +159,11 @@ def run(verb: str, text: str) -> int:
     return {Do.DONE: 0, Do.UNKNOWN: UNKNOWN}.get(end.do, FAILED)
 
 
-def _work(
-    order: facts.Order, hosts: Hypervisors, over: threading.Event, *, check: bool
-) -> carry_out.End | None:
+def _work(order: Order, hosts: "Hypervisors", over: threading.Event, *, check: bool) -> End | None:
     """Work on a thread, for a signal is heard by the first one only; None after an exception."""
-    ends: list[carry_out.End] = []
-    timer = _Timer(over)
-    verb = carry_out.check if check else carry_out.carry_out
+    ends: list[End] = []
+    timer = _ProcessTimer(over)
+    verb = check_done if check else carry_out
     worker = threading.Thread(target=lambda: ends.append(verb(order, hosts, timer)), daemon=True)
     worker.start()
     while worker.is_alive():

@@ -2,21 +2,18 @@
 
 From a socket inwards:
 
-    plane           the plane put together: how the service fills, opens, feeds and stops it
-    listener        the addresses that guests ask at: their settings, and the sockets
-    connection      one connection: order, times, backpressure
-    connections     all of them: who is taken in, on whose account, and the sweep of their times
-    early_transport a new connection's socket, until the loop has a transport for it
-    connection_filter  what the kernel drops of those who open far too many
-    http            bytes to requests, exact to the byte, and answers to bytes
-    endpoint        what a request is answered with
-    repeated_polls  polls that repeat themselves to the byte, and are not judged again
-    machines        which machine is asking, directly or by a proxy, and its instance tree
-    documents       the rendered bytes of each scope and version, kept by the changefeed
-    long_poll       requests that wait for their document to change
-    enablement      what turns a scope on: the first request of one of its machines
-    limits          every limit by name; rates, and a fair share of the loop for each guest
-    counters        what is counted, and who was turned away, told to the log
+    plane        the plane put together: how the service fills, opens, feeds and stops it
+    listener     the addresses that guests ask at: their settings, the sockets, and what the kernel
+                 drops of those who open far too many
+    connection   one connection: order, times, backpressure
+    connections  all of them: who is taken in, on whose account, and the sweep of their times
+    http         bytes to requests, exact to the byte, and answers to bytes
+    endpoint     what a request is answered with, who is refused, and what is counted of that; the
+                 requests that wait for a change, and those that repeat themselves to the byte
+    machines     which machine is asking, directly or by a proxy, and its instance tree
+    documents    the rendered bytes of each scope and version, kept by the changefeed, and what
+                 turns a scope on
+    limits       every limit by name; rates, and a fair share of the loop for each guest
 
 A GET is answered from memory in the call that read it, and never depends on the store. All of it
 runs on one event loop's thread, which owns all of this memory. Two things cross threads: an

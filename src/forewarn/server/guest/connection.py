@@ -31,14 +31,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server import sockets
-from forewarn.server.guest import counters
-from forewarn.server.guest.counters import EVENTS, OTHER
-from forewarn.server.guest.early_transport import EarlyTransport
-from forewarn.server.guest.enablement import DelayedAnswer
+from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.endpoint import (
+    EVENTS,
+    OTHER,
     Admitted,
+    LongPoll,
     Outcome,
     PendingApproval,
+    Poll,
+    resource_of,
 )
 from forewarn.server.guest.http import CHUNKED, CONTINUE, RequestReader
 from forewarn.server.guest.limits import (
@@ -50,12 +52,10 @@ from forewarn.server.guest.limits import (
     Account,
     Reason,
 )
-from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Source
-from forewarn.server.guest.repeated_polls import Poll
 
 if TYPE_CHECKING:
-    from forewarn.server.guest.connections import Connections
+    from forewarn.server.guest.connections import Connections, EarlyTransport
 
 NEVER: Final = math.inf
 """The deadline of a connection that waits for nothing of its peer's."""
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
     _discarded: int = 0
     _body_bytes: int = 0
     _is_probed: bool = False
-    early: EarlyTransport | None = None
+    early: "EarlyTransport | None" = None
     """What it was taken in by, where the loop had no transport for it yet."""
     is_stranger: bool = False
     """Whether it came from an address of no registered machine."""
@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
             self._shared.has_started(self)
             self.early.hand_over(self._transport)
+            self.early = None
             if self._paused:  # the loop begins to read after this call
                 self._shared.loop.call_soon(self._pause)
             if self._shared.suspended:
@@ -165,12 +166,10 @@ class Connection(asyncio.Protocol):
         self._stage = Stage.LOST
         self.deadline = NEVER
         self._unread = b""
-        if self._admitted is not None:
-            self.account.bodies.pop(self, None)
-        self._drop_body()
-        if self._pending is not None:
+        if self._admitted is not None or self._pending is not None:
             self._shared.fair_queue.forget(self)
-            self._pending = None
+        self._drop_body()
+        self._pending = None
         if self._long_poll is not None:
             self._forget_long_poll()
         self._shared.remove(self)
@@ -430,7 +429,7 @@ class Connection(asyncio.Protocol):
             self._long_poll = poll
             self.account.waiters += 1
             shared.long_polls.add(poll, self)
-            self._reader.head.shed()
+            self._reader.shed_head()
 
     def _forget_long_poll(self) -> None:
         assert self._long_poll is not None
@@ -550,10 +549,8 @@ class Connection(asyncio.Protocol):
     def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:
         """Write an answer, and close if it is the last one.
 
-        Args:
-            reply: The answer.
-            last: Whether the connection ends with it, whatever the peer would like.
-            resource: One of `counters.RESOURCES`; `""` where the request is still there to tell.
+        `last` is whether the connection ends with it, whatever the peer would like; `resource` is
+        one of `RESOURCES`, or `""` where the request is still there to tell.
         """
         if self._transport.is_closing():  # the peer has reset it
             self._stage = Stage.CLOSING
@@ -561,7 +558,7 @@ class Connection(asyncio.Protocol):
         self._drop_body()
         shared, reader = self._shared, self._reader
         head = reader.head
-        resource = resource or counters.resource_of(head.method, head.target)
+        resource = resource or resource_of(head.method, head.target)
         shared.counters.answers[resource][reply.status] += 1
         keep = head.keeps_alive and not last and not self._is_last and not shared.draining
         answer = shared.writer.render(reply, shared.monotonic(), head, keep=keep)
@@ -599,7 +596,8 @@ class Connection(asyncio.Protocol):
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
-            transport.write_eof()
+            with contextlib.suppress(OSError):  # the peer has reset it, and nobody has read so yet
+                transport.write_eof()
             self._read_on()
 
     def _close_quietly(self) -> None:

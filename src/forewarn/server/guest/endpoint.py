@@ -1,33 +1,64 @@
-"""What a request is answered with, in the order of protocol.md section 3, rule 6.
+"""What a request is answered with, in the order of protocol.md section 3, rule 6; and when.
 
 The transport's limits are over when a head comes here. `admit` goes from the path to the version,
 looks the caller up, and takes the request out of its rate: all of that before any body is read.
-`answer` has the body.
+`answer` has the body. What is wrong with a request is judged by `protocol.exchange`. `Counters`
+counts the answers, and who was turned away for what, and tells the log of the latter.
+
+`LongPolls` has the requests that wait for their document to change (protocol.md section 10). Each
+is an entry in a set: no task, no thread, no timer of its own. The changefeed wakes all that wait on
+a scope in one pass, the sweep over connections ends what waited long enough, and who is woken is
+answered in slices, so that 9,000 answers never hold up the next guest's for long. If a machine
+moves to another scope meanwhile, it is answered from there; if it is removed, it is refused.
+
+Pollers send the same bytes once a second, for ever. So `Polls` remembers bytes that were judged
+once, and, for each connection, what its last request came to: the machine and the answer, until
+anything changes in the fleet. What a request does besides being answered happens each time: it is
+held to its machine's rate, turns its scope on, and the machine was seen. That is 6 us of the
+processor for a poll instead of 38 (docs/decisions/0011).
+
+Remembered is one whole GET of the events without a body, which came alone on a connection between
+two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path
+of a machine, no proxy's claim. So it is judged alike wherever it comes from, with two exceptions: a
+trusted proxy's requests are never remembered, and a loopback listener, which refuses those of web
+pages, takes only what was judged on one. Whether its answer ends the connection is remembered as
+well. Anything else, and any doubt, goes the long way through `GuestEndpoint`, which decides alone
+what is right.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.maintenance.model import Machine, Refused
-from forewarn.protocol import exchange, instance, refusals, text
-from forewarn.protocol.exchange import GetDocument, PostApproval, Rules, ValidRequest
-from forewarn.protocol.identity import Claim
-from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.server.guest import machines
-from forewarn.server.guest.counters import Counters
-from forewarn.server.guest.documents import Documents
-from forewarn.server.guest.enablement import DelayedAnswer, Enabler
+from forewarn.maintenance.model import Changes, Machine, Refused
+from forewarn.protocol import exchange, instance, refusals
+from forewarn.protocol.exchange import (
+    Claim,
+    GetDocument,
+    PostApproval,
+    Resource,
+    Rules,
+    ValidRequest,
+)
+from forewarn.protocol.message import HttpRequest, Reply, shown
+from forewarn.server.guest import http, machines
+from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Reason
-from forewarn.server.guest.long_poll import LongPoll
-from forewarn.server.guest.machines import Registry, Source
+from forewarn.server.guest.machines import Caller, LastRequest, Registry, Source
+from forewarn.server.process import LimitLog
 from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.vocabulary import ErrorCode
+
+if TYPE_CHECKING:
+    from forewarn.server.guest.connection import Connection
 
 RETRY_AFTER_SECONDS: Final = 5
 """When to come back after 503: a poll or two later, when a short outage is over."""
@@ -35,8 +66,70 @@ RETRY_AFTER_SECONDS: Final = 5
 _log = structlog.get_logger(__name__)
 
 
+OTHER: Final = "other"
+"""What leads nowhere, and what the transport refused before anybody judged it."""
+
+EVENTS: Final = "events"
+"""A GET of the document."""
+
+_RESOURCES: Final = {
+    Resource.EVENTS: EVENTS,
+    Resource.INSTANCE: "instance",
+    Resource.VERSIONS: "versions",
+}
+
+RESOURCES: Final = (*_RESOURCES.values(), "approvals", OTHER)
+"""What `resource_of` returns: a closed list, for metrics."""
+
+
+def resource_of(method: bytes, path: bytes) -> str:
+    """Return the label that an answer is counted by, from what was asked for."""
+    asked = exchange.read_target(path)
+    if asked is None:
+        return OTHER
+    if asked.resource is Resource.EVENTS and method == b"POST":
+        return "approvals"
+    return _RESOURCES[asked.resource]
+
+
+Figures: TypeAlias = Mapping[str, float | Mapping[tuple[str, ...], float]]
+"""By the name of a metric: its value, or its values by their labels."""
+
+_STRANGERS: Final = frozenset(
+    (Reason.UNKNOWN_ADDRESS, Reason.UNKNOWN_NAME, Reason.UNKNOWN_INSTANCE, Reason.WRONG_SIGNATURE)
+)
+
+
+class Counters:
+    """Counts answers and who was turned away, and logs the latter; used on the loop alone."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Counter[int]] = {resource: Counter() for resource in RESOURCES}
+        """By what was asked for, then by status."""
+        self.refusals: Counter[Reason] = Counter()
+        self.accepted = 0
+        """Connections so far."""
+        self._log = LimitLog()
+
+    def refuse(
+        self, reason: Reason, listener: str, address: str, now: float, **facts: object
+    ) -> None:
+        """Count somebody who was turned away, and log it unless that was done a moment ago."""
+        self.refusals[reason] += 1
+        is_stranger = reason in _STRANGERS
+        self._log.warn(
+            "a caller is no registered machine" if is_stranger else "a guest reached a limit",
+            (listener, address, reason),
+            now,
+            reason=str(reason),
+            address=address,
+            listener=listener,
+            **facts,
+        )
+
+
 class GuestApprovals(Protocol):
-    """Where approvals go."""
+    """Where approvals go: `maintenance.commands.approve_events` judges the events."""
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
@@ -56,6 +149,21 @@ class Admitted(msgspec.Struct):
     wanted: ValidRequest
     machine: Machine
     source: Source
+
+
+class LongPoll(msgspec.Struct, eq=False):
+    """A request whose answer waits in `LongPolls`, by keys of machine and scope."""
+
+    wanted: GetDocument
+    source: Source
+    machine: str
+    scope: str
+    seconds: int
+    """How long it may wait."""
+    is_over: bool = False
+    """Whether it is to be answered even if nothing has changed."""
+    is_queued: bool = False
+    connection: "Connection | None" = None
 
 
 class PendingApproval(msgspec.Struct, eq=False):
@@ -127,9 +235,9 @@ class GuestEndpoint:
         facts: dict[str, str] = {}
         told = wanted.machine
         if isinstance(told, Claim):
-            facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
+            facts["instance_id"] = shown(told.id.decode("utf-8", "replace"))
         elif told is not None:
-            facts["name"] = text.shown(told)
+            facts["name"] = shown(told)
         now = self.monotonic()
         self.counters.refuse(reason, source.listener, source.address, now, **facts)
 
@@ -262,3 +370,248 @@ def _refusal_of(error: Refused, address: str) -> Reply | None:
     if error.code is ErrorCode.NOT_FOUND and "event_id" in error.facts:
         return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
     return exchange.unknown_caller(address) if error.code is ErrorCode.NOT_ELIGIBLE else None
+
+
+MAX_POLL_BYTES: Final = 1024
+"""The longest request that is remembered: clients send less."""
+
+MAX_KNOWN_POLLS: Final = 2048
+"""Requests that are remembered and were asked for lately, and as many that were before: a fleet's
+clients and versions are dozens. All of them are under 5 MB, whoever fills them."""
+
+
+SLICE: Final = 64
+"""Waiting requests answered before other connections have their turn: about a millisecond."""
+
+
+class LongPolls:
+    """All requests that wait; used on the event loop alone."""
+
+    def __init__(self, endpoint: GuestEndpoint, loop: asyncio.AbstractEventLoop) -> None:
+        self._endpoint = endpoint
+        self._loop = loop
+        self._of_scope: dict[str, set[LongPoll]] = {}
+        self._count = 0
+        self._woken: deque[LongPoll] = deque()
+        self.is_waking = False
+        """Whether more are answered at the loop's next turn."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._count
+
+    def add(self, poll: LongPoll, connection: "Connection") -> None:
+        """Let a request wait; its connection is told to answer it."""
+        poll.connection = connection
+        self._put(poll)
+
+    def forget(self, poll: LongPoll) -> None:
+        """Leave a request out that waits no more; one that is gone already is no matter."""
+        group = self._of_scope.get(poll.scope)
+        if group is None or poll not in group:
+            return
+        group.remove(poll)
+        self._count -= 1
+        if not group:
+            del self._of_scope[poll.scope]
+
+    def _put(self, poll: LongPoll) -> None:
+        self._of_scope.setdefault(poll.scope, set()).add(poll)
+        self._count += 1
+
+    def learn(self, changes: Changes) -> None:
+        """Wake those that a change concerns, once machines and documents have learned of it."""
+        for key in (*(scope.key for scope in changes.scopes), *changes.removed_scopes):
+            for poll in self._of_scope.get(key, ()):
+                self._queue(poll)
+        if changes.machines or changes.removed_machines:
+            scope_of = self._endpoint.scope_of
+            for key, group in self._of_scope.items():
+                for poll in group:
+                    if scope_of(poll.machine) != key:
+                        self._queue(poll)
+        self._wake()
+
+    def end(self, poll: LongPoll) -> None:
+        """Have a request answered soon, whether or not anything has changed."""
+        poll.is_over = True
+        self._queue(poll)
+        self._wake_soon()
+
+    def end_all(self, scopes: Collection[str], machines: Collection[str]) -> None:
+        """Have the requests of these machines answered soon, found by their scopes (keys)."""
+        for scope in scopes:
+            for poll in [p for p in self._of_scope.get(scope, ()) if p.machine in machines]:
+                self.end(poll)
+
+    def _queue(self, poll: LongPoll) -> None:
+        if not poll.is_queued:
+            poll.is_queued = True
+            self._woken.append(poll)
+
+    def _wake_on(self) -> None:
+        self.is_waking = False
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            for _ in range(min(SLICE, len(self._woken))):
+                self._wake_one(self._woken.popleft())
+        finally:  # a fault with one of them must not be the end of the others' waiting
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        if self._woken and not self.is_waking:
+            self.is_waking = True
+            self._loop.call_soon(self._wake_on)
+
+    def _wake_one(self, poll: LongPoll) -> None:
+        poll.is_queued = False
+        group = self._of_scope.get(poll.scope)
+        if group is None or poll not in group:
+            return  # its client has gone
+        scope = self._endpoint.scope_of(poll.machine)
+        reply = self._endpoint.look(poll)
+        if reply is not None:
+            self.forget(poll)
+            assert poll.connection is not None  # `add` gave it
+            poll.connection.wake(reply)
+        elif scope is not None and scope != poll.scope:
+            self.forget(poll)
+            poll.scope = scope
+            self._put(poll)
+
+
+class KnownPoll(msgspec.Struct, eq=False):
+    """What remembered bytes ask for."""
+
+    data: bytes
+    wanted: GetDocument
+    is_last: bool
+    """Whether the answer ends the connection."""
+    on_loopback: bool
+    """Whether they were judged on a loopback listener."""
+    last_request: LastRequest | None = None
+    """When they came last, and by which version: one object for all that ask in a second."""
+
+
+class Poll(msgspec.Struct, eq=False):
+    """What a connection's last request came to, as of a generation of the fleet."""
+
+    known: KnownPoll
+    data: bytes
+    is_last: bool
+    caller: Caller
+    scope: str
+    """The key of the machine's scope."""
+    generation: int
+    status: int
+    ending: bytes
+    """All of the answer but its beginning, which is another one each time."""
+
+
+@dataclass(eq=False, repr=False)
+class Polls:
+    """Remembers polls; used on the event loop alone."""
+
+    registry: Registry
+    documents: Documents
+    limiter: Limiter
+    writer: AnswerWriter
+    enabler: Enabler | None = None
+    generation: int = 0
+    """Grows with every change of the fleet; what is of an older one is looked up again."""
+    _known: dict[bytes, KnownPoll] = field(default_factory=dict)
+    _earlier: dict[bytes, KnownPoll] = field(default_factory=dict)
+    _is_closed: bool = False
+
+    def learn(self) -> None:
+        """Note that something has changed in the fleet."""
+        self.generation += 1
+
+    def close(self) -> None:
+        """Remember nothing more: from now on each answer is the last of its connection."""
+        self._is_closed = True
+        self.generation += 1
+
+    def remember(
+        self, data: bytes, source: Source, wanted: ValidRequest, reply: Reply, *, is_last: bool
+    ) -> None:
+        """Remember a request that came whole and alone, if it is one to be remembered."""
+        if (
+            len(data) <= MAX_POLL_BYTES
+            and isinstance(wanted, GetDocument)
+            and wanted.machine is None
+            and not wanted.wait_seconds
+            and reply.status in {200, 304}
+        ):
+            known = KnownPoll(data, wanted, is_last=is_last, on_loopback=source.vm_paths)
+            self._put(known)
+
+    def _put(self, known: KnownPoll) -> None:
+        if len(self._known) >= MAX_KNOWN_POLLS:
+            self.generation += 1  # connections look again, and so what they use stays remembered
+            self._earlier, self._known = self._known, {}
+        self._known[known.data] = known
+
+    def find(self, source: Source, data: bytes) -> Poll | None:
+        """Return what these bytes come to from there, None where the long way must tell."""
+        known = self._known.get(data)
+        if known is None:
+            known = self._earlier.get(data)
+            if known is None:
+                return None
+            self._put(known)
+        if source.vm_paths and not known.on_loopback:
+            return None
+        machine = None if source.trusted_proxy or self._is_closed else self.registry.at(source)
+        if machine is None:
+            return None
+        caller = self.registry.caller(machine)
+        if caller.last_request is None:
+            return None
+        try:
+            page = self.documents.page(machine.scope, known.wanted.version)
+        except KeyError:
+            return None
+        if known.wanted.if_none_match.is_ahead_of(page.incarnation):
+            return None  # the answer waits until this process has caught up
+        is_held = known.wanted.if_none_match.matches(page.incarnation)
+        ending = page.endings.get((is_held, known.is_last))
+        if ending is None:
+            reply = exchange.document_reply(known.wanted, page.incarnation, page.body)
+            ending = http.ending(reply, keep=not known.is_last)
+            page.endings[is_held, known.is_last] = ending
+        return Poll(
+            known,
+            known.data,
+            known.is_last,
+            caller,
+            machine.scope,
+            self.generation,
+            304 if is_held else 200,
+            ending,
+        )
+
+    def answer(self, poll: Poll, now: float) -> bytes | None:
+        """Do what a request does besides being answered, and return its answer.
+
+        None, and nothing was done, where the long way must tell.
+        """
+        enabler = self.enabler
+        if enabler is not None and not enabler.is_on(poll.scope):
+            return None
+        caller = poll.caller
+        known = poll.known
+        if known.wanted.agent is not None and known.wanted.agent != caller.agent:
+            return None
+        if not self.limiter.allows(caller, now):
+            return None
+        writer = self.writer
+        if now >= writer.until:
+            writer.tick(now)
+        last = known.last_request
+        if last is None or last[0] is not writer.second:
+            last = known.last_request = (writer.second, known.wanted.version.name)
+        caller.last_request = last
+        return writer.put(poll.status, poll.ending)

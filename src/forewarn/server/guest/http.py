@@ -13,10 +13,10 @@ the next request (Java's own client asks so on every plain POST); and it calls `
 trailers too. A callback that raises stops the parser at once: what is too many costs no more.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
 
 import httptools
@@ -100,11 +100,6 @@ class Head:
             return exchange.refuse(refusals.MALFORMED, what=what)
         return exchange.refuse(refusals.HTTP_VERSION, version=version)
 
-    def shed(self) -> None:
-        """Let go of all but the form of its answer: of 9,000 that wait, the rest is 9 MB."""
-        self.target = b""
-        self.headers = []
-
     def on_url(self, part: bytes) -> None:
         """Take a part of the request's target."""
         self.target += part
@@ -179,6 +174,13 @@ NO_HEAD: Final = Head(Limits())
 """The head of a message of which nothing came: polls that repeat themselves have no other."""
 
 
+@functools.cache
+def _form_of(method: bytes, keeps_alive: bool, is_http_1_0: bool) -> Head:  # noqa: FBT001 - cached
+    form = Head(NO_HEAD.limits, method=method, keeps_alive=keeps_alive, is_http_1_0=is_http_1_0)
+    form.is_complete = True
+    return form
+
+
 class _Chunks:
     """A chunked body, as a parser tells of it."""
 
@@ -251,6 +253,11 @@ class RequestReader:
         self._counted = 0
         self._tail = b""
 
+    def shed_head(self) -> None:
+        """Let go of all but the form of the answer: of 9,000 that wait, the rest is 11 MB."""
+        head = self.head
+        self.head = _form_of(head.method, head.keeps_alive, head.is_http_1_0)
+
     @property
     def in_body(self) -> bool:
         """Return whether the head is complete, and the body is not."""
@@ -317,7 +324,6 @@ class RequestReader:
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Sent before the answer, to a client that waits with its body (RFC 9110 section 10.1.1)."""
 
-_SECOND: Final = timedelta(seconds=1)
 _LAST_PART: Final = len("a3c5e7091b2d")
 """Of a GUID, in characters."""
 BLOCK: Final = 256
@@ -353,8 +359,7 @@ class AnswerWriter:
     """Writes answers; one for all connections.
 
     Args:
-        guid: A new GUID. All but its last part begins the GUID that names an answer, its
-            `x-ms-request-id`, and the answer's number ends it: no other start has these, and a new
+        guid: A new GUID. It begins each answer's `x-ms-request-id`, which its number ends: a new
             GUID for each answer would cost more than all the rest of it.
         scale: The clock's seconds in a real one.
         age: How many seconds old the documents are, for the header Age (RFC 9111 section 5.1)
@@ -362,9 +367,15 @@ class AnswerWriter:
     """
 
     def __init__(
-        self, clock: Clock, guid: str, scale: float = 1.0, age: Callable[[], int] | None = None
+        self,
+        clock: Clock,
+        request_time: Clock,
+        guid: str,
+        scale: float = 1.0,
+        age: Callable[[], int] | None = None,
     ) -> None:
         self._clock = clock
+        self._request_time = request_time
         self._scale = scale
         self._age = age
         self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
@@ -375,15 +386,15 @@ class AnswerWriter:
         self._date = b""
         self.until = -math.inf
         """When to `tick`, in monotonic seconds, real ones."""
-        self.second = clock.now().replace(microsecond=0)
-        """The time of day in whole seconds, as of the last `tick`: one object for a second."""
+        self.second = request_time.now().replace(microsecond=0)
+        """By which requests are dated, as of the last `tick`: one object for a second."""
 
     def tick(self, now: float) -> None:
         """Begin a second; a clock that was set shows with the next."""
         time = self._clock.now()
-        self.second = time.replace(microsecond=0)
-        self.until = now + (self.second + _SECOND - time).total_seconds() / self._scale
-        self._date = codec.http_date(self.second)
+        self.second = self._request_time.now().replace(microsecond=0)
+        self.until = now + (1 - time.microsecond / 1e6) / self._scale
+        self._date = codec.http_date(time)
         if self._age is not None and (seconds := self._age()):
             self._date += b"\r\nAge: %d" % seconds
         self._beginnings.clear()

@@ -4,9 +4,9 @@ Nothing heavy is imported here: the settings are made of these.
 """
 
 import math
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -143,7 +143,7 @@ class Reason(StrEnum):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a machine may ask (protocol.md section 9)."""
+    """How often a machine may ask (protocol.md section 9); `server.settings` has the default."""
 
     per_second: float = 0.0
     """How many requests a second it gains; 0 is no limit."""
@@ -158,14 +158,12 @@ SLACK: Final = 0.001
 keeps to the rate to the millisecond, is not refused."""
 
 
+@dataclass(slots=True)
 class Bucket:
     """A machine's token bucket as one number: no timer, and no bucket before the first request."""
 
-    __slots__ = ("full_at",)
-
-    def __init__(self) -> None:
-        self.full_at = -math.inf
-        """When it will be full, in monotonic seconds."""
+    full_at: float = -math.inf
+    """When it will be full, in monotonic seconds."""
 
 
 class Limiter:
@@ -196,12 +194,10 @@ GUEST_SHARE: Final = 0.05
 polls 50 times a second uses 0.003."""
 
 STRANGERS_SHARE: Final = 0.1
-"""The same of all unregistered addresses of a listener together: a network full of them takes no
-more turns than two machines do."""
+"""The same of all unregistered addresses of a listener together: as much as two machines use."""
 
 TOTAL_SHARE: Final = 0.5
-"""The same of all guests together, polls that repeat themselves apart: many machines that are each
-within their share must not hold up the loop for all of them at once."""
+"""The same of all guests together, repeated polls apart: many that each use little use much."""
 
 BURST_SECONDS: Final = 0.005
 """How much of the loop may be used at once, by whoever has not used it: a burst of the rate."""
@@ -218,8 +214,7 @@ REFUSED_CONNECTIONS: Final = 50
 that is refused is told to come again after 5 s."""
 
 REFUSED_STRANGERS: Final = 250
-"""The same for a stranger's where strangers have all that they may, so 4 a second: there are many
-of them then, and each need not come often to make a crowd."""
+"""The same for a stranger's where strangers have all that they may, so 4 a second."""
 
 BYTE_SECONDS: Final = 6e-9
 """What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
@@ -229,8 +224,7 @@ TURN_SECONDS: Final = 0.0005
 """After this no further pipelined request is answered in a turn."""
 
 MAX_CHARGE_SECONDS: Final = 0.002
-"""The most that one turn is charged with: a thousand EventIds take 2.5 ms. In what took longer the
-system ran something else."""
+"""The most that one turn is charged with: a thousand EventIds take 2.5 ms, and no request more."""
 
 MAX_APPROVALS_IN_FLIGHT: Final = 2000
 """EventIds of approvals that the control plane has at a time."""
@@ -251,9 +245,7 @@ hundred bytes and never waits; 64 bodies of 64 KiB from each of twenty guests we
 class Account:
     """What one guest uses: an address, an IPv6 /64, or a machine where machines share an address.
 
-    What it uses counts for its group as well: all strangers of a listener, and all guests. The
-    queues are dictionaries for their order: there may be as many accounts as machines, and an empty
-    dictionary is a tenth of an empty deque.
+    What it uses counts for its group as well: all strangers of a listener, and all guests.
     """
 
     group: "Account | None" = None
@@ -262,33 +254,25 @@ class Account:
     waiters: int = 0
     free_at: float = -math.inf
     """When it will have paid for the loop's time that it used, in monotonic seconds."""
-    queue: "dict[Connection, None]" = field(default_factory=dict)
-    """Its connections that wait for a turn."""
     is_approving: bool = False
     """Whether the control plane has an approval of it."""
     approved_until: float = -math.inf
     """When it will have made up for the EventIds that it approved, in monotonic seconds: who has
     most to make up for waits longest."""
-    approvals: "dict[Connection, int]" = field(default_factory=dict)
-    """Its connections whose approval waits for a turn, and how many bytes each has."""
     body_bytes: int = 0
     """What its bodies hold that are being read or wait for a turn."""
-    bodies: "dict[Connection, int]" = field(default_factory=dict)
-    """Its connections that wait to read a body of so many bytes."""
     connected_until: float = -math.inf
     """When it may have so many new connections at once again, in monotonic seconds."""
 
     def must_wait(self, now: float) -> bool:
         """Return whether it, or a group that it is in, has used its share of the loop."""
-        if (self.free_at - now) * self.share > BURST_SECONDS:
-            return True
-        return self.group is not None and self.group.must_wait(now)
+        is_over = (self.free_at - now) * self.share > BURST_SECONDS
+        return is_over or (self.group is not None and self.group.must_wait(now))
 
     def is_greedy(self, now: float) -> bool:
         """Return the same, but for the group of all guests."""
-        if self.group is None:
-            return False
-        return (self.free_at - now) * self.share > BURST_SECONDS or self.group.is_greedy(now)
+        is_over = (self.free_at - now) * self.share > BURST_SECONDS
+        return self.group is not None and (is_over or self.group.is_greedy(now))
 
     def charge(self, seconds: float, now: float) -> None:
         """Take the loop's time that it used out of its share, and out of its groups'."""
@@ -314,42 +298,51 @@ class Account:
         )
 
 
+Queued = dict["Connection", None]
+"""Connections of one account that wait, in their order."""
+
+
 class FairQueue:
-    """Gives guests their turns of the loop, and of the control plane; used on the loop alone."""
+    """Gives guests their turns of the loop, and of the control plane; used on the loop alone.
+
+    What waits is kept here by its account: there are as many as machines, and few have anything.
+    """
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], object], monotonic: Callable[[], float]
     ) -> None:
         self._call_soon = call_soon
         self._monotonic = monotonic
-        self._modest: deque[Account] = deque()
-        self._greedy: deque[Account] = deque()
-        """Accounts whose connections wait for a turn; the greedy ones have theirs last."""
+        self._modest: OrderedDict[Account, Queued] = OrderedDict()
+        self._greedy: OrderedDict[Account, Queued] = OrderedDict()
+        """Connections that wait for a turn; those of greedy accounts have theirs last."""
         self._is_turn_soon = False
+        self._bodies: dict[Account, dict[Connection, int]] = {}
+        """Connections that wait to read a body of so many bytes."""
         self._in_flight = 0
         """EventIds that the control plane has."""
         self._large = 0
         """Large bodies among them."""
-        self._approving: dict[Account, None] = {}
-        """Accounts whose approvals wait for a turn."""
+        self._approving: dict[Account, dict[Connection, int]] = {}
+        """Connections whose approval waits for a turn, and how many bytes each has."""
         self._is_approving_soon = False
 
     def queue(self, connection: "Connection") -> None:
         """Let a connection have a turn when its account's turn comes.
 
-        There is one turn in each of the loop's rounds, and each account has one before any has
-        two. So whoever asks for one thing is answered within a round or two, however many others
-        pipeline, and over however many connections.
+        There is one turn in each of the loop's rounds, and each account has one before any has two:
+        whoever asks for one thing is answered soon, however much others pipeline.
         """
         account = connection.account
-        if not account.queue:
-            self._line_up(account)
-        account.queue[connection] = None
+        queued = self._modest.get(account, self._greedy.get(account))
+        if queued is None:
+            queued = self._line_up(account, {})
+        queued[connection] = None
         self._turn_soon()
 
-    def _line_up(self, account: Account) -> None:
-        is_greedy = account.is_greedy(self._monotonic())
-        (self._greedy if is_greedy else self._modest).append(account)
+    def _line_up(self, account: Account, queued: Queued) -> Queued:
+        lane = self._greedy if account.is_greedy(self._monotonic()) else self._modest
+        return lane.setdefault(account, queued)
 
     def _turn_soon(self) -> None:
         if not self._is_turn_soon and (self._modest or self._greedy):
@@ -358,19 +351,19 @@ class FairQueue:
 
     def _next(self) -> None:
         self._is_turn_soon = False
-        account = (self._modest or self._greedy).popleft()
-        connection = next(iter(account.queue))
-        del account.queue[connection]
-        if account.queue:
-            self._line_up(account)
+        account, queued = (self._modest or self._greedy).popitem(last=False)
+        connection = next(iter(queued))
+        del queued[connection]
+        if queued:
+            self._line_up(account, queued)
         self._turn_soon()
         connection.have_turn()
 
     def may_take_body(self, connection: "Connection", size: int) -> bool:
         """Return whether a body may be read now; otherwise its connection is told when it may."""
         account = connection.account
-        if account.bodies or not account.has_room(size):
-            account.bodies[connection] = size
+        if account in self._bodies or not account.has_room(size):
+            self._bodies.setdefault(account, {})[connection] = size
             return False
         account.body_bytes += size
         return True
@@ -378,11 +371,11 @@ class FairQueue:
     def drop_body(self, account: Account, size: int) -> None:
         """Note that a body is held no longer, and let those be read that have room now."""
         account.body_bytes -= size
-        while account.bodies:
-            connection, wanted = next(iter(account.bodies.items()))
+        while waiting := self._bodies.get(account):
+            connection, wanted = next(iter(waiting.items()))
             if not account.has_room(wanted):
                 break
-            del account.bodies[connection]
+            self.forget(connection)
             account.body_bytes += wanted
             connection.have_room(wanted)
 
@@ -401,8 +394,7 @@ class FairQueue:
         approved least of late.
         """
         account = connection.account
-        account.approvals[connection] = size
-        self._approving[account] = None
+        self._approving.setdefault(account, {})[connection] = size
         self._approve_soon()
 
     def submitted(self, account: Account, entries: int, size: int) -> None:
@@ -425,11 +417,12 @@ class FairQueue:
         self._approve_soon()
 
     def forget(self, connection: "Connection") -> None:
-        """Drop a connection's approval that was not submitted yet: nobody hears of it any more."""
+        """Drop a connection's body or approval that waits: nobody hears of it any more."""
         account = connection.account
-        account.approvals.pop(connection, None)
-        if not account.approvals:
-            self._approving.pop(account, None)
+        for queues in (self._bodies, self._approving):
+            queues.get(account, {}).pop(connection, None)
+            if not queues.get(account, True):
+                del queues[account]
 
     def _approve_soon(self) -> None:
         if self._approving and not self._is_approving_soon:
@@ -441,14 +434,13 @@ class FairQueue:
         now = self._monotonic()
         ready = [
             account
-            for account in self._approving
-            if not account.is_approving
-            and self._has_capacity(next(iter(account.approvals.values())))
+            for account, waiting in self._approving.items()
+            if not account.is_approving and self._has_capacity(next(iter(waiting.values())))
         ]
         if not ready:
             return  # `decided` and `finished` come back to it
         account = min(ready, key=lambda each: max(each.approved_until, now))
-        connection = next(iter(account.approvals))
+        connection = next(iter(self._approving[account]))
         self.forget(connection)
         self._approve_soon()
         connection.submit()

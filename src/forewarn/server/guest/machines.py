@@ -9,10 +9,9 @@ import msgspec
 
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Profile, Scope, Sighting
-from forewarn.protocol import exchange, identity, instance
-from forewarn.protocol.agent_status import AgentReport
-from forewarn.protocol.exchange import CallerHint
-from forewarn.protocol.identity import Claim
+from forewarn.protocol import exchange, instance
+from forewarn.protocol.codec import AgentReport
+from forewarn.protocol.exchange import CallerHint, Claim
 from forewarn.server.guest.limits import Bucket, Reason
 from forewarn.vocabulary import Priority, ScopeKind
 
@@ -125,10 +124,6 @@ class Registry:
         """Return all machines by key, always as of the last change: the one copy in memory."""
         return self._machines
 
-    def fill(self, machines: Iterable[Machine]) -> None:
-        """Take the machines as the store has them, before the first request."""
-        self._put(machines)
-
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
         for key in changes.removed_machines:
@@ -188,7 +183,7 @@ class Registry:
 
     def _of_claim(self, source: Source, claim: Claim) -> Machine | Reason:
         secrets = source.proxies.secrets if source.proxies is not None else ()
-        if not identity.is_signed(claim, secrets):
+        if not exchange.is_signed(claim, secrets):
             return Reason.WRONG_SIGNATURE
         key = model.key(claim.id.decode("utf-8", "replace"))
         return self._by_vm_id.get(key) or self._machines.get(key) or Reason.UNKNOWN_INSTANCE
@@ -232,6 +227,12 @@ class Registry:
         caller.agent = agent or caller.agent
         if is_news and self.on_news is not None:
             self.on_news(machine.key)
+
+    def set_back(self, now: datetime) -> None:
+        """Date requests later than now to now: the clock was set back."""
+        for caller in self._callers.values():
+            if caller.last_request is not None and caller.last_request[0] > now:
+                caller.last_request = now, caller.last_request[1]
 
     def seen(self, machine_key: str) -> Sighting | None:
         """Return what a machine's requests told last; None if it has not asked since the start.

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -20,15 +20,12 @@ from forewarn.server.guest import endpoint
 from forewarn.server.guest import listener as listening
 from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.counters import Counters, Figures
-from forewarn.server.guest.documents import Documents
-from forewarn.server.guest.enablement import DelayedAnswer, Enabler
-from forewarn.server.guest.endpoint import GuestEndpoint
+from forewarn.server.guest.documents import DelayedAnswer, Documents, Enabler
+from forewarn.server.guest.endpoint import Counters, Figures, GuestEndpoint, Polls
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Limits, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import Proxies, Registry, Source
-from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
@@ -49,18 +46,9 @@ class GuestBackend(endpoint.GuestApprovals, Protocol):
 class GuestPlane:
     """The metadata endpoint on its listeners. Made and used on the event loop.
 
-    Args:
-        listeners: The addresses that guests ask at.
-        limits: Of each connection, and of all.
-        rules: How guests are answered; `apply` gives others.
-        backend: Where approvals and first requests go.
-        time: The time that scopes are turned on by; its `wait` delays answers.
-        wall: What answers show as the time.
-        on_turn: Is told of each turn that a guest gets, in monotonic seconds.
-        mint: Makes a new GUID.
-        handed_over: Sockets of systemd's, which are taken in place of our own.
-        age: How many seconds old the documents are, which answers say unless it is 0; None where
-            they are always as of the last change.
+    `apply` gives other rules. Scopes are turned on by `time`, whose `wait` delays answers, and
+    answers show `wall`. `age` is how many seconds old the documents are, which answers say unless
+    it is 0; None where they are always as of the last change.
     """
 
     def __init__(  # noqa: PLR0913 - by name
@@ -72,6 +60,7 @@ class GuestPlane:
         backend: GuestBackend,
         time: clock.Clock,
         wall: clock.Clock,
+        request_time: clock.Clock,
         on_turn: Callable[[float], None],
         mint: Callable[[], str],
         handed_over: HandedOver,
@@ -92,12 +81,12 @@ class GuestPlane:
             self._documents,
             backend,
             rules=exchange.Rules(),
-            clock=wall,
+            clock=request_time,
             limiter=limiter,
             monotonic=clock.monotonic,
             counters=self._counters,
         )
-        writer = self._writer = AnswerWriter(wall, mint(), rules.clock_scale, age)
+        writer = self._writer = AnswerWriter(wall, request_time, mint(), rules.clock_scale, age)
         self._polls = Polls(self._registry, self._documents, limiter=limiter, writer=writer)
         self._connections = Connections(
             self._endpoint,
@@ -147,17 +136,6 @@ class GuestPlane:
         """Return what the machines of a scope, by its key, read; KeyError for an unknown one."""
         return self._documents.page(scope, version).body
 
-    def fill(
-        self,
-        scopes: Collection[model.Scope],
-        machines: Collection[model.Machine],
-        operations: Collection[model.Operation],
-    ) -> None:
-        """Take over what the store holds."""
-        self._warn_of_unheard(machines)
-        self._registry.fill(machines)
-        self._documents.fill(scopes, operations)
-
     def learn(self, changes: model.Changes) -> None:
         """Take over what changed, all of it before the next request."""
         self._documents.learn(changes)
@@ -206,6 +184,11 @@ class GuestPlane:
         Any thread may ask.
         """
         return self._registry.seen(machine_key)
+
+    def set_back(self, now: datetime) -> None:
+        """Date requests later than now to now: the clock was set back."""
+        self._registry.set_back(now)
+        self.note_jump()
 
     def tell_news(self, hear: Callable[[str], None]) -> None:
         """Call `hear` with the key of a machine that asks first, or whose agent says news."""

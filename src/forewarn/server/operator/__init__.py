@@ -1,24 +1,19 @@
 """The operator plane: the HTTP API, Litestar on uvicorn. Never on a socket that guests can reach.
 
     application  the API and the page as one application, and their OpenAPI schema
-    api          what each route does
+    api          what the routes about machines and their maintenance do
+    administration   the same of the routes about the service: accounts, webhooks, health
     stream       news as server-sent events
-    rollout_routes   what the routes of rollouts do; rollout_schemas has their JSON
-    requests     what the routes are given: the rooms below, a request's body and query, judged
-    schemas      the JSON of requests and answers
+    routing      how routes are declared, with their roles, how lists are paged, and what handlers
+                 are given
+    schemas      the JSON of requests and answers; rollout_schemas, webhook_schemas and, for
+                 what a maintenance may be, `maintenance.planner` have more
     views        the rules' values as the API shows them
     errors       how failures are answered
-    inventory    the fleet and what is live, in memory
+    inventory    the fleet and what is live, in memory, and a search in it
     metrics      what Prometheus reads
-    routing      how routes are declared
-    roles        which role each route needs
-    auth         who may ask: the token, the Host and the Origin
-    accounts     whose a token is, and who opened the unix socket
-    account_routes  the routes of tokens and of the audit log
-    webhook_routes   the routes of webhooks; webhook_schemas has their JSON
-    webhook_formats  what the requests of webhooks have in them
-    webhooks         signs, sends and counts them
-    audit_log    writes down what was refused
+    auth         who may ask: tokens, sessions, users, the Host and the Origin
+    webhook_requests  what webhooks are sent; signs, sends and counts their requests
     connections  uvicorn's connections, and their limits
 
 Only `server` and, for the JSON's shapes, `cli` import this package.

@@ -1,6 +1,7 @@
-"""The operators' API: what each route does.
+"""The operators' API: what each route about machines and their maintenance does.
 
-docs/reference/api.md describes each route; a test compares.
+`administration` has the routes about the service. docs/reference/api.md describes each route; a
+test compares.
 """
 
 import asyncio
@@ -11,35 +12,22 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
-from litestar import MediaType, Request, Response, get, put
-from litestar.datastructures import State
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Request, put
 from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
 
-from forewarn.control import relay_watch
+from forewarn.control import rollouts
 from forewarn.control.accounts import OperatorRequest
-from forewarn.maintenance import fleet, host_drain, model, planner
+from forewarn.control.rollouts import RolloutTargets
+from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.relays import RelayToken
-from forewarn.server import secret_files
-from forewarn.server.operator import (
-    metrics,
-    requests,
-    routing,
-    schemas,
-    views,
-)
-from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
-from forewarn.server.operator.requests import (
-    Backend,
-    EncodedBody,
-    TheBackend,
-    TheCaller,
-    one_line,
-)
+from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout_model import RolloutPolicy, RolloutTask
+from forewarn.maintenance.time_windows import Span
+from forewarn.server.operator import rollout_schemas, routing, schemas, views
+from forewarn.server.operator.errors import RESPONSES
+from forewarn.server.operator.routing import Backend, EncodedBody, TheBackend, TheCaller, one_line
 from forewarn.store.port import HistoryQuery, Reading
-from forewarn.version import __version__
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
 InScope = Annotated[str, QueryParameter(name="scope")]
 Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
@@ -47,6 +35,12 @@ ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
 
 UNKNOWN: Final = "unknown"
 """The filter for machines without a known host, as after a Redeploy that named no new one."""
+
+OF_A_MACHINE = frozenset({schemas.HostOrderKind.SKIP, schemas.HostOrderKind.STOP})
+"""The orders about a drain that name a machine."""
+
+OF_A_UNIT = frozenset({RolloutOrderKind.SKIP, RolloutOrderKind.RETRY})
+"""The orders about a rollout that name a unit."""
 
 _log = structlog.get_logger(__name__)
 
@@ -57,10 +51,11 @@ _log = structlog.get_logger(__name__)
 @put(
     "/v1/fleet",
     tags=[routing.FLEET],
+    opt={routing.NEEDS: AccessRole.VIEWER},
     responses=RESPONSES,
-    dto=EncodedBody[fleet.Fleet],
+    dto=EncodedBody[fleet_file.Fleet],
     return_dto=None,
-    request_max_body_size=requests.MAX_FLEET_BODY,
+    request_max_body_size=routing.MAX_FLEET_BODY,
 )
 async def apply_fleet(
     backend: TheBackend,
@@ -77,7 +72,7 @@ async def apply_fleet(
     A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
     preempted or terminated are left out unless `again` adds them.
     """
-    wanted = await asyncio.to_thread(requests.decoded_fleet, data)
+    wanted = await asyncio.to_thread(routing.decoded_fleet, data)
     plane = backend.plane if dry_run else backend.changing(caller, told=views.fleet_in_one_line)
     applied = await backend.done(
         plane.apply_fleet(
@@ -88,19 +83,17 @@ async def apply_fleet(
     return await asyncio.to_thread(_changed, backend, applied, caller, dry_run=dry_run)
 
 
-@routing.get("/v1/fleet", routing.FLEET)
-async def export_fleet(backend: TheBackend) -> fleet.Fleet:
+@routing.get("/v1/fleet", AccessRole.VIEWER, routing.FLEET)
+async def export_fleet(backend: TheBackend) -> fleet_file.Fleet:
     """Return the fleet as its file; to apply it changes nothing."""
     inventory = backend.inventory
     scopes, machines = tuple(inventory.scopes.values()), tuple(inventory.machines.values())
-    return await asyncio.to_thread(fleet.exported, scopes, machines)
+    return await asyncio.to_thread(fleet_file.exported, scopes, machines)
 
 
-@routing.delete("/v1/fleet/machines", routing.FLEET)
+@routing.delete("/v1/fleet/machines", AccessRole.OPERATOR, routing.FLEET)
 async def remove_machines(
-    backend: TheBackend,
-    caller: TheCaller,
-    name: routing.Names,
+    backend: TheBackend, caller: TheCaller, name: routing.Names
 ) -> schemas.FleetChange:
     """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
     plane = backend.changing(caller, model.listed(name), told=views.fleet_in_one_line)
@@ -109,7 +102,7 @@ async def remove_machines(
 
 
 def _changed(
-    backend: Backend, applied: fleet.Applied, caller: OperatorRequest, *, dry_run: bool
+    backend: Backend, applied: fleet_file.Applied, caller: OperatorRequest, *, dry_run: bool
 ) -> schemas.FleetChange:
     """Return and log who changed what; the log has more names than the audit log."""
     change = views.fleet_change(applied, dry_run=dry_run, listeners=backend.listeners)
@@ -120,7 +113,7 @@ def _changed(
     return change
 
 
-@routing.get("/v1/fleet/machines", routing.FLEET)
+@routing.get("/v1/fleet/machines", AccessRole.VIEWER, routing.FLEET)
 async def list_machines(
     backend: TheBackend,
     *,
@@ -130,69 +123,67 @@ async def list_machines(
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.MachinePage:
     """List machines, of one scope or on one host if given; host `unknown`: without a known host."""
+    inventory, after = backend.inventory.snapshot(), routing.key_before("machines", cursor)
     if in_scope:
-        _scope(backend, in_scope)
-    hosts = {host, ""} if host == UNKNOWN else {host}
-    fitting = (
-        machine
-        for machine in backend.inventory.machines_after(requests.key_before("machines", cursor))
-        if (not in_scope or machine.scope == model.key(in_scope))
-        and (not host or machine.host in hosts)
-    )
-    found, following = requests.page("machines", fitting, limit, lambda machine: machine.key)
-    return schemas.MachinePage(machines=views.machines(found, backend.inventory), next=following)
+        inventory.scope(in_scope)
+    on = place_of(host)
+    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=in_scope, host=on)
+    found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
+    return schemas.MachinePage(machines=views.machines(found, inventory), next=following)
 
 
-@routing.get("/v1/fleet/machines/{name:str}", routing.FLEET)
+def place_of(host: str) -> str | None:
+    """Return what a filter's host is to the search: None for any, `""` for an unknown one."""
+    return ("" if host == UNKNOWN else host) if host else None
+
+
+@routing.get("/v1/fleet/machines/{name:str}", AccessRole.VIEWER, routing.FLEET)
 async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
-    machine = backend.inventory.machines.get(model.key(name))
-    if machine is None:
-        raise model.unknown("machine", name)
-    return views.machine_detail(machine, backend.inventory)
+    return views.machine_detail(backend.inventory.machine(name), backend.inventory)
 
 
-@routing.get("/v1/fleet/tombstones", routing.FLEET)
+@routing.get("/v1/fleet/tombstones", AccessRole.VIEWER, routing.FLEET)
 async def list_tombstones(
     backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
-    after = requests.key_before("tombstones", cursor)
+    after = routing.key_before("tombstones", cursor)
     tombstones = await backend.read(lambda reading: reading.tombstones())
     deleted = sorted(k for k, tombstone in tombstones.items() if tombstone.event_type and k > after)
-    found, following = requests.page("tombstones", deleted, limit, str)
+    found, following = routing.page("tombstones", deleted, limit, str)
     return schemas.TombstonePage(
         tombstones=tuple(tombstones[name] for name in found), next=following
     )
 
 
-@routing.get("/v1/fleet/scopes", routing.FLEET)
+@routing.get("/v1/fleet/scopes", AccessRole.VIEWER, routing.FLEET)
 async def list_scopes(
     backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.ScopePage:
     """List scopes."""
-    scopes = backend.inventory.scopes_after(requests.key_before("scopes", cursor))
-    found, following = requests.page("scopes", scopes, limit, lambda scope: scope.key)
-    return schemas.ScopePage(scopes=views.scopes(found, backend.inventory), next=following)
+    inventory, after = backend.inventory.snapshot(), routing.key_before("scopes", cursor)
+
+    def listed() -> schemas.ScopePage:
+        keys = sorted(key for key in inventory.scopes if key > after)
+        found, following = routing.page("scopes", keys, limit, str)
+        scopes = views.scopes([inventory.scopes[key] for key in found], inventory)
+        return schemas.ScopePage(scopes=scopes, next=following)
+
+    return await asyncio.to_thread(listed)  # it looks at every machine
 
 
-@routing.get("/v1/fleet/scopes/{name:str}", routing.FLEET)
+@routing.get("/v1/fleet/scopes/{name:str}", AccessRole.VIEWER, routing.FLEET)
 async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeDetail:
     """Show a scope with its machines by update domain."""
-    return views.scope_detail(_scope(backend, name), backend.inventory)
-
-
-def _scope(backend: Backend, name: str) -> model.Scope:
-    scope = backend.inventory.scopes.get(model.key(name))
-    if scope is None:
-        raise model.unknown("scope", name)
-    return scope
+    inventory = backend.inventory.snapshot()
+    return await asyncio.to_thread(views.scope_detail, inventory.scope(name), inventory)
 
 
 # Maintenance.
 
 
-@routing.post("/v1/maintenance", schemas.MaintenanceRequest, status=201)
+@routing.post("/v1/maintenance", AccessRole.VIEWER, schemas.MaintenanceRequest, status=201)
 async def request_maintenance(
     backend: TheBackend,
     caller: TheCaller,
@@ -204,14 +195,14 @@ async def request_maintenance(
     request = model.mapped(
         planner.Request,
         data,
-        not_before=data.not_before and requests.in_utc(data.not_before, "not_before"),
-        opens_at=data.opens_at and requests.in_utc(data.opens_at, "opens_at"),
-        closes_at=data.closes_at and requests.in_utc(data.closes_at, "closes_at"),
+        not_before=data.not_before and routing.in_utc(data.not_before, "not_before"),
+        opens_at=data.opens_at and routing.in_utc(data.opens_at, "opens_at"),
+        closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=caller.by,
     )
     plane = backend.plane if dry_run else backend.changing(caller, told=views.plan_in_one_line)
     plan = await backend.done(plane.request(request, dry_run=dry_run))
-    ((view, further),) = views.maintenances([plan.maintenance], backend.inventory)
+    view, further = await _maintenance(backend, plan.maintenance)
     return schemas.MaintenancePlan(
         dry_run=dry_run,
         maintenance=view,
@@ -221,21 +212,24 @@ async def request_maintenance(
     )
 
 
-@routing.get("/v1/maintenance")
+@routing.get("/v1/maintenance", AccessRole.VIEWER)
 async def list_maintenances(
     backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.MaintenancePage:
     """List what was asked for, newest first."""
-    before = requests.key_before("maintenances", cursor)
-    latest = await backend.read(
-        lambda reading: reading.latest_maintenances(int(before) if before else None, limit + 1)
-    )
-    found, following = requests.page("maintenances", latest, limit, lambda one: str(one.number))
-    shown = views.maintenances(found, backend.inventory)
-    return schemas.MaintenancePage(maintenances=tuple(one for one, _ in shown), next=following)
+    before = routing.key_before("maintenances", cursor)
+    inventory = backend.inventory.snapshot()
+
+    def question(reading: Reading) -> schemas.MaintenancePage:
+        latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
+        found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
+        shown = views.maintenances(found, inventory)
+        return schemas.MaintenancePage(maintenances=tuple(one for one, _ in shown), next=following)
+
+    return await backend.read(question)
 
 
-@routing.get("/v1/maintenance/{number:int}")
+@routing.get("/v1/maintenance/{number:int}", AccessRole.VIEWER)
 async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
     """Show what was asked for and what it became."""
 
@@ -247,22 +241,30 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
     if maintenance is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-    ((view, further),) = views.maintenances([maintenance], backend.inventory)
+    view, further = await _maintenance(backend, maintenance)
     return schemas.MaintenanceDetail(
         maintenance=view, further=further, operations=_shown(backend, operations.values())
     )
 
 
-@routing.get("/v1/events")
+async def _maintenance(
+    backend: Backend, value: model.Maintenance
+) -> tuple[schemas.MaintenanceView, tuple[schemas.FurtherStep, ...]]:
+    """Show one on another thread: while it goes on, this looks at every machine."""
+    inventory = backend.inventory.snapshot()
+    return await asyncio.to_thread(lambda: next(views.maintenances([value], inventory)))
+
+
+@routing.get("/v1/events", AccessRole.VIEWER)
 async def list_events(
     backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
 ) -> schemas.EventList:
     """List the events of what is not over, by NotBefore, also those that no guest sees."""
     inventory = backend.inventory
     if in_scope:
-        _scope(backend, in_scope)
-    if machine and model.key(machine) not in inventory.machines:
-        raise model.unknown("machine", machine)
+        inventory.scope(in_scope)
+    if machine:
+        inventory.machine(machine)
     now = backend.now()
     found = [
         views.live_event(operation, event, inventory, now)
@@ -274,7 +276,7 @@ async def list_events(
     return schemas.EventList(now=now, events=tuple(found))
 
 
-@routing.get("/v1/history")
+@routing.get("/v1/history", AccessRole.VIEWER)
 async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
     backend: TheBackend,
     *,
@@ -295,20 +297,20 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
         maintenance=maintenance,
         event_types=event_type,
         statuses=status,
-        since=since and requests.in_utc(since, "since"),
-        until=until and requests.in_utc(until, "until"),
-        after=requests.place_before(cursor),
+        since=since and routing.in_utc(since, "since"),
+        until=until and routing.in_utc(until, "until"),
+        after=routing.place_before(cursor),
         limit=limit,
     )
     page = await backend.read(lambda reading: reading.history(query))
-    following = requests.history_cursor(page)
+    following = routing.history_cursor(page)
     return schemas.HistoryPage(operations=_shown(backend, page.operations), next=following)
 
 
 # What operators do to pending maintenance.
 
 
-@routing.post("/v1/approvals", schemas.ApprovalRequest)
+@routing.post("/v1/approvals", AccessRole.OPERATOR, schemas.ApprovalRequest)
 async def approve(
     backend: TheBackend,
     caller: TheCaller,
@@ -322,7 +324,7 @@ async def approve(
     return await _listed(backend, approved)
 
 
-@routing.post("/v1/cancellations", schemas.CancellationRequest)
+@routing.post("/v1/cancellations", AccessRole.OPERATOR, schemas.CancellationRequest)
 async def cancel(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.CancellationRequest]
 ) -> schemas.OperationList:
@@ -333,7 +335,7 @@ async def cancel(
     return await _listed(backend, plane.cancel(data.references, reason=reason))
 
 
-@routing.post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
+@routing.post("/v1/maintenance/{number:int}/resume", AccessRole.OPERATOR, schemas.ResumptionRequest)
 async def resume(
     backend: TheBackend,
     caller: TheCaller,
@@ -346,49 +348,49 @@ async def resume(
     return await _listed(backend, plane.resume(number, by=caller.by))
 
 
-@routing.post("/v1/postponements", schemas.PostponementRequest)
+@routing.post("/v1/postponements", AccessRole.OPERATOR, schemas.PostponementRequest)
 async def postpone(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.PostponementRequest]
 ) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
-    later = requests.in_utc(data.not_before, "not_before")
+    later = routing.in_utc(data.not_before, "not_before")
     named = model.listed(data.references, routing.MAX_LISTED)
     plane = backend.changing(caller, f"{named} to {later.isoformat()}")
     postponed = plane.postpone(data.references, later, by=caller.by)
     return await _listed(backend, postponed)
 
 
-@routing.get("/v1/holds")
+@routing.get("/v1/holds", AccessRole.VIEWER)
 async def list_holds(backend: TheBackend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
     holds = await backend.read(lambda reading: reading.holds())
     return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
 
 
-@routing.post("/v1/holds", schemas.HoldRequest, status=201)
+@routing.post("/v1/holds", AccessRole.OPERATOR, schemas.HoldRequest, status=201)
 async def hold(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.HoldRequest]
 ) -> schemas.OperationList:
     """Block maintenance from starting until released; the answer is what is held now."""
-    _judge_place(data.kind, data.name)
+    _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
     plane = backend.changing(caller, f"{data.kind} {data.name}".rstrip())
     held = plane.hold(data.kind, data.name, reason=reason, by=caller.by)
     return await _listed(backend, held)
 
 
-@routing.delete("/v1/holds")
+@routing.delete("/v1/holds", AccessRole.OPERATOR)
 async def release(
     backend: TheBackend, caller: TheCaller, kind: FromQuery[model.HoldKind], name: routing.Name = ""
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
-    _judge_place(kind, name)
+    _judge_name("name", kind, name, needed=kind is not model.HoldKind.EVERYTHING)
     plane = backend.changing(caller, f"{kind} {name}".rstrip())
     released = plane.release(kind, name, by=caller.by)
     return await _listed(backend, released)
 
 
-@routing.get("/v1/alerts")
+@routing.get("/v1/alerts", AccessRole.VIEWER)
 async def list_alerts(backend: TheBackend) -> schemas.AlertList:
     """List what needs an operator, oldest first."""
     now = backend.now()
@@ -396,7 +398,7 @@ async def list_alerts(backend: TheBackend) -> schemas.AlertList:
     return schemas.AlertList(now=now, count=len(found), items=tuple(found[: schemas.MAX_ITEMS]))
 
 
-@routing.post("/v1/acknowledgements", schemas.AcknowledgementRequest)
+@routing.post("/v1/acknowledgements", AccessRole.OPERATOR, schemas.AcknowledgementRequest)
 async def acknowledge(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.AcknowledgementRequest]
 ) -> schemas.OperationList:
@@ -406,7 +408,7 @@ async def acknowledge(
     return await _listed(backend, noted)
 
 
-@routing.post("/v1/resolutions", schemas.ResolutionRequest)
+@routing.post("/v1/resolutions", AccessRole.OPERATOR, schemas.ResolutionRequest)
 async def resolve(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ResolutionRequest]
 ) -> schemas.OperationList:
@@ -417,14 +419,12 @@ async def resolve(
     return await _listed(backend, resolved)
 
 
-def _judge_place(kind: model.HoldKind, name: str) -> None:
-    if (kind is model.HoldKind.EVERYTHING) == bool(name):
-        message = (
-            f"at name: 'everything' takes no name, got {name!r}"
-            if name
-            else f"at name: expected the {kind}'s name"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, where="name")
+def _judge_name(where: str, what: str, name: str, *, needed: bool) -> None:
+    """Refuse (INVALID) a name where none is taken, and none where one is needed."""
+    if needed != bool(name):
+        wanted = f"needs a {where}" if needed else f"takes no {where}, got {name!r}"
+        message = f"at {where}: '{what}' {wanted}"
+        raise model.Refused(ErrorCode.INVALID, message, where=where)
 
 
 def _shown(
@@ -443,7 +443,7 @@ async def _listed(
 # Hosts.
 
 
-@routing.get("/v1/hosts", routing.HOSTS)
+@routing.get("/v1/hosts", AccessRole.VIEWER, routing.HOSTS)
 async def list_hosts(backend: TheBackend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
     survey = await backend.hosts.recent_survey()
@@ -461,7 +461,7 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
     )
 
 
-@routing.get("/v1/hosts/{name:str}", routing.HOSTS)
+@routing.get("/v1/hosts/{name:str}", AccessRole.VIEWER, routing.HOSTS)
 async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
@@ -471,7 +471,7 @@ async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDet
     return await _host(backend, name, survey)
 
 
-@routing.post("/v1/hosts/drain", schemas.HostDrainRequest, routing.HOSTS)
+@routing.post("/v1/hosts/drain", AccessRole.VIEWER, schemas.HostDrainRequest, routing.HOSTS)
 async def drain_hosts(
     backend: TheBackend,
     caller: TheCaller,
@@ -508,20 +508,12 @@ async def drain_hosts(
     )
 
 
-@routing.post("/v1/hosts/{name:str}/orders", schemas.HostOrder, routing.HOSTS)
+@routing.post("/v1/hosts/{name:str}/orders", AccessRole.OPERATOR, schemas.HostOrder, routing.HOSTS)
 async def order_drain(
-    backend: TheBackend,
-    caller: TheCaller,
-    name: FromPath[str],
-    data: JSONBody[schemas.HostOrder],
+    backend: TheBackend, caller: TheCaller, name: FromPath[str], data: JSONBody[schemas.HostOrder]
 ) -> schemas.HostDetail:
     """Say how the drain of a host goes on; the answer is the host after it."""
-    kind = schemas.HostOrderKind
-    if (data.order in {kind.SKIP, kind.STOP}) != bool(data.machine):
-        message = f"at machine: '{data.order}' " + (
-            "takes no machine" if data.machine else "needs the name of a machine"
-        )
-        raise model.Refused(ErrorCode.INVALID, message, where="machine")
+    _judge_name("machine", data.order, data.machine, needed=data.order in OF_A_MACHINE)
     action = model.AuditAction(data.order)
 
     def order(view: host_drain.DrainView, now: datetime) -> host_drain.DrainStep:
@@ -544,105 +536,115 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
     )
 
 
-@routing.post("/v1/relays/tokens", schemas.RelayTokenRequest, routing.HOSTS, status=201)
-async def create_relay_token(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.RelayTokenRequest]
-) -> schemas.NewRelayToken:
-    """Make a token for the relay of a host; the answer is the only one that ever shows it.
-
-    The token that the relay uses stays valid until the new one is used.
-    """
-    host, token = one_line(data.host, "host"), backend.make_token()
-    made = RelayToken(
-        digest=secret_files.digest(token.encode()),
-        host=host,
-        created_by=caller.by,
-        created_at=backend.now(),
-    )
-    plane = backend.changing(caller, host)
-    made = await backend.done(plane.order(relay_watch.create_token, made))
-    _log.info("an operator made a token for a relay", host=host, by=made.created_by)
-    return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
+# Rollouts.
 
 
-@routing.delete("/v1/relays/tokens", routing.HOSTS)
-async def revoke_relay_tokens(
-    backend: TheBackend, caller: TheCaller, host: FromQuery[str]
-) -> schemas.VoidRelayTokens:
-    """Revoke all tokens of a host's relay: it is refused from now on."""
-    plane = backend.changing(caller, host)
-    revoked = await backend.done(plane.order(relay_watch.revoke_tokens, host))
-    _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
-    return schemas.VoidRelayTokens(host=host, revoked=revoked)
-
-
-# The service itself.
-
-
-@routing.get("/v1/replicas", routing.SERVICE)
-async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
-    """List the replicas that share the database: by their rows, each as of its last beat."""
-    rows = backend.replicas.all()
-    return schemas.ReplicaList(
-        now=backend.now(), replicas=views.replicas(rows, backend.replicas.own, backend.inventory)
-    )
-
-
-@routing.get("/v1/clock", routing.SERVICE)
-async def clock(backend: TheBackend) -> schemas.ServiceTime:
-    """Tell the service's own time, which all its times are in."""
-    return _service_time(backend)
-
-
-@routing.post("/v1/clock", schemas.ClockRequest, routing.SERVICE)
-async def trust_clock(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ClockRequest]
-) -> schemas.ServiceTime:
-    """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
-    assert data.trust  # the schema takes nothing else
-    _log.warning("an operator trusts the clock", by=caller.by)
-    await asyncio.shield(backend.heartbeat.believe())
-    return _service_time(backend)
-
-
-def _service_time(backend: Backend) -> schemas.ServiceTime:
-    doubt = backend.heartbeat.clock_doubt()
-    return schemas.ServiceTime(
-        now=backend.now(), scale=backend.scale, doubt=doubt.message if doubt else ""
-    )
-
-
-@get("/healthz", tags=[routing.SERVICE])
-async def health() -> schemas.Health:
-    """Tell that the process is alive."""
-    return schemas.Health(status="alive", version=__version__)
-
-
-@get(
-    "/readyz",
-    tags=[routing.SERVICE],
-    responses={
-        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
-    },
+@routing.post(
+    "/v1/rollouts", AccessRole.VIEWER, rollout_schemas.RolloutRequest, routing.ROLLOUTS, status=201
 )
-async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
-    """Tell whether the service does all its work, and why not."""
-    reasons = (await backend.readiness()).reasons
-    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
-    if not reasons:
-        return Response(answer)
-    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+async def start_rollout(
+    backend: TheBackend,
+    caller: TheCaller,
+    *,
+    data: JSONBody[rollout_schemas.RolloutRequest],
+    dry_run: FromQuery[bool] = False,
+) -> rollout_schemas.RolloutPlan:
+    """Start a rollout; the answer is how it will go, and in a dry run nothing more."""
+    one_line(data.description or "", "description")
+    drained: frozenset[str] = frozenset()
+    if data.drain and data.event_type is EventType.REBOOT and (data.hosts or data.all_hosts):
+        survey = await backend.hosts.survey()
+        drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
+    blackouts = tuple(
+        Span(routing.in_utc(one.opens, "blackouts"), routing.in_utc(one.closes, "blackouts"))
+        for one in data.policy.blackouts
+    )
+    targets = model.mapped(RolloutTargets, data, tags=tuple(sorted(data.tags.items())))
+    task = model.mapped(RolloutTask, data)
+    until = data.policy.approval_until
+    policy = model.mapped(
+        RolloutPolicy,
+        data.policy,
+        blackouts=blackouts,
+        approval_until=until and routing.in_utc(until, "approval_until"),
+    )
+    if policy.check and policy.check not in backend.rollouts.checks.names:
+        message = f"no check named {policy.check!r} in the service's settings"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
+    now = backend.now()
+    rollout, forecast = await backend.read(
+        lambda reading: rollouts.prepared(
+            reading,
+            targets,
+            task,
+            policy,
+            drained=drained,
+            by=caller.by,
+            now=now,
+            rules=backend.policy,
+        )
+    )
+    if not dry_run:
+        rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
+        plane = backend.changing(caller, told=views.rollout_in_one_line)
+        rollout = await backend.done(plane.order(rollouts.start, rollout))
+    return rollout_schemas.RolloutPlan(
+        dry_run=dry_run, rollout=views.rollout(rollout), forecast=forecast
+    )
 
 
-@get("/metrics", tags=[routing.SERVICE], include_in_schema=False)
-async def scrape(backend: TheBackend) -> Response[bytes]:
-    """Return every figure of the service for Prometheus."""
-    # As a header: the framework would add a second charset to a media type.
-    return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})
+@routing.get("/v1/rollouts", AccessRole.VIEWER, routing.ROLLOUTS)
+async def list_rollouts(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
+) -> rollout_schemas.RolloutPage:
+    """List rollouts, newest first."""
+    before = routing.key_before("rollouts", cursor)
+    numbers = sorted(backend.rollouts.rollouts, reverse=True)
+    after = [number for number in numbers if not before or number < int(before)]
+    found, following = routing.page("rollouts", after, limit, str)
+    shown = tuple(views.rollout(backend.rollouts.rollouts[number]) for number in found)
+    return rollout_schemas.RolloutPage(rollouts=shown, next=following)
 
 
-@get("/v1/schema", tags=[routing.SERVICE], include_in_schema=False)
-async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
-    """Return this API as OpenAPI, in JSON."""
-    described = msgspec.json.encode(request.app.openapi_schema.to_schema())
-    return Response(described, media_type=MediaType.JSON)
+@routing.get("/v1/rollouts/{number:int}", AccessRole.VIEWER, routing.ROLLOUTS)
+async def show_rollout(backend: TheBackend, number: ByNumber) -> rollout_schemas.RolloutDetail:
+    """Show a rollout with its units, and how it will go on if nothing fails."""
+    return await _rollout(backend, number)
+
+
+@routing.post(
+    "/v1/rollouts/{number:int}/orders",
+    AccessRole.OPERATOR,
+    rollout_schemas.RolloutOrderBody,
+    routing.ROLLOUTS,
+)
+async def order_rollout(
+    backend: TheBackend,
+    caller: TheCaller,
+    number: ByNumber,
+    data: JSONBody[rollout_schemas.RolloutOrderBody],
+) -> rollout_schemas.RolloutDetail:
+    """Say how a rollout goes on; the answer is the rollout after it."""
+    _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
+    _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
+    plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
+    steered = plane.order(rollouts.steer, number, data.order, data.unit, by=caller.by)
+    await backend.done(steered)
+    return await _rollout(backend, number)
+
+
+async def _rollout(backend: Backend, number: int) -> rollout_schemas.RolloutDetail:
+    now = backend.now()
+
+    def question(reading: Reading) -> rollout_schemas.RolloutDetail | None:
+        rollout = reading.rollouts([number]).get(number)
+        if rollout is None:
+            return None
+        return views.rollout_detail(
+            rollout, rollouts.forecast(reading, rollout, now, backend.policy)
+        )
+
+    found = await backend.read(question)
+    if found is None:
+        raise views.unknown_rollout(number)
+    return found

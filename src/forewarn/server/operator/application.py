@@ -1,5 +1,8 @@
 """The operators' API and the page, as one application."""
 
+import functools
+import re
+from types import ModuleType
 from typing import Any, Final, cast
 
 from litestar import Litestar, Request, Response
@@ -11,53 +14,24 @@ from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
 from forewarn.control.accounts import OperatorRequest
-from forewarn.server.operator import (
-    account_routes,
-    api,
-    auth,
-    errors,
-    requests,
-    roles,
-    rollout_routes,
-    routing,
-    stream,
-    webhook_routes,
-)
-from forewarn.server.operator.requests import Backend, SchemaCreator
-from forewarn.server.page import (
-    history,
-    machines,
-    maintenance,
-    operation_routes,
-    rollouts,
-    routes,
-    sending,
-)
+from forewarn.server.operator import administration, api, auth, errors, routing, stream
+from forewarn.server.operator.routing import Backend, SchemaCreator
+from forewarn.server.page import history, machines, maintenance, routes
 from forewarn.version import __version__
 
-ROUTES: Final = tuple(
-    each
-    for each in [
-        *vars(api).values(),
-        *vars(account_routes).values(),
-        *vars(rollout_routes).values(),
-        *vars(stream).values(),
-        *vars(webhook_routes).values(),
-    ]
-    if isinstance(each, HTTPRouteHandler)
-)
-"""The API's routes."""
 
-OF_PAGE: Final = (
-    *routes.ROUTES,
-    *operation_routes.ROUTES,
-    *machines.ROUTES,
-    *maintenance.ROUTES,
-    *rollouts.ROUTES,
-    *history.ROUTES,
-    *sending.ROUTES,
+def _routes(*modules: ModuleType) -> tuple[HTTPRouteHandler, ...]:
+    found = (each for module in modules for each in vars(module).values())
+    return tuple(each for each in found if isinstance(each, HTTPRouteHandler))
+
+
+ROUTES: Final = _routes(api, administration, stream)
+OF_PAGE: Final = _routes(routes, machines, maintenance, history)
+"""The API's routes, and the page's."""
+
+TOKEN: Final = SecurityScheme(
+    type="http", scheme="bearer", description="On TCP; on the unix socket the system says who asks."
 )
-"""The page's."""
 
 
 class _Tuples(OpenAPISchemaPlugin):
@@ -66,12 +40,6 @@ class _Tuples(OpenAPISchemaPlugin):
     Litestar takes the ellipsis of a tuple with bounds for a second type, which any value matches,
     so that its schema refuses every element.
     """
-
-    @staticmethod
-    def is_plugin_supported_type(value: object) -> bool:
-        """Return False: `is_plugin_supported_field` decides."""
-        del value
-        return False
 
     def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
         """Tell whether a field is a tuple of any length."""
@@ -85,42 +53,54 @@ class _Tuples(OpenAPISchemaPlugin):
         return Schema(type=OpenAPIType.ARRAY, items=items)
 
 
-def application(backend: Backend, page: "routes.PageContext | None" = None) -> Litestar:
+def application(backend: Backend, page: "routes.PageContext | None" = None) -> auth.Application:
     """Return the API, and the page if there is one; `auth.Gate` stands before both."""
+    served: auth.Application = _served(with_page=page is not None)
+    state = {"backend": backend, "page": page}
+    return lambda scope, *more: served({**scope, "state": scope["state"] | state}, *more)
 
-    def the_backend() -> Backend:
-        return backend
 
-    def the_caller(request: Request[Any, Any, Any]) -> OperatorRequest:
-        return auth.request_of(cast("dict[str, Any]", request.scope))
+def _the_backend(request: Request[Any, Any, Any]) -> Backend:
+    return cast("Backend", request.state.backend)
 
-    def the_page() -> "routes.PageContext | None":
-        return page
 
-    def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        told = errors.answer(request, error)
-        if page is None or not auth.is_of_page(request.url.path):
-            return told
-        return routes.refuse(page, request, told)
+def _the_caller(request: Request[Any, Any, Any]) -> OperatorRequest:
+    return auth.request_of(request.scope)
 
-    def begin(request: Request[Any, Any, Any]) -> None:
-        if page is not None:
-            page.begin(request)
-        requests.judge_query(request)
 
-    roles.check(ROUTES)
-    roles.check(OF_PAGE, roles.OF_PAGE)
+def _the_page(request: Request[Any, Any, Any]) -> "routes.PageContext | None":
+    return cast("routes.PageContext | None", request.state.page)
+
+
+def _answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    told, page = errors.answer(request, error), _the_page(request)
+    if page is None or not auth.is_of_page(request.url.path):
+        return told
+    return routes.refuse(page, request, told)
+
+
+def _begin(request: Request[Any, Any, Any]) -> None:
+    if (page := _the_page(request)) is not None:
+        page.begin(request)
+    routing.restore_slashes(request)
+    routing.judge_query(request)
+
+
+@functools.cache
+def _served(*, with_page: bool) -> Litestar:
+    """Return what all services of a process share: to register the routes takes 80 ms."""
+    assert all(routing.NEEDS in route.opt for route in (*ROUTES, *OF_PAGE)), "give each a role"
     return Litestar(
-        [*ROUTES, *(OF_PAGE if page is not None else ())],
+        [*ROUTES, *(OF_PAGE if with_page else ())],
         dependencies={
-            "page": Provide(the_page, sync_to_thread=False, use_cache=True),
-            "backend": Provide(the_backend, sync_to_thread=False, use_cache=True),
-            "caller": Provide(the_caller, sync_to_thread=False),
+            "page": Provide(_the_page, sync_to_thread=False),
+            "backend": Provide(_the_backend, sync_to_thread=False),
+            "caller": Provide(_the_caller, sync_to_thread=False),
         },
-        guards=[roles.judge],
-        before_request=begin,
-        exception_handlers={Exception: answer},
-        request_max_body_size=requests.MAX_BODY,
+        guards=[routing.judge],
+        before_request=_begin,
+        exception_handlers={Exception: _answer},
+        request_max_body_size=routing.MAX_BODY,
         logging_config=None,
         debug=False,
         plugins=[_Tuples()],
@@ -133,30 +113,19 @@ def application(backend: Backend, page: "routes.PageContext | None" = None) -> L
             render_plugins=[],
             operation_id_creator=lambda handler, *_: _camel_case(handler.handler_name),
             security=[{}, {"token": []}],
-            components=Components(
-                security_schemes={
-                    "token": SecurityScheme(
-                        type="http",
-                        scheme="bearer",
-                        description="On TCP; on the unix socket the system says who asks.",
-                    )
-                }
-            ),
+            components=Components(security_schemes={"token": TOKEN}),
             tags=[
-                Tag(name=routing.FLEET, description="Machines, and the scopes that they share."),
-                Tag(name=routing.MAINTENANCE, description="Maintenance and its history."),
-                Tag(name=routing.HOSTS, description="Hosts, and their drains."),
-                Tag(name=routing.ROLLOUTS, description="Maintenance of many units by a policy."),
-                Tag(
-                    name=routing.ACCOUNTS, description="Operators' tokens, and what operators did."
-                ),
-                Tag(name=routing.WEBHOOKS, description="Receivers of news, by HTTP."),
-                Tag(name=routing.SERVICE, description="The service itself."),
+                Tag(routing.FLEET, "Machines, and the scopes that they share."),
+                Tag(routing.MAINTENANCE, "Maintenance and its history."),
+                Tag(routing.HOSTS, "Hosts, and their drains."),
+                Tag(routing.ROLLOUTS, "Maintenance of many units by a policy."),
+                Tag(routing.ACCOUNTS, "Operators' tokens, and what operators did."),
+                Tag(routing.WEBHOOKS, "Receivers of news, by HTTP."),
+                Tag(routing.SERVICE, "The service itself."),
             ],
         ),
     )
 
 
 def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    return re.sub("_(.)", lambda found: found[1].upper(), name)

@@ -1,10 +1,25 @@
-"""Who may use the operator plane: each request is judged by its head, before any of its body.
+"""Who may use the operator plane: tokens, browsers' sessions, users of this machine, and the gate.
 
-On the unix socket the kernel says who the peer is, and the file's mode decides who can connect. On
-TCP every request needs the bearer token of an account, except `/healthz` and `/readyz`, which tell
-a probe nothing about the fleet. Only listed Host names are answered, so that a page that a browser
-loaded from a name that was pointed at this address cannot reach it (DNS rebinding). What a known
-account may do is its role's to say (`roles`).
+Each request is judged by its head, before any of its body. On the unix socket the kernel says who
+the peer is, and the file's mode decides who can connect. On TCP every request needs the bearer
+token of an account. Only listed Host names are answered, so that a page that a browser loaded from
+a name that was pointed at this address cannot reach it (DNS rebinding). `/healthz` and `/readyz`
+need neither: they tell a probe, which may know an address alone, nothing about the fleet. What a
+known account may do is its role's to say: each route names the one that it needs (`routing`).
+
+A token is 256 bits of chance, so its SHA-256 is enough to keep: whoever reads the database would
+have to try 2^255 tokens, and a slow hash, which makes the few guesses at a person's password dear,
+would only make each request dear. Digests are compared in constant time.
+
+A browser gets in by a one-time link, which begins a session. `forewarn page` asks for a link with
+the rights that it has already: those of the unix socket's user, or of a token. The link is good
+once and for two minutes. It and the session are each a `Token` in the database, so they are good at
+every replica, and end with the token of whoever asked. The browser has the session in a cookie that
+scripts cannot read and that other sites' requests do not carry.
+
+What changes something is recorded with its change (`control.accounts`). A refusal is written to the
+audit log as it is answered, and not each: strangers must neither fill the disk nor keep the writer
+busy.
 
 Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about unknown paths, and
 `AllowedHosts` matches the header with its port and cannot differ between our two sockets.
@@ -12,29 +27,35 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 
 import asyncio
 import contextlib
+import hmac
+import os
+import re
 import ssl
+import struct
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final, NamedTuple
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
+from prometheus_client import Counter
 from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
-from forewarn.server.operator.accounts import (
-    Accounts,
-    FailedLogin,
-    FailedLogins,
-    OperatorAccount,
-    UnixPeer,
-    UserNames,
-)
-from forewarn.server.operator.audit_log import AuditLog
+from forewarn.control.plane import Plane
+from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.model import Changes, Refused
+from forewarn.server import secret_files
+from forewarn.server.guest.limits import Bucket, Limiter, Rate
+from forewarn.server.guest.machines import network_of
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
-from forewarn.server.page import logins
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
 """The most bytes of a refused body that are still read: twice the longest that is accepted."""
@@ -45,7 +66,10 @@ DISCARD_SECONDS: Final = 5.0
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 PROGRAMS: Final = PROBES | {"/metrics"}
-"""The paths outside `/v1/` that are for programs; all others are the page's."""
+"""The paths outside `/v1/` that are for programs, by HEAD, too; all others are the page's."""
+
+SLASH: Final = "\0"
+"""Stands in a path for an encoded slash: a part of a name, and no border between two."""
 
 OPEN: Final = ("/login", "/page/static/")
 """What of the page a browser needs to log in."""
@@ -67,20 +91,266 @@ LOST: Final = "forewarn.lost"
 CERTIFICATE: Final = "forewarn.certificate"
 """The key in the state of a connection of its `ShownCertificate`, if there was one."""
 
-CUT: Final = "forewarn.cut"
-"""The key in the state of a connection of what closes it at once."""
-
 REQUEST_ID: Final = b"x-request-id"
 """The header of each answer with the id that the audit log has."""
 
 WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 CHANGING: Final = WITH_BODY | {"DELETE"}
 
+OF_KNOWN: Final = Rate(per_second=10.0, burst=100)
+"""How many requests of known accounts are written beside their changes: a script that is refused
+in a loop is told of often enough."""
+
+OF_STRANGERS: Final = Rate(per_second=0.2, burst=20)
+"""How many requests of nobody known are written: 17,000 a day at most."""
+
+TOKEN_FILE: Final = "token-file"  # noqa: S105 - an account's name
+"""The name of the account whose token is in `operator.token_file`: the way in of the first start.
+"""
+
+MAX_SHOWN_TOKEN: Final = 512
+"""The most bytes of a token that is looked at: ours have 46, those of files at most this."""
+
+MAX_ADDRESSES: Final = 1024
+"""The most addresses whose failed log-ins are remembered; the one that failed longest ago goes."""
+
+MAX_USERS: Final = 1024
+"""The most users whose names are remembered."""
+
+FREE_FAILURES: Final = 5
+"""Failed log-ins that are answered at once: a person may paste the wrong token."""
+
+FIRST_DELAY_SECONDS: Final = 0.25
+"""How long the next one waits for its answer; each further one waits twice as long."""
+
+LONGEST_DELAY_SECONDS: Final = 4.0
+"""The longest of these waits: the service stops within five seconds."""
+
+FORGET_SECONDS: Final = 300.0
+"""How long an address must not fail until its failures are forgotten."""
+
+LINK_LASTS: Final = timedelta(minutes=2)
+"""How long a link is good: to copy it from a terminal into a browser."""
+
+SESSION_LASTS: Final = timedelta(hours=12)
+"""How long a session is good, by the browser's clock: a day's work."""
+
+COOKIE: Final = "forewarn"
+"""What the cookie's name begins with. The port follows, as browsers keep cookies by host alone."""
+
+_log = structlog.get_logger(__name__)
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 Refusal = tuple[int, ErrorCode, str]
+
+
+# Accounts.
+
+
+class FailedLogin(StrEnum):
+    """Why a token was refused: a metric's label."""
+
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    """None of ours, or revoked."""
+    EXPIRED = "expired"
+
+
+class OperatorAccount(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    name: str
+    role: AccessRole
+    token: str = ""
+    """The name of the stored token; `""` for the token's file and the unix socket."""
+
+
+class UnixPeer(msgspec.Struct, frozen=True):
+    """Who opened a connection to the unix socket, as the kernel says."""
+
+    user_id: int
+
+    @property
+    def address(self) -> str:
+        """Where it is, for the audit log."""
+        return f"unix:uid={self.user_id}"
+
+    def account(self, name: str) -> OperatorAccount:
+        """Return the account of this user, by his name.
+
+        Root and the service's own user could change the database itself. Others are there because
+        `operator.socket_group` lets them in, to do maintenance.
+        """
+        is_owner = self.user_id in {0, os.geteuid()}
+        role = AccessRole.ADMIN if is_owner else AccessRole.OPERATOR
+        return OperatorAccount(name, role)
+
+
+def peer_of(credentials: bytes) -> UnixPeer:
+    """Return the peer that SO_PEERCRED tells of."""
+    _, user_id, _ = struct.unpack("3i", credentials)
+    return UnixPeer(user_id)
+
+
+class Accounts:
+    """The tokens that are valid now, as the store has them; on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, Token] = {}
+        """By name."""
+        self._by_digest: dict[str, Token] = {}
+        self._of_file = ""
+
+    def learn(self, changes: Changes) -> None:
+        """Learn of new tokens and of revoked ones."""
+        for name in changes.revoked_tokens:
+            if (token := self.tokens.pop(name, None)) is not None:
+                del self._by_digest[token.digest]
+        for token in changes.tokens:
+            self.tokens[token.name] = self._by_digest[token.digest] = token
+
+    def let_in_by_file(self, token: str) -> None:
+        """Let in whoever has the token of the token's file."""
+        self._of_file = secret_files.digest(token.encode())
+
+    def of_token(self, shown: bytes, now: datetime) -> OperatorAccount | FailedLogin:
+        """Return whose token this is, or why it lets nobody in."""
+        if not shown:
+            return FailedLogin.MISSING
+        of_shown = secret_files.digest(shown[:MAX_SHOWN_TOKEN])
+        if hmac.compare_digest(of_shown, self._of_file):
+            return OperatorAccount(TOKEN_FILE, AccessRole.ADMIN)
+        # Looking up takes a time that tells of the digest alone, which tells nothing of the token.
+        token = self._by_digest.get(of_shown)
+        if token is None or token.link or not hmac.compare_digest(of_shown, token.digest):
+            return FailedLogin.UNKNOWN
+        if token.expired(now):
+            return FailedLogin.EXPIRED
+        return OperatorAccount(token.account, token.role, token.name)
+
+
+class FailedLogins:
+    """Counts failed log-ins, and slows the addresses that they come from.
+
+    A valid token is never slowed, so nobody locks out others behind his address.
+    """
+
+    def __init__(self) -> None:
+        self.counter = Counter(
+            "forewarn_operator_failed_logins",
+            "Requests to the operators' TCP socket without a valid token.",
+            ("reason",),
+            registry=None,
+        )
+        for reason in FailedLogin:
+            self.counter.labels(reason)
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """How often each address failed, and when last, the latest last."""
+
+    def delay_seconds(self, reason: FailedLogin, address: str, now: float) -> float:
+        """Count one, and return how long its answer is to wait; `now` is monotonic."""
+        self.counter.labels(reason).inc()
+        place = network_of(address.partition("%")[0])  # a subscriber has all of a /64
+        count, last = self._failures.pop(place, (0, now))
+        count = 1 if now - last > FORGET_SECONDS else count + 1
+        self._failures[place] = count, now
+        if len(self._failures) > MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+        if count <= FREE_FAILURES:
+            return 0.0
+        doublings = min(count - FREE_FAILURES - 1, 10)
+        return min(FIRST_DELAY_SECONDS * float(2**doublings), LONGEST_DELAY_SECONDS)
+
+
+class UserNames:
+    """The names of this machine's users, as far as they were asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    async def of(self, user_id: int) -> str:
+        """Return a user's name; it is asked for on another thread, as a directory may be slow."""
+        if (name := self._known.get(user_id)) is None:
+            name = await asyncio.to_thread(_user_name, user_id)
+            if len(self._known) >= MAX_USERS:
+                self._known.clear()
+            self._known[user_id] = name
+        return name
+
+
+def _user_name(user_id: int) -> str:
+    import pwd  # noqa: PLC0415 - there is none on Windows, nor a unix socket
+
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"uid-{user_id}"
+
+
+# Links, and the sessions that they begin.
+
+
+def new_link(account: str, role: AccessRole, key: str, now: datetime, scale: float) -> Token:
+    """Return a link for an account; the service goes `scale` times as fast as its browser."""
+    return _made(account, role, key, now, LINK_LASTS * scale, link=True)
+
+
+def link_of(key: str, tokens: Iterable[Token], now: datetime) -> Token | None:
+    """Return the link that has a key; None if there is none, or its time is over."""
+    digest = secret_files.digest(key.encode())
+    for token in tokens:
+        if token.link and hmac.compare_digest(token.digest, digest):
+            return None if token.expired(now) else token
+    return None
+
+
+def session_of(link: Token, key: str, now: datetime, scale: float) -> Token:
+    """Return the session that a link begins; the browser is given its key."""
+    return _made(link.account, link.role, key, now, SESSION_LASTS * scale)
+
+
+def _made(
+    account: str, role: AccessRole, key: str, now: datetime, lasts: timedelta, *, link: bool = False
+) -> Token:
+    digest = secret_files.digest(key.encode())
+    return Token(
+        name=f"{account}/{digest[:8]}",
+        role=role,
+        digest=digest,
+        created_by=account,
+        created_at=now,
+        expires_at=now + lasts,
+        session=True,
+        link=link,
+    )
+
+
+def cookie_name(scope: Mapping[str, Any]) -> str:
+    """Return the name of the cookie of the service that a request, by its ASGI scope, is for.
+
+    The port is the one that the browser knows: replicas behind a proxy may have other ones.
+    """
+    host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    port = host.rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isdecimal() else COOKIE
+
+
+def session_key(scope: Mapping[str, Any]) -> bytes:
+    """Return what a request's cookie has; `b""` where there is none."""
+    wanted = cookie_name(scope).encode()
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for cookie in value.split(b";"):
+                found, _, content = cookie.strip().partition(b"=")
+                if found == wanted:
+                    return bytes(content)
+    return b""
+
+
+# The gate.
 
 
 class ClientLeftError(Exception):
@@ -94,6 +364,34 @@ class ShownCertificate(NamedTuple):
     """As `ssl.SSLSocket.getpeercert` tells it."""
     context: ssl.SSLContext
     """What it was verified by."""
+
+
+class AuditLog:
+    """Has the plane record requests; used on the event loop's thread."""
+
+    def __init__(self, plane: Plane, clock: Clock) -> None:
+        self._plane = plane
+        self._clock = clock
+        self._known = Limiter(OF_KNOWN), Bucket()
+        self._strangers = Limiter(OF_STRANGERS), Bucket()
+        self.dropped = Counter(
+            "forewarn_audit_dropped",
+            "Requests that were left out of the audit log: too many, or the store was away.",
+            registry=None,
+        )
+
+    def record(self, request: OperatorRequest, outcome: str) -> None:
+        """Write a request down, unless too many were a moment ago."""
+        limiter, bucket = self._known if request.by else self._strangers
+        if limiter.allows(bucket, self._clock.monotonic()):
+            self._plane.record(request, outcome).add_done_callback(self._note)
+        else:
+            self.dropped.inc()
+
+    def _note(self, written: "Future[None]") -> None:
+        if (error := written.exception()) is not None:
+            self.dropped.inc()
+            _log.warning("the audit log could not be written", why=str(error))
 
 
 class Door(msgspec.Struct, frozen=True):
@@ -153,6 +451,11 @@ class Gate:
         """Judge a request by its head, and pass it on or refuse it."""
         if scope["type"] != "http":
             return  # neither websockets nor a lifespan are served
+        action = f"{scope['method']} {scope['path']}"
+        raw = re.split("%2f", scope["raw_path"].decode("ascii"), flags=re.IGNORECASE)
+        path = SLASH.join(map(urllib.parse.unquote, raw))
+        # In the spelling that routes go by: it is judged as what it leads to.
+        scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         account: OperatorAccount | FailedLogin | None = None
         refusal = self._judge(scope)
         if refusal is None:
@@ -163,13 +466,15 @@ class Gate:
             by=known.name if known else "",
             role=known.role if known else None,
             address=_address_of(scope),
-            action=f"{scope['method']} {scope['path']}",
+            action=action,
             request=self._door.mint(),
             token=known.token if known else "",
         )
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
             scope[ADMITTED], scope[REQUEST] = known is not None, request
+            if scope["method"] == "HEAD" and scope["path"] in PROGRAMS:
+                scope = {**scope, "method": "GET"}  # the connection leaves the body out
             await self._application(scope, receive, send)
             return
         status, code, message = refusal
@@ -228,9 +533,10 @@ class Gate:
         """Return why a request is refused, whoever sends it."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if self._hosts is not None and _name_of(host) not in self._hosts:
+        is_listed = self._hosts is None or _name_of(host) in self._hosts
+        if not is_listed and scope["path"] not in PROBES:
             message = (
-                f"Host {host!r} is not allowed: use one of {', '.join(sorted(self._hosts))}, "
+                f"Host {host!r} is not allowed: use one of {', '.join(sorted(self._hosts or ()))}, "
                 "or add the name to operator.hosts"
             )
             return 421, ErrorCode.UNAUTHORIZED, message
@@ -257,7 +563,7 @@ class Gate:
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         shown = shown.strip() if kind.lower() == b"bearer" else b""
         if is_of_page and not shown:
-            shown = logins.session_key(scope)
+            shown = session_key(scope)
         return self._door.accounts.of_token(shown, self._door.clock.now())
 
     async def _refused(
@@ -303,6 +609,20 @@ def is_of_page(path: str) -> bool:
     return not path.startswith("/v1/") and path not in PROGRAMS
 
 
+def require(request: OperatorRequest, needed: AccessRole) -> None:
+    """Refuse (FORBIDDEN) a request whose account's role does not allow what needs this one."""
+    role = request.role
+    if role is not None and role.allows(needed):
+        return
+    message = (
+        f"{request.by} has the role {role}, and this needs {needed}: ask an admin for a token "
+        f"with it ('forewarn token create NAME --role {needed}')"
+    )
+    if role is AccessRole.VIEWER and needed is AccessRole.OPERATOR:
+        message += "; a viewer may plan by dry runs, which change nothing"
+    raise Refused(ErrorCode.FORBIDDEN, message, role=str(role), needed=needed.value)
+
+
 def _sent_to_log_in(scope: Message) -> tuple[int, list[tuple[bytes, bytes]]] | None:
     """Return the status and the headers that lead a browser to where it logs in.
 
@@ -311,15 +631,14 @@ def _sent_to_log_in(scope: Message) -> tuple[int, list[tuple[bytes, bytes]]] | N
     headers = dict(scope["headers"])
     if b"hx-request" in headers:
         return 401, [(b"hx-redirect", b"/login")]
-    if scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b""):
+    if b"text/html" in headers.get(b"accept", b""):  # 303 also turns a form into a GET
         return 303, [(b"location", b"/login")]
     return None
 
 
-def request_of(connection: Mapping[str, Any]) -> OperatorRequest:
+def request_of(scope: Mapping[str, object]) -> OperatorRequest:
     """Return the request of an ASGI scope that a gate let through."""
-    request: OperatorRequest = connection[REQUEST]
-    return request
+    return cast("OperatorRequest", scope[REQUEST])
 
 
 def _address_of(scope: Message) -> str:

@@ -1,4 +1,4 @@
-"""The operators' connections: uvicorn's, with a time for each head and a limit on strangers.
+"""The operators' connections: uvicorn's, with a limit on strangers, slow heads and slow readers.
 
 With TLS a connection counts from its first byte on, and its handshake has the time of a head:
 asyncio's own servers take any number of handshakes, a minute each.
@@ -6,6 +6,7 @@ asyncio's own servers take any number of handshakes, a minute each.
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import ssl
@@ -20,8 +21,8 @@ import uvicorn
 from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from forewarn.server.guest.counters import LimitLog
-from forewarn.server.operator import accounts, auth
+from forewarn.server.operator import auth
+from forewarn.server.process import LimitLog
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -39,6 +40,10 @@ MAX_HEAD_BYTES: Final = 128 * 1024
 IDLE_SECONDS: Final = 75
 """How long a connection may be silent between requests."""
 
+SLOW_SECONDS: Final = 30.0
+"""How long a reader may take nothing of what is sent. Then it is cut off; one that follows the news
+may resume."""
+
 LOOK_SECONDS: Final = 0.05
 """How often a server that drains looks at what is still open."""
 
@@ -55,7 +60,7 @@ class OperatorLimit(StrEnum):
     CONNECTIONS = "connections"
     SLOW_REQUEST = "slow-request"
     SLOW_READER = "slow-reader"
-    """Nothing was read of a stream for a long time."""
+    """Nothing was read of an answer for a long time."""
     FAULTY_REQUEST = "faulty-request"
     """A head that is too long, or not HTTP; a handshake that is not TLS."""
 
@@ -91,6 +96,7 @@ class _Config(uvicorn.Config):
     """Returns the context of new connections; None for plain HTTP."""
     reached: ReachedLimits
     head_seconds: float
+    slow_seconds: float
     most: int
     """How many connections there may be."""
 
@@ -103,6 +109,7 @@ class OperatorConnection(H11Protocol):
 
     config: _Config
     _late: asyncio.TimerHandle | None = None
+    _slow: asyncio.TimerHandle | None = None
     _early = b""
     """What came with the end of a TLS handshake."""
     _lost: asyncio.Future[None]
@@ -111,8 +118,7 @@ class OperatorConnection(H11Protocol):
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
         self._lost = self.loop.create_future()
-        cut = partial(self.cut_off, OperatorLimit.SLOW_READER)
-        self.app_state = {**self.app_state, auth.LOST: self._lost, auth.CUT: cut}
+        self.app_state = {**self.app_state, auth.LOST: self._lost}
         if (peer := _peer_of(transport)) is not None:
             self.app_state[auth.PEER] = peer
         if certificate := transport.get_extra_info("peercert"):
@@ -136,6 +142,26 @@ class OperatorConnection(H11Protocol):
         elif self._late is None:
             self._begin_head()
 
+    def pause_writing(self) -> None:
+        """Wait until the peer has taken most of what is sent."""
+        super().pause_writing()
+        self._await_reader(math.inf)
+
+    def resume_writing(self) -> None:
+        """Send on."""
+        super().resume_writing()
+        if self._slow is not None:
+            self._slow.cancel()
+
+    def _await_reader(self, before: float) -> None:
+        """Cut the peer off unless less is left than before."""
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            seconds = self.config.slow_seconds
+            self._slow = self.loop.call_later(seconds, self._await_reader, left)
+        else:
+            self.cut_off(OperatorLimit.SLOW_READER)
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what h11 could not read."""
         self.reach(OperatorLimit.FAULTY_REQUEST)
@@ -146,6 +172,8 @@ class OperatorConnection(H11Protocol):
         if cast("asyncio.Transport | None", self.transport) is None:
             return  # during the handshake
         self._end_head()
+        if self._slow is not None:
+            self._slow.cancel()
         self._lost.set_result(None)
         self.config.order.pop(self, None)
         super().connection_lost(exc)
@@ -302,16 +330,16 @@ def _make_room(config: _Config, new: OperatorConnection | TlsHandshake) -> bool:
     return True
 
 
-def _peer_of(transport: asyncio.BaseTransport) -> accounts.UnixPeer | None:
+def _peer_of(transport: asyncio.BaseTransport) -> auth.UnixPeer | None:
     """Return who connected to a unix socket; None over TCP."""
     opened = transport.get_extra_info("socket")
     if opened is None or opened.family != getattr(socket, "AF_UNIX", None):
         return None
     if not hasattr(socket, "SO_PEERCRED"):
         # Where the kernel is not asked that way, the file's mode lets in nobody but this user.
-        return accounts.UnixPeer(os.geteuid())
+        return auth.UnixPeer(os.geteuid())
     size = struct.calcsize("3i")
-    return accounts.peer_of(opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return auth.peer_of(opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
 
 
 class Server(uvicorn.Server):
@@ -324,6 +352,8 @@ class Server(uvicorn.Server):
         head_seconds: float = HEAD_SECONDS,
         most: int = MAX_CONNECTIONS,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        *,
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         config = _Config(
             application,
@@ -342,7 +372,7 @@ class Server(uvicorn.Server):
             limit_concurrency=most + 1,  # from this many on it answers 503
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
-        config.most = most
+        config.slow_seconds, config.most = slow_seconds, most
         config.tls = tls
         super().__init__(config)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -66,14 +66,13 @@ _log = structlog.get_logger(__name__)
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
     """Answer an exception, with the status of its code."""
     headers: dict[str, str] = {}
-    asked = request_of(cast("dict[str, Any]", request.scope))
+    asked = request_of(request.scope)
     match error:
         case Refused():
             status = STATUS[error.code]
             detail = ErrorDetail(code=error.code, message=error.message, facts=error.facts)
         case StoreError():
-            unknown = isinstance(error, OutcomeUnknown)
-            code = ErrorCode.UNKNOWN_OUTCOME if unknown else ErrorCode.UNAVAILABLE
+            code = code_of(error)
             status = STATUS[code]
             detail = ErrorDetail(code=code, message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
@@ -98,6 +97,14 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             )
     asked.outcome = detail.code
     return Response(ErrorBody(error=detail), status_code=status, headers=headers)
+
+
+def code_of(error: Refused | StoreError) -> ErrorCode:
+    """Return the code that tells of what was refused, or of a store that is away."""
+    if isinstance(error, Refused):
+        return error.code
+    unknown = isinstance(error, OutcomeUnknown)
+    return ErrorCode.UNKNOWN_OUTCOME if unknown else ErrorCode.UNAVAILABLE
 
 
 def invalid_body(error: Exception, shape: type) -> Refused:

@@ -23,11 +23,11 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.maintenance import alerts, decide, model
+from forewarn.maintenance import alerts, commands, model
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, UnitState
-from forewarn.server.guest.counters import Figures
+from forewarn.server.guest.endpoint import Figures
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.requests import Backend
+from forewarn.server.operator.routing import STORE_SECONDS, Backend
 from forewarn.server.operator.schemas import RelayPresence
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
@@ -41,9 +41,6 @@ CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 
 LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 """Seconds: from a timer's delay to what somebody should look into."""
-
-STORE_SECONDS: Final = 2.0
-"""How long a scrape waits for the store: scrapers wait ten for all of it."""
 
 FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "ready", (), "1 while the service does all its work."),
@@ -118,7 +115,7 @@ class OperationMetrics:
         if operation.started_at is None or operation.start_cause is None or was_started:
             return
         self._started.labels(operation.event_type, operation.start_cause).inc()
-        due = decide.wakeup_at(before) if before is not None else None
+        due = commands.wakeup_at(before) if before is not None else None
         if due is not None and operation.start_cause is model.StartCause.NOTICE_OVER:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 
@@ -127,7 +124,7 @@ async def render(backend: Backend) -> bytes:
     """Return every metric as CONTENT_TYPE."""
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            found = await backend.alerts(backend.now())
+            found = await backend.read(backend.ask_for_alerts(backend.now()))
     except (StoreError, TimeoutError):
         found = None
     state = await backend.readiness()

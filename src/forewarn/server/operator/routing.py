@@ -1,19 +1,91 @@
-"""How routes are declared: their place in the schema, their errors, and their bodies.
+"""How routes are declared, and what their handlers are given.
 
-Each route also needs its role, in `roles`.
+A route names its place in the schema, its body, and the role that it needs; docs/reference/api.md
+has the table of roles, and a test compares. A handler is given the rooms below, and a request's
+body and query, judged.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+import asyncio
+import base64
+import itertools
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
 
 import litestar
 import msgspec
-from litestar.handlers import HTTPRouteHandler
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
+from litestar.dto import MsgspecDTO
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi.spec import Reference, Schema
 from litestar.params import QueryParameter
+from litestar.typing import FieldDefinition
+from prometheus_client.registry import Collector
 
-from forewarn.server.operator import schemas
+from forewarn import settings
+from forewarn.clock import Clock
+from forewarn.control.accounts import OperatorRequest
+from forewarn.control.changefeed import NewsTail
+from forewarn.control.host_drains import HostDrains
+from forewarn.control.plane import Plane
+from forewarn.control.relay_watch import RelayWatch
+from forewarn.control.replicas import Replicas
+from forewarn.control.rollouts import Rollouts
+from forewarn.control.service_clock import Heartbeat
+from forewarn.maintenance import alerts, fleet_file
+from forewarn.maintenance.model import Policy, Refused
+from forewarn.protocol.versions import Version
+from forewarn.server.guest.endpoint import Figures
+from forewarn.server.operator import auth, errors, schemas, views
+from forewarn.server.operator.auth import Accounts
 from forewarn.server.operator.errors import RESPONSES
-from forewarn.server.operator.requests import StrictBody
+from forewarn.server.operator.inventory import Inventory, MachineSearch
+from forewarn.server.operator.webhook_requests import Webhooks
+from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
+from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
+
+T = TypeVar("T")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+MAX_BODY: Final = 1024 * 1024
+"""The most bytes of a body that is not a fleet: ten thousand names fit."""
+
+MAX_FLEET_BODY: Final = 64 * 1024 * 1024
+"""The most bytes of a fleet: 200,000 machines with most of their fields."""
+
+MAX_OBJECTS: Final = 4 * fleet_file.MAX_MACHINES + 1
+"""The most opening braces of a fleet: a cloud service, a role, an instance and its tags for each
+machine. A body of the smallest entries would take many times its size in memory."""
+
+MAX_FLAT: Final = 1024 * 1024
+"""The most bytes of a fleet without an opening brace: many times what a machine's fields have. No
+other thread runs while so much is decoded."""
+
+MAX_CURSOR: Final = 200
+"""The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
+
+STORE_SECONDS: Final = 2.0
+"""How long alerts and scrapes wait for the store: scrapers wait ten for all of it."""
+
+MAX_FAILURES: Final = 1000
+"""The most failures without an acknowledgement that are looked at, latest first."""
+
+
+NUMBERS: Final = {
+    "maintenances": re.compile(r"[0-9]{1,15}"),
+    "rollouts": re.compile(r"[0-9]{1,15}"),
+    "audit": re.compile(r"[0-9]{1,15}"),
+    "operations": re.compile(r"[0-9]{1,17}\.[0-9]{1,18}"),
+}
+"""The keys of lists that are not in the order of names."""
+
+NEEDS: Final = "forewarn.needs"
+"""The key in a handler's options of the role that it needs, None for everybody without a token."""
 
 FLEET: Final = "fleet"
 MAINTENANCE: Final = "maintenance"
@@ -33,21 +105,385 @@ Names = Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas
 Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
 
 
-def get(path: str, tag: str = MAINTENANCE) -> Decorator:
-    """Declare a route that changes nothing."""
-    return litestar.get(path, tags=[tag], responses=RESPONSES)
+# How a route is declared.
+
+
+def get(
+    path: str,
+    needs: AccessRole | None,
+    tag: str = MAINTENANCE,
+    **more: Any,  # noqa: ANN401 - Litestar's
+) -> Decorator:
+    """Declare a route that changes nothing; `needs` is None where nobody needs a token."""
+    return litestar.get(path, tags=[tag], opt={NEEDS: needs}, **{"responses": RESPONSES, **more})
 
 
 def post(
-    path: str, body: type[msgspec.Struct], tag: str = MAINTENANCE, status: int = 200
+    path: str,
+    needs: AccessRole,
+    body: type[msgspec.Struct],
+    tag: str = MAINTENANCE,
+    status: int = 200,
 ) -> Decorator:
-    """Declare a route that takes a body."""
+    """Declare a route that takes a body.
+
+    One with a dry run needs a viewer's role: `Backend.changing` judges what changes something.
+    """
     dto: Any = StrictBody.__class_getitem__(body)
     return litestar.post(
-        path, tags=[tag], responses=RESPONSES, status_code=status, dto=dto, return_dto=None
+        path,
+        tags=[tag],
+        opt={NEEDS: needs},
+        responses=RESPONSES,
+        status_code=status,
+        dto=dto,
+        return_dto=None,
     )
 
 
-def delete(path: str, tag: str = MAINTENANCE) -> Decorator:
+def delete(path: str, needs: AccessRole, tag: str = MAINTENANCE) -> Decorator:
     """Declare a route that removes what its query names."""
-    return litestar.delete(path, tags=[tag], responses=RESPONSES, status_code=200)
+    return litestar.delete(
+        path, tags=[tag], opt={NEEDS: needs}, responses=RESPONSES, status_code=200
+    )
+
+
+def roles(handlers: Iterable[HTTPRouteHandler]) -> dict[str, AccessRole | None]:
+    """Return the role that each route needs, by its method and path as the reference has them."""
+    found: dict[str, AccessRole | None] = {}
+    for handler in handlers:
+        (path,) = handler.paths
+        # Litestar writes a path's parameters as {name:str}.
+        shown = re.sub(r":[a-z]+}", "}", path)
+        for method in sorted(handler.http_methods):
+            assert f"{method} {shown}" not in found
+            found[f"{method} {shown}"] = handler.opt[NEEDS]
+    return found
+
+
+def judge(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuse (FORBIDDEN) a request whose account's role does not allow it: a guard of Litestar's.
+
+    `auth.Gate` has found out whose request it is.
+    """
+    if not isinstance(handler, HTTPRouteHandler) or "OPTIONS" in handler.http_methods:
+        return
+    needed: AccessRole | None = handler.opt[NEEDS]
+    if needed is not None:
+        auth.require(auth.request_of(connection.scope), needed)
+
+
+# What a handler is given.
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps the service from doing all its work."""
+
+    reasons: tuple[str, ...]
+    """For people; empty when all is well."""
+    store_up: bool
+    """Whether a write was just committed."""
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """The rooms below, as the handlers reach them."""
+
+    plane: Plane
+    store: Store
+    inventory: Inventory
+    search: MachineSearch = msgspec.field(default_factory=MachineSearch)
+    listeners: frozenset[str]
+    """The names of the guests' listeners; `""` is that of one without a name."""
+    clock: Clock
+    up_since: datetime
+    """When the service was started, by its clock."""
+    scale: float
+    heartbeat: Heartbeat
+    replicas: Replicas
+    """Knows whether the time of day is trusted."""
+    readiness: Callable[[], Awaitable[ServiceState]]
+    """Writes something, and finds out what is missing."""
+    policy: Policy
+    collectors: Sequence[Collector]
+    """The counters of other rooms, for Prometheus."""
+    figures: Callable[[], Figures]
+    """Returns what the guest plane counted."""
+    tasks: Callable[[], int]
+    """Returns how many tasks are being carried out."""
+    hosts: HostDrains
+    """Looks at the hosts, and knows their drains."""
+    rollouts: Rollouts
+    """Knows the rollouts."""
+    accounts: Accounts
+    """The operators' tokens."""
+    news: NewsTail
+    """The latest news."""
+    make_token: Callable[[], str]
+    """Returns a token that nobody has."""
+    document: Callable[[str, Version], bytes]
+    """Returns what the machines of a scope, by its key, read in a version; on the loop's thread."""
+    page_url: Callable[[], str] | None = None
+    """Returns where browsers reach the page; None where there is none."""
+    webhooks: Webhooks | None = None
+    """Sends news to webhooks; None where nobody does."""
+    relays: RelayWatch | None = None
+    """Knows the relays of hosts; None where they do not reach this process."""
+    observed: Callable[[], Iterable[alerts.Alert]] = tuple
+    """Returns what follows from observations of hosts, for an operator."""
+
+    def changing(
+        self,
+        caller: OperatorRequest,
+        detail: str = "",
+        told: Callable[[Any], str] = lambda _: "",
+        *,
+        needs: AccessRole = AccessRole.OPERATOR,
+    ) -> Plane:
+        """Return the plane for what this request changes, so that the audit log has it.
+
+        The record tells the detail, or what `told` makes of what the change came to. A role below
+        the one that it needs is refused (FORBIDDEN): routes with a dry run let viewers in.
+        """
+        auth.require(caller, needs)
+        caller.detail = detail
+        return self.plane.audited(caller, told)
+
+    def now(self) -> datetime:
+        """Return the service's time."""
+        return self.clock.now()
+
+    async def done(self, future: "Future[T]") -> T:
+        """Await a change; it is made even if the client goes away meanwhile."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            # A refusal's traceback leads to this frame: without the circle through the future,
+            # memory is free at once of the fleet that was refused.
+            del future
+
+    async def read(self, question: Callable[[Reading], T]) -> T:
+        """Ask the store, on another thread, at one instant."""
+
+        def ask() -> T:
+            with self.store.read() as reading:
+                return question(reading)
+
+        return await asyncio.to_thread(ask)
+
+    def ask_for_alerts(self, now: datetime) -> Callable[..., list[alerts.Alert]]:
+        """Return what finds alerts on another thread, given a reading; None if there is none."""
+        clock, down = self.heartbeat.clock_doubt(), self.heartbeat.store_down
+        live = tuple(self.inventory.operations.values())
+        drains = self.hosts.drains.values()
+        of_rollouts = alerts.of_rollouts(self.rollouts.rollouts.values())
+        observed = (*self.observed(), *alerts.of_drains(drains), *of_rollouts)
+
+        def question(
+            reading: Reading | None, down: alerts.Alert | None = down
+        ) -> list[alerts.Alert]:
+            return alerts.items(
+                {
+                    **(reading.unacknowledged_failures(MAX_FAILURES) if reading else {}),
+                    **{operation.id: operation for operation in live},
+                }.values(),
+                reading.open_maintenances().values() if reading else (),
+                reading.holds() if reading else (),
+                {
+                    operation.id: views.audience(operation, self.inventory, now)
+                    for operation in live
+                    if operation.status is EventStatus.SCHEDULED and not operation.silent
+                },
+                now,
+                up_since=self.up_since,
+                clock=clock,
+                observed=(*observed, down) if down else observed,
+            )
+
+        return question
+
+    async def alerts(self, now: datetime) -> list[alerts.Alert]:
+        """Return what needs an operator; of a store that cannot be read, what memory knows."""
+        question = self.ask_for_alerts(now)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                return await self.read(question)
+        except (StoreError, TimeoutError) as error:
+            said = str(error) or f"it did not answer within {STORE_SECONDS:.0f} s"
+            down = self.heartbeat.store_down or alerts.store_down(said, now)
+            message = f"{down.message}; alerts of failures, holds and pauses are missing here"
+            down = msgspec.structs.replace(down, message=message)
+            return await asyncio.to_thread(question, None, down)
+
+
+TheBackend: TypeAlias = NamedDependency[Backend]
+"""The backend, as a handler's parameter."""
+
+TheCaller: TypeAlias = NamedDependency[OperatorRequest]
+"""The request and who sends it, as a handler's parameter."""
+
+
+class SchemaCreator(Protocol):
+    """The part of Litestar's schema creator that its documentation publishes."""
+
+    def for_field_definition(self, field_definition: FieldDefinition) -> Reference | Schema:
+        """Return the schema of a type."""
+        ...
+
+
+class StrictBody(MsgspecDTO[Shape]):
+    """Decodes a body straight into its struct, in one pass; errors tell the place."""
+
+    def decode_bytes(self, value: bytes) -> Shape:
+        """Return the body as the handler's type."""
+        return decoded(value, self.model_type)
+
+    @classmethod
+    def create_for_field_definition(cls, *_: object, **__: object) -> None:
+        """Do nothing: msgspec needs no transfer model."""
+
+    @classmethod
+    def create_openapi_schema(
+        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: SchemaCreator
+    ) -> Reference | Schema:
+        """Return the struct's own schema."""
+        del field_definition, handler_id
+        return schema_creator.for_field_definition(FieldDefinition.from_annotation(cls.model_type))
+
+
+class EncodedBody(StrictBody[Shape]):
+    """Gives the handler the body's bytes, and describes the struct in the schema."""
+
+    def decode_bytes(self, value: bytes) -> bytes:  # type: ignore[override] # the handler decodes
+        """Return the bytes."""
+        return value
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """Return a JSON body as a struct; Refused (INVALID), with the place, where it is not one."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.invalid_body(error, shape) from error
+
+
+def decoded_fleet(body: bytes) -> fleet_file.Fleet:
+    """Return the fleet of a body; on a thread of its own, as this takes seconds.
+
+    A body with too many objects, or too long a one, is refused (LIMIT).
+    """
+    objects = sum(body.count(b"{", at, at + MAX_FLAT) for at in range(0, len(body), MAX_FLAT))
+    if objects > MAX_OBJECTS:
+        message = f"the body has {objects} objects, at most {MAX_OBJECTS} allowed"
+        raise Refused(ErrorCode.LIMIT, message, objects=objects, most=MAX_OBJECTS)
+    at = 0
+    while at + MAX_FLAT < len(body):
+        brace = body.rfind(b"{", at + 1, at + MAX_FLAT)
+        if brace < 0:
+            message = f"an object of the body, at byte {at}, is longer than {MAX_FLAT} bytes"
+            raise Refused(ErrorCode.LIMIT, message, at=at, most=MAX_FLAT)
+        at = brace
+    return decoded(body, fleet_file.Fleet)
+
+
+def restore_slashes(request: Request[Any, Any, Any]) -> None:
+    """Give names of the path the slashes that `auth.Gate` kept from being borders."""
+    for name, value in request.path_params.items():
+        if isinstance(value, str):
+            request.path_params[name] = value.replace(auth.SLASH, "/")
+
+
+def judge_query(request: Request[Any, Any, Any]) -> None:
+    """Refuse a parameter that the route does not know, or that is repeated.
+
+    A mistyped `dry_run` must not carry out what it was meant to try.
+    """
+    handler = request.route_handler
+    not_query = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
+    known = {
+        getattr(parameter.kwarg_definition, "name", None) or name: parameter
+        for name, parameter in handler.parsed_fn_signature.parameters.items()
+        if name not in not_query
+    }
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in known:
+            message = f"unknown parameter {name[:80]!r}{settings.suggestion(name, known)}"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+        if times > 1 and not known[name].is_non_string_sequence:
+            message = f"parameter {name!r} was given {times} times, expected once"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+
+
+def one_line(text: str, where: str) -> str:
+    """Return a text if it is one printable line; else it is refused as INVALID."""
+    if not text.isprintable():
+        message = f"at {where}: {text[:80]!r} has unprintable characters"
+        raise Refused(ErrorCode.INVALID, message, where=where)
+    return text
+
+
+def in_utc(moment: datetime, where: str) -> datetime:
+    """Return an aware time in UTC; one without a zone, or outside UTC's years, is INVALID."""
+    if moment.tzinfo is None:
+        message = f"at {where}: {moment.isoformat()} has no time zone: add one, such as Z"
+        raise Refused(ErrorCode.INVALID, message, where=where)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        message = f"at {where}: {moment.isoformat()} is before the year 1 or after 9999 in UTC"
+        raise Refused(ErrorCode.INVALID, message, where=where) from error
+
+
+def page(
+    kind: str, entries: Iterable[T], limit: int, key: Callable[[T], str]
+) -> tuple[list[T], str]:
+    """Return the first entries, and the cursor of the page after them; `""` after the last.
+
+    A cursor carries the kind of list, so that another list's is refused, and the key of the page's
+    last entry, so that pages neither repeat nor skip an entry while others come and go.
+    """
+    found = list(itertools.islice(entries, limit + 1))
+    if len(found) <= limit:
+        return found, ""
+    return found[:limit], _cursor(kind, key(found[limit - 1]))
+
+
+def history_cursor(page: Page) -> str:
+    """Return the cursor of the page of operations after this one; `""` after the last."""
+    if page.next is None:
+        return ""
+    announced, sequence = page.next
+    return _cursor("operations", f"{micros(announced)}.{sequence}")
+
+
+def place_before(cursor: str) -> Place | None:
+    """Return the place after which a page of operations begins, as `key_before` does a key."""
+    announced, _, sequence = key_before("operations", cursor).partition(".")
+    return (EPOCH + int(announced) * MICROSECOND, int(sequence)) if announced else None
+
+
+def _cursor(kind: str, key: str) -> str:
+    return base64.urlsafe_b64encode(f"{kind}/{key}".encode()).decode().rstrip("=")
+
+
+def key_before(kind: str, cursor: str) -> str:
+    """Return the key after which the page of a cursor begins; `""` for the first page.
+
+    Raises:
+        Refused: INVALID: `page` made no such cursor for this kind of list.
+    """
+    if not cursor:
+        return ""
+    try:
+        padded = cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)
+        plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except ValueError:
+        plain = ""
+    written, _, name = plain.partition("/")
+    is_key = name and (kind not in NUMBERS or NUMBERS[kind].fullmatch(name))
+    if len(cursor) > MAX_CURSOR or written != kind or not is_key:
+        message = (
+            f"invalid cursor {cursor[:MAX_CURSOR]!r}: expected the 'next' of a page of {kind}, "
+            "or none for the first page"
+        )
+        raise Refused(ErrorCode.INVALID, message, cursor=cursor[:MAX_CURSOR])
+    return name

@@ -163,7 +163,7 @@ class MachineView(Value, frozen=True, kw_only=True):
     listener: str
     """The name of the listener that it asks at; `""` for one without a name."""
     last_seen: LastSeen | None
-    """Null for a machine that has not asked since the service started."""
+    """Null for a machine that never asked."""
     events: tuple[str, ...]
     vm_id: str
 
@@ -675,6 +675,8 @@ class ReplicaView(Value, frozen=True, kw_only=True):
     """How many operations it carries out."""
     addresses: tuple[str, ...]
     """Where guests reach it."""
+    stopped: bool
+    """Whether it was stopped, as its last word says."""
 
 
 class ReplicaList(Value, frozen=True, kw_only=True):

@@ -2,31 +2,27 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from typing import Annotated, Any, Final, Protocol
 
-import litestar
 import msgspec
 from litestar import Request
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from forewarn.control.news_tail import NewsTail, Some, Told
+from forewarn.control.changefeed import NewsTail, Some, Told
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NewsType, NumberedNews
-from forewarn.server.operator import auth
-from forewarn.server.operator.requests import TheBackend, TheCaller
+from forewarn.server.operator import auth, routing
+from forewarn.server.operator.routing import TheBackend, TheCaller
 from forewarn.store.port import StoreError
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode
 
 MAX_STREAMS: Final = 128
-"""Streams at once: a quarter of the operators' connections."""
+"""Readers of news at once, and open pages: each a quarter of the operators' connections."""
 
 HEARTBEAT_SECONDS: Final = 15.0
 """How often a silent stream says that it is alive: proxies cut what is silent for a minute."""
-
-SLOW_SECONDS: Final = 30.0
-"""How long a reader may take none of what is sent; then it is cut off, and may resume."""
 
 RETRY_MILLISECONDS: Final = 1000
 """When a browser connects again after the stream was cut."""
@@ -36,10 +32,11 @@ MAX_CHUNK: Final = 64 * 1024
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
+    "Connection": "close",
     "X-Content-Type-Options": "nosniff",
     "X-Accel-Buffering": "no",  # nginx would keep some KiB back
 }
-"""The headers of a stream."""
+"""The headers of a stream: one that ends ends its connection."""
 
 _ID: Final = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,8}))?")
 _NO_NEWS: Final = -1
@@ -59,9 +56,10 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """The number that it was to go on after."""
 
 
-@litestar.get(
+@routing.get(
     # Not in the schema: what has no end has no shape there, and tools that try it would wait.
     "/v1/stream",
+    AccessRole.VIEWER,
     media_type="text/event-stream",
     include_in_schema=False,
 )
@@ -76,9 +74,6 @@ async def follow(
 ) -> Stream:
     """Send news as it happens, after the item with the number that the reader has."""
     tail = backend.news
-    if tail.followers >= MAX_STREAMS:
-        message = f"{MAX_STREAMS} readers follow the news already: end one of them"
-        raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
     accounts, name = backend.accounts, caller.token
     token = accounts.tokens.get(name)
 
@@ -87,14 +82,10 @@ async def follow(
             return not name  # of the token's file, or of the unix socket
         return accounts.tokens.get(name) is token and not token.expired(backend.now())
 
-    stream = NewsStream(
-        tail,
-        chosen(types),
-        is_valid=is_valid,
-        cut=request.scope["state"].get(auth.CUT, lambda: None),
-    )
+    stream = NewsStream(tail, chosen(types), is_valid=is_valid)
     if place := last_id or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
+    count_reader(request, tail)
     return Stream(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
 
 
@@ -107,29 +98,47 @@ def chosen(types: Collection[str]) -> frozenset[str]:
     for named in (one for each in types for one in each.split(",") if one):
         fitting = {t for t in NewsType if t == named or t.startswith(f"{named.rstrip('.*')}.")}
         if not fitting:
-            message = f"no type of news {named!r}: see docs/reference/news.md"
+            message = (
+                f"no type of news {named!r}: expected one such as operation.started, or operation"
+            )
             raise Refused(ErrorCode.INVALID, message, type=named)
         found |= fitting
     return frozenset(found)
+
+
+class Followed(Protocol):
+    """What has readers whose answers do not end."""
+
+    followers: int
+
+
+def count_reader(request: Request[Any, Any, Any], what: Followed) -> None:
+    """Count one reader more until its connection is lost; its answer needs HEADERS, which close it.
+
+    Counted only once it is sent to, all requests of a burst would pass. Refused (LIMIT) if there
+    are MAX_STREAMS already.
+    """
+    if what.followers >= MAX_STREAMS:
+        message = f"{MAX_STREAMS} already follow: close one of them"
+        raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
+    what.followers += 1
+    lost: asyncio.Future[None] = request.scope["state"][auth.LOST]
+
+    def leave(_: "asyncio.Future[None]") -> None:
+        what.followers -= 1
+
+    lost.add_done_callback(leave)
 
 
 class NewsStream:
     """What one reader gets: the place it has read up to, and what it wants."""
 
     def __init__(
-        self,
-        tail: NewsTail,
-        types: Collection[str],
-        *,
-        is_valid: Callable[[], bool] = lambda: True,
-        cut: Callable[[], None] = lambda: None,
-        slow_seconds: float = SLOW_SECONDS,
+        self, tail: NewsTail, types: Collection[str], *, is_valid: Callable[[], bool] = lambda: True
     ) -> None:
         self._tail = tail
         self._types = types
         self._is_valid = is_valid
-        self._cut = cut
-        self._slow_seconds = slow_seconds
         self._gap: Gap | None = None
         self._sequence = tail.reached
         self._index: int | None = None
@@ -160,19 +169,6 @@ class NewsStream:
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield what is sent, until the service stops or the reader may read no more."""
-        loop = asyncio.get_running_loop()
-        self._tail.followers += 1
-        try:
-            async for chunk in self._chunks():
-                slow = loop.call_later(self._slow_seconds, self._cut)
-                try:
-                    yield chunk
-                finally:
-                    slow.cancel()
-        finally:
-            self._tail.followers -= 1
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
         yield b"retry: %d\n%b" % (RETRY_MILLISECONDS, self._alive())
         while not self._tail.closed and self._is_valid():
             if self._losses != self._tail.losses:

@@ -9,14 +9,15 @@ import msgspec
 
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
-from forewarn.maintenance import accounts, alerts, fleet, model, planner
+from forewarn.maintenance import accounts, alerts, fleet_file, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import Rollout
-from forewarn.protocol import versions
-from forewarn.server.operator import schemas
+from forewarn.protocol.versions import VERSION_BY_NAME
+from forewarn.server.operator import rollout_schemas, schemas
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store.port import Replica
-from forewarn.vocabulary import AgentStatus, EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType
 
 
 def names(listed: Iterable[str]) -> schemas.Names:
@@ -29,7 +30,7 @@ def names(listed: Iterable[str]) -> schemas.Names:
 
 
 def fleet_change(
-    applied: fleet.Applied, *, dry_run: bool, listeners: Collection[str]
+    applied: fleet_file.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
     """Return what applying or removing changed; `listeners` are the names of the service's."""
     return schemas.FleetChange(
@@ -44,7 +45,7 @@ def fleet_change(
     )
 
 
-def fleet_in_one_line(applied: fleet.Applied) -> str:
+def fleet_in_one_line(applied: fleet_file.Applied) -> str:
     """Return what applying or removing changed, for the audit log."""
     told = {"added": applied.added, "changed": applied.changed, "removed": applied.removed}
     parts = (f"{what} {model.listed(found)}" for what, found in told.items() if found)
@@ -154,8 +155,7 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
         **msgspec.structs.asdict(listed),
         domains=tuple(
             schemas.UpdateDomain(
-                number=number,
-                machines=names(m.name for m in members if m.update_domain == number),
+                number=number, machines=names(m.name for m in members if m.update_domain == number)
             )
             for number in range(scope.update_domains)
         ),
@@ -260,17 +260,19 @@ def live_event(
     )
 
 
-def audience(operation: model.Operation, inventory: Inventory) -> alerts.Audience:
+def audience(operation: model.Operation, inventory: Inventory, now: datetime) -> alerts.Audience:
     """Return how many of an operation's machines can read its events; any thread may ask."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
     seen = _seen(named, inventory)
+    lately = now - model.LISTENING
+    asking = {name: each for name, each in seen.items() if each.asked_at > lately}
     held = tuple(
         f"{name} ({each.reason})" if each.reason else name
         for name, each in seen.items()
         if each.agent is AgentStatus.HELD
     )
-    showing = _showing(seen, operation.event_type)
-    return alerts.Audience(machines=len(named), asking=len(seen), seeing=showing, held=held)
+    showing = _showing(asking, operation.event_type)
+    return alerts.Audience(machines=len(named), asking=len(asking), seeing=showing, held=held)
 
 
 def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schemas.HoldView]:
@@ -290,10 +292,7 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 
 
 def host(
-    name: str,
-    survey: HostSurvey,
-    drain: model.Drain | None,
-    relay: schemas.RelayView | None = None,
+    name: str, survey: HostSurvey, drain: model.Drain | None, relay: schemas.RelayView | None = None
 ) -> schemas.HostView:
     """Return a host, as a look at it, its latest drain and its relay tell."""
     facts = survey.of(name)
@@ -390,7 +389,7 @@ def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model
 
 
 def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
-    asked_by = (versions.BY_NAME.get(each.version) for each in seen.values())
+    asked_by = (VERSION_BY_NAME.get(each.version) for each in seen.values())
     return sum(version is not None and event_type in version.event_types for version in asked_by)
 
 
@@ -406,6 +405,48 @@ def _notice_left(value: model.Operation, now: datetime) -> int | None:
     if value.held_at is None or value.approved:
         return left
     return max(left, value.notice_left_seconds)
+
+
+# Rollouts.
+
+
+def unknown_rollout(number: int) -> model.Refused:
+    """Return the refusal of a number that no rollout has."""
+    message = f"no rollout {number}: see 'forewarn rollout list'"
+    return model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
+
+
+def rollout_detail(
+    value: Rollout, forecast: RolloutForecast | None
+) -> rollout_schemas.RolloutDetail:
+    """Return a rollout with all of its units."""
+    return rollout_schemas.RolloutDetail(
+        rollout=rollout(value),
+        task=value.task,
+        policy=value.policy,
+        units=tuple(
+            model.mapped(rollout_schemas.RolloutUnitView, unit, wave=unit.wave + 1)
+            for unit in value.units
+        ),
+        forecast=forecast,
+    )
+
+
+def rollout(value: Rollout) -> rollout_schemas.RolloutView:
+    """Return a rollout as lists show it."""
+    counts = Counter(unit.state.value for unit in value.units)
+    return model.mapped(
+        rollout_schemas.RolloutView,
+        value,
+        event_type=value.task.event_type,
+        wave=value.wave + 1,
+        unconfirmed=value.unconfirmed,
+        waves=max((unit.wave for unit in value.units), default=0) + 1,
+        units=rollout_schemas.RolloutUnits(**counts),
+    )
+
+
+# Replicas.
 
 
 def replicas(

@@ -5,12 +5,12 @@ machines under maintenance are drawn each time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import Final, TypeAlias
 
 import msgspec
 
 from forewarn.maintenance import model, planner
-from forewarn.server.page.facts import Condition, Place
 from forewarn.vocabulary import ScopeKind
 
 MAX_SQUARES: Final = 2000
@@ -26,8 +26,20 @@ COLUMNS: Final = 64
 PITCH: Final = 10
 """From one square to the next, in units of the drawing."""
 
+Place: TypeAlias = tuple[str, int]
+"""A scope's key and an update domain."""
+
 Spot: TypeAlias = tuple[int, int, int]
 """A square: its block, row and column."""
+
+
+class Condition(StrEnum):
+    """What is to be seen of a machine; the first that fits counts."""
+
+    DOWN = "down"
+    FAILED = "failed"
+    """Maintenance of it failed, and nobody acknowledged that."""
+    NOTICE = "notice"
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -87,9 +99,7 @@ class FleetMap(msgspec.Struct, frozen=True):
 
 
 def layout(
-    fleet: Iterable[model.Machine],
-    sizes: Mapping[Place, int],
-    scopes: Mapping[str, model.Scope],
+    fleet: Iterable[model.Machine], sizes: Mapping[Place, int], scopes: Mapping[str, model.Scope]
 ) -> Layout:
     """Return where each machine, or update domain, has its square."""
     if sum(sizes.values()) > MAX_SQUARES:
@@ -114,7 +124,8 @@ def layout(
                 for column, machine in enumerate(part):
                     spots[machine.key] = (len(blocks), len(rows), column)
                 rows.append(Row(len(part), f"domain {domain}" if scope else ""))
-        name = scopes[scope].name if scope in scopes else scope
+        found = scopes.get(scope)  # the loop's thread may remove it meanwhile
+        name = found.name if found is not None else scope
         blocks.append(Block(name, sum(row.count for row in rows), tuple(rows)))
     return Layout(tuple(blocks), spots, {}, 0)
 
@@ -138,14 +149,7 @@ def drawn(
     machine_of: Callable[[str], model.Machine | None],
     name_of: Callable[[str], str],
 ) -> FleetMap:
-    """Return the map with the squares of machines that are under maintenance.
-
-    Args:
-        where: The layout.
-        conditions: Machines by key, under each condition.
-        machine_of: From a machine's key to the machine.
-        name_of: From a scope's key to its name.
-    """
+    """Return the map with the squares of machines that are under maintenance."""
     marks: dict[Spot, Mark] = {}
     for found in Condition:  # the worst first
         for key in conditions.get(found, ()):

@@ -1,11 +1,16 @@
-"""The forms of the page: their fields, and how what was typed becomes a request of the API.
+"""The forms of the page: their fields, how what was typed becomes a request, and how it is sent.
 
 A form becomes the very body that the API takes, so that the page can ask for nothing that the API
 cannot. What was typed is kept as it was: a form that is refused is shown with it again, and with
 the reason beside the field.
+
+A second click sends a form twice, and so does a browser whose answer was lost and that is asked to
+send it again. Each form has a key, made when it was shown. What was answered is remembered by this
+process: a maintenance or a rollout has its key in the database too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -14,13 +19,20 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from forewarn import times
+from forewarn.control.accounts import OperatorRequest
+from forewarn.maintenance import model
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.rollout_model import CONFIRM, RolloutOrder, read_tags
 from forewarn.server.operator import errors, rollout_schemas, schemas
+from forewarn.settings import Mistake
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
 
 MAX_FIELDS: Final = 200
 """The most fields of a form: the longest has some thirty."""
+
+MAX_REMEMBERED: Final = 1000
+"""The most forms whose answers are remembered: a second click follows within seconds."""
 
 replace = msgspec.structs.replace
 
@@ -477,7 +489,7 @@ def number(text: str) -> int:
     """Return a number; NOT_FOUND for what is none, as nothing is called so."""
     if text.isdecimal() and len(text) <= len(str(schemas.MAX_NUMBER)):
         return int(text)
-    raise Refused(ErrorCode.NOT_FOUND, f"nothing has the number {text[:80]!r}")
+    raise Refused(ErrorCode.NOT_FOUND, f"no maintenance or operation has the number {text[:80]!r}")
 
 
 def _duration(form: FilledForm) -> int:
@@ -554,3 +566,54 @@ def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -
         "host",
     }
     return "targets" if is_target and "targets" in known else ""
+
+
+REFUSED: Final = (model.Refused, StoreError)
+"""What a form is shown again after."""
+
+
+def mistake_of(
+    error: Refused | StoreError, form: FilledForm, groups: Sequence[FieldGroup]
+) -> Mistake:
+    """Return why a form was refused: by the rules, or because the store is away."""
+    where = field_of(error, form, groups) if isinstance(error, Refused) else ""
+    return Mistake(where, str(error))
+
+
+# Once, however often it is sent.
+
+
+class SentForms:
+    """Answers a form that is sent again as it was answered first; used on the event loop."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str, int], asyncio.Future[str]] = {}
+
+    async def once(
+        self,
+        caller: OperatorRequest,
+        key: str,
+        act: Callable[[], Awaitable[str]],
+        said: Iterable[tuple[str, str]] = (),
+    ) -> str:
+        """Act, unless this caller's form with this key was sent before; return where that led.
+
+        With other values, of which `said` are all, it is another form: a browser's way back shows
+        one that was sent. What was refused may be sent again with the same key.
+        """
+        if not key:
+            return await act()
+        place = (caller.by, key, hash(tuple(said)))
+        known = self._answers.get(place)
+        if known is None:
+            known = self._answers[place] = asyncio.ensure_future(act())
+            while len(self._answers) > MAX_REMEMBERED:
+                del self._answers[next(iter(self._answers))]
+        else:
+            caller.recorded = True  # the first one is in the audit log
+        try:
+            return await asyncio.shield(known)
+        except Exception:
+            if self._answers.get(place) is known:
+                del self._answers[place]
+            raise

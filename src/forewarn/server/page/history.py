@@ -1,23 +1,31 @@
-"""The pages of what was: the history of operations, as files too, and the audit log."""
+"""The pages of what was: the history of operations, as files too, and the audit log.
 
-from collections.abc import Mapping
+A file, CSV for spreadsheets or JSON for programs, is written page by page as the browser takes it,
+so that a history of millions costs no more memory than one page. Operations are read newest first:
+those that are announced while a file is written are not in it.
+"""
+
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from litestar import Request, Response
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromQuery
 from litestar.response import Stream
 
+from forewarn import times
 from forewarn.maintenance import model
-from forewarn.server.operator import account_routes, api, requests, routing, schemas, views
-from forewarn.server.operator.requests import Backend, TheBackend
-from forewarn.server.page import forms, history_export, sending
+from forewarn.server.operator import administration, api, routing, schemas, views
+from forewarn.server.operator.routing import Backend, TheBackend
+from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.routes import ThePage, get
 from forewarn.store.port import HistoryQuery, Page, Place, Reading
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import AccessRole, EventStatus, EventType
 
 SHOWN: Final = 50
 """Operations, or records, of one page."""
@@ -30,6 +38,23 @@ FIELDS: Final = forms.FieldGroup(
     ),
 )
 """The filters that are typed."""
+
+COLUMNS: Final = (
+    *("operation", "maintenance", "event", "type", "status", "source", "scope", "update_domain"),
+    *("machines", "hosts", "announced_at", "not_before", "approved_by", "approver", "approved_at"),
+    *("started_at", "start_cause", "ended_at", "took_seconds", "outcome", "acknowledged_by"),
+    "description",
+)
+"""The columns of the CSV file, which has a row for each event."""
+
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What begins a cell that spreadsheets would calculate."""
+
+EXPORTED: Final = 500
+"""Operations that are read at once."""
+
+Pages: TypeAlias = AsyncIterator[tuple[schemas.OperationView, ...]]
+"""Operations, some at a time."""
 
 Types = FromQuery[tuple[EventType, ...]]
 Statuses = FromQuery[tuple[EventStatus, ...]]
@@ -62,7 +87,7 @@ class HistoryFilter:
             statuses=self.statuses,
             since=forms.moment(form, "since", now),
             until=forms.moment(form, "until", now),
-            after=requests.place_before(form.text("cursor")),
+            after=routing.place_before(form.text("cursor")),
             limit=limit,
         )
 
@@ -76,7 +101,7 @@ class HistoryFilter:
         return forms.of_pairs(pairs).query()
 
 
-@get("/history")
+@get("/history", AccessRole.VIEWER)
 async def show_history(  # noqa: PLR0913 - the filters are the query's parameters
     request: "Request[Any, Any, Any]",
     backend: TheBackend,
@@ -99,12 +124,12 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
     inventory, now = backend.inventory.snapshot(), backend.now()
     mistake, found, code = None, Page(operations=()), 200
     try:
-        query = wanted.query(backend, SHOWN if file is None else history_export.PAGE)
+        query = wanted.query(backend, SHOWN if file is None else EXPORTED)
         if file is not None:
             return _file(file, _exported(backend, query))
         found = await page.once(query, lambda: backend.read(lambda r: r.history(query)))
     except model.Refused as error:
-        mistake = sending.mistake_of(error, wanted.form, (FIELDS,))
+        mistake = forms.mistake_of(error, wanted.form, (FIELDS,))
         code = 400
 
     def make() -> Mapping[str, Any]:
@@ -115,13 +140,13 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
             "types": list(EventType),
             "statuses": list(EventStatus),
             "operations": views.operations(found.operations, inventory, now),
-            "next": requests.history_cursor(found),
+            "next": routing.history_cursor(found),
         }
 
     return await page.show(request, "history.html", make, status=code)
 
 
-async def _exported(backend: Backend, query: HistoryQuery) -> history_export.Pages:
+async def _exported(backend: Backend, query: HistoryQuery) -> Pages:
     """Yield the operations of a query, a page at a time."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     while True:
@@ -140,11 +165,11 @@ async def _exported(backend: Backend, query: HistoryQuery) -> history_export.Pag
         query = msgspec.structs.replace(query, after=following)
 
 
-def _file(kind: HistoryFile, pages: history_export.Pages) -> Stream:
+def _file(kind: HistoryFile, pages: Pages) -> Stream:
     written, media_type = (
-        (history_export.as_csv(pages), "text/csv; charset=utf-8")
+        (as_csv(pages), "text/csv; charset=utf-8")
         if kind is HistoryFile.CSV
-        else (history_export.as_json(pages), "application/json")
+        else (as_json(pages), "application/json")
     )
     headers = {
         "Cache-Control": "no-store",
@@ -154,7 +179,85 @@ def _file(kind: HistoryFile, pages: history_export.Pages) -> Stream:
     return Stream(written, media_type=media_type, headers=headers)
 
 
-@get("/audit")
+async def as_csv(found: Pages) -> AsyncIterator[bytes]:
+    """Yield the CSV file of operations."""
+    yield _written([COLUMNS])
+    async for operations in found:
+        yield await asyncio.to_thread(_rows_of, operations)
+
+
+async def as_json(found: Pages) -> AsyncIterator[bytes]:
+    """Yield the JSON file of operations: one object, as `GET /v1/history` answers."""
+    yield b'{"operations":['
+    first = True
+    async for operations in found:
+        encoded = await asyncio.to_thread(msgspec.json.encode, operations)
+        inner = encoded[1:-1]
+        if inner:
+            yield inner if first else b"," + inner
+            first = False
+    yield b"]}\n"
+
+
+def rows(operations: Iterable[schemas.OperationView]) -> Iterator[tuple[str, ...]]:
+    """Yield the row of each event; an operation without events has one, too."""
+    for operation in operations:
+        for event in operation.events:
+            approval = event.approval
+            yield tuple(
+                map(
+                    cell,
+                    (
+                        operation.id,
+                        operation.maintenance,
+                        event.id,
+                        operation.event_type,
+                        operation.status,
+                        operation.source,
+                        event.scope,
+                        event.update_domain,
+                        " ".join(event.machines),
+                        " ".join(operation.hosts),
+                        times.precise(operation.announced_at),
+                        times.precise(operation.not_before),
+                        approval and approval.by,
+                        approval and approval.kind,
+                        approval and times.precise(approval.at),
+                        operation.started_at and times.precise(operation.started_at),
+                        operation.start_cause,
+                        operation.ended_at and times.precise(operation.ended_at),
+                        operation.took_seconds,
+                        operation.outcome,
+                        operation.acknowledged_by,
+                        operation.description,
+                    ),
+                )
+            )
+
+
+def cell(value: object) -> str:
+    """Return a value as a cell; None is empty.
+
+    A text that a spreadsheet would calculate has an apostrophe before it, as spreadsheets have for
+    text: descriptions and outcomes are other people's words.
+    """
+    if value is None:
+        return ""
+    text = str(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
+
+
+def _rows_of(operations: Iterable[schemas.OperationView]) -> bytes:
+    return _written(rows(operations))
+
+
+def _written(lines: Iterable[Iterable[str]]) -> bytes:
+    file = io.StringIO()
+    csv.writer(file).writerows(lines)
+    return file.getvalue().encode()
+
+
+@get("/audit", AccessRole.OPERATOR)
 async def show_audit(
     request: "Request[Any, Any, Any]",
     backend: TheBackend,
@@ -169,7 +272,7 @@ async def show_audit(
     form = FilledForm({}).filled(by=by, since=since, until=until)
     mistake, found, code = None, schemas.AuditPage(records=()), 200
     try:
-        found = await account_routes.read_audit.fn(
+        found = await administration.read_audit.fn(
             backend,
             by=form.text("by"),
             since=forms.moment(form, "since", backend.now()),
@@ -178,7 +281,7 @@ async def show_audit(
             limit=SHOWN,
         )
     except model.Refused as error:
-        mistake = sending.mistake_of(error, form, (FIELDS,))
+        mistake = forms.mistake_of(error, form, (FIELDS,))
         code = 400
 
     def make() -> Mapping[str, Any]:
@@ -191,6 +294,3 @@ async def show_audit(
         }
 
     return await page.show(request, "audit.html", make, status=code)
-
-
-ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

@@ -1,17 +1,20 @@
-"""Tells open pages that something has changed: a page then asks for what it shows.
+"""What open windows share: they are told of changes, and what many of them show is made once.
 
-What comes together is told once, and the same to everybody, so that a busy fleet costs each page
-two requests a second at most.
+A page that is told that something has changed asks for what it shows. What comes together is told
+once, and the same to everybody, so that a busy fleet costs each page two requests a second at most.
+Twenty windows on one list cost the store and the interpreter what one costs, so that guests do not
+notice them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar
 
 from forewarn.clock import Clock
-from forewarn.maintenance.model import Changes, Refused
-from forewarn.server.page import formats
-from forewarn.vocabulary import ErrorCode
+from forewarn.maintenance.model import Changes
+from forewarn.server.page import rendering
+
+T = TypeVar("T")
 
 JOIN_SECONDS: Final = 0.5
 """How long what follows a change is joined with the next one."""
@@ -20,8 +23,8 @@ TICK_SECONDS: Final = 15.0
 """How often pages are told without a change: machines fall silent, and the time of day goes on. It
 also shows both ends that the other is there."""
 
-MAX_STREAMS: Final = 128
-"""Open pages at once: a quarter of the operators' connections."""
+MAX_KEPT: Final = 100
+"""The most answers that are kept: a page of a list each."""
 
 
 class Live:
@@ -33,7 +36,8 @@ class Live:
         self._process = process
         self._count = 0
         self._announced = self.state
-        self._streams = 0
+        self.followers = 0
+        """How many pages are open."""
         self._told = asyncio.Event()
         self._soon: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -50,33 +54,21 @@ class Live:
         if self._soon is None:
             self._soon = asyncio.get_running_loop().create_task(self._tell_soon())
 
-    def stream(self, since: str) -> AsyncIterator[bytes]:
-        """Return what a page reads that shows the state `since`.
-
-        Refused (LIMIT) if too many are open.
-        """
-        if self._streams >= MAX_STREAMS:
-            message = f"{MAX_STREAMS} pages are open: close some"
-            raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
-        return self._lines(since)
-
     def close(self) -> None:
         """End every stream."""
         self._closing.set()
         self._tell()
 
-    async def _lines(self, shown: str) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            yield b": open\n\n"
-            while not self._closing.is_set():
-                if shown == self._announced:
-                    await self._real.wait(TICK_SECONDS, self._told)
-                shown = self._announced
-                if not self._closing.is_set():
-                    yield f"event: changed\ndata: {formats.millis(self._clock.now())}\n\n".encode()
-        finally:
-            self._streams -= 1
+    async def stream(self, shown: str) -> AsyncIterator[bytes]:
+        """Yield what a page reads that shows this state."""
+        yield b": open\n\n"
+        while not self._closing.is_set():
+            if shown == self._announced:
+                await self._real.wait(TICK_SECONDS, self._told)
+            shown = self._announced
+            if not self._closing.is_set():
+                millis = rendering.millis(self._clock.now())
+                yield b"event: changed\ndata: %d\n\n" % millis
 
     async def _tell_soon(self) -> None:
         await self._real.wait(JOIN_SECONDS, self._closing)
@@ -87,3 +79,29 @@ class Live:
         self._announced = self.state
         self._told.set()
         self._told = asyncio.Event()
+
+
+class SharedAnswers:
+    """Answers by what was asked for; used on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[Hashable, asyncio.Future[Any]]] = {}
+
+    async def get(self, key: Hashable, state: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return what `make` returned for this key in this state; what fails is tried again.
+
+        Another state is given once the answer may be another. Nothing is made while an answer of
+        this state is there or on its way.
+        """
+        known = self._made.get(key)
+        if known is None or known[0] != state or _has_failed(known[1]):
+            self._made.pop(key, None)
+            known = self._made[key] = (state, asyncio.ensure_future(make()))
+            while len(self._made) > MAX_KEPT:
+                del self._made[next(iter(self._made))]
+        answer: T = await asyncio.shield(known[1])
+        return answer
+
+
+def _has_failed(answer: "asyncio.Future[Any]") -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)

@@ -6,17 +6,16 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter
 
 from forewarn.maintenance import model
-from forewarn.protocol import versions
-from forewarn.server.operator import api, requests, routing, views
+from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS
+from forewarn.server.operator import api, routing, views
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.requests import TheBackend
+from forewarn.server.operator.routing import TheBackend
 from forewarn.server.page.routes import Search, ThePage, get
 from forewarn.store.port import HistoryQuery, Reading
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode
 
 SHOWN: Final = 50
 """Machines of one page of the list."""
@@ -36,7 +35,7 @@ class GuestDocument(msgspec.Struct, frozen=True):
     events: int
 
 
-@get("/machines")
+@get("/machines", AccessRole.VIEWER)
 async def list_machines(
     request: "Request[Any, Any, Any]",
     backend: TheBackend,
@@ -49,19 +48,14 @@ async def list_machines(
 ) -> Response[str]:
     """List machines: those with a part of their name, scope, host or address; or all."""
     inventory, now = backend.inventory.snapshot(), backend.now()
-    after = requests.key_before("machines", cursor)
-    found = await page.search.find(
-        inventory,
-        q.strip(),
-        after,
-        SHOWN + 1,
-        scope=in_scope,
-        host=("" if host == api.UNKNOWN else host) if host else None,
+    after = routing.key_before("machines", cursor)
+    found = await backend.search.find(
+        inventory, q.strip(), after, SHOWN + 1, scope=in_scope, host=api.place_of(host)
     )
     holds = await backend.read(lambda reading: reading.holds())
 
     def make() -> Mapping[str, Any]:
-        shown, following = requests.page("machines", found, SHOWN, lambda machine: machine.key)
+        shown, following = routing.page("machines", found, SHOWN, lambda machine: machine.key)
         keys = {machine.key for machine in shown}
         known = inventory.scopes.get(model.key(in_scope)) if in_scope else None
         return {
@@ -99,17 +93,15 @@ def live_by_machine(
     return {key: views.operations(those, inventory, now) for key, those in found.items()}
 
 
-@get("/machines/{name:str}")
+@get("/machines/{name:str}", AccessRole.VIEWER)
 async def show_machine(
     request: "Request[Any, Any, Any]", backend: TheBackend, page: ThePage, name: FromPath[str]
 ) -> Response[str]:
     """Show a machine: facts, maintenance, its agent's word, and the document that it reads."""
     inventory, now = backend.inventory.snapshot(), backend.now()
-    key = model.key(name)
-    machine = inventory.machines.get(key)
-    if machine is None:
-        raise model.unknown("machine", name)
-    bodies = {each.name: backend.document(machine.scope, each) for each in versions.VERSIONS}
+    machine = inventory.machine(name)
+    key = machine.key
+    bodies = {each.name: backend.document(machine.scope, each) for each in VERSIONS}
 
     def question(reading: Reading) -> tuple[tuple[model.Hold, ...], tuple[model.Operation, ...]]:
         found = reading.history(HistoryQuery(machine=key, limit=LATEST))
@@ -133,17 +125,15 @@ async def show_machine(
     return await page.show(request, "machine.html", make)
 
 
-@get("/machines/{name:str}/document", media_type="application/json")
+@get("/machines/{name:str}/document", AccessRole.VIEWER, media_type="application/json")
 async def send_document(
-    backend: TheBackend, name: FromPath[str], version: VersionName = versions.NEWEST.name
+    backend: TheBackend, name: FromPath[str], version: VersionName = NEWEST_VERSION.name
 ) -> Response[bytes]:
     """Send a machine's document as a version shows it, byte for byte."""
-    machine = backend.inventory.machines.get(model.key(name))
-    if machine is None:
-        raise model.unknown("machine", name)
-    known = versions.BY_NAME.get(version)
+    machine = backend.inventory.machine(name)
+    known = VERSION_BY_NAME.get(version)
     if known is None:
-        names = ", ".join(versions.BY_NAME)
+        names = ", ".join(VERSION_BY_NAME)
         message = f"no version {version!r} of the protocol: expected one of {names}"
         raise model.Refused(ErrorCode.NOT_FOUND, message)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -157,15 +147,9 @@ def _document(version: str, body: bytes) -> GuestDocument:
 
 
 def _covers(hold: model.Hold, machine: model.Machine) -> bool:
-    match hold.kind:
-        case model.HoldKind.EVERYTHING:
-            return True
-        case model.HoldKind.SCOPE:
-            return hold.name == machine.scope
-        case model.HoldKind.HOST:
-            return hold.name == machine.host
-        case model.HoldKind.MACHINE:
-            return hold.name == machine.key
-
-
-ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))
+    place = {
+        model.HoldKind.SCOPE: machine.scope,
+        model.HoldKind.HOST: machine.host,
+        model.HoldKind.MACHINE: machine.key,
+    }
+    return hold.name == place.get(hold.kind, "")

@@ -1,10 +1,12 @@
-"""What operators do about maintenance and rollouts: each order, and what it will come to.
+"""How an operation, a maintenance or a rollout is, and what operators can do about it.
 
-An order whose consequence machines feel is asked once more on a page of its own, which says how
-many machines; the others are a button. Each does what the route of the API does.
+How it is, is a word, and what keeps it there. An order whose consequence machines feel is asked
+once more on a page of its own, which says how many machines; the others are a button. Each does
+what the route of the API does.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -13,15 +15,139 @@ import msgspec
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 
+from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
+from forewarn.maintenance.model import RollingState, listed
 from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_model import RolloutState
-from forewarn.server.operator import api, rollout_routes, rollout_schemas, schemas
-from forewarn.server.operator.requests import Backend
-from forewarn.server.page import forms, standing
+from forewarn.maintenance.rollout_model import RolloutState, UnitState
+from forewarn.server.operator import api, rollout_schemas, schemas
+from forewarn.server.operator.rollout_schemas import RolloutUnitView, RolloutView
+from forewarn.server.operator.routing import Backend
+from forewarn.server.page import forms
 from forewarn.server.page.forms import Control, Field, FieldGroup, FilledForm
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+# How it is.
+
+
+class Tone(StrEnum):
+    """How a word is drawn; each is told apart without its colour by the word itself."""
+
+    QUIET = "quiet"
+    NOTICE = "notice"
+    DOWN = "down"
+    DONE = "done"
+    LOOK = "look"
+    """Somebody should look."""
+    FAILED = "failed"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How something is."""
+
+    word: str
+    tone: Tone
+    why: str = ""
+    """What it waits for, or what came of it; `""` where the word says it all."""
+
+
+def operation_standing(operation: schemas.OperationView) -> Standing:
+    """Return how an operation is."""
+    match operation.status:
+        case EventStatus.QUEUED | EventStatus.SCHEDULED:
+            return _unstarted(operation)
+        case EventStatus.STARTED | EventStatus.RETURNING:
+            return _down(operation)
+        case EventStatus.COMPLETED:
+            why = operation.outcome
+            if operation.awaited:
+                why = f"waits for {listed(operation.awaited)}"
+            elif operation.up_at is not None:
+                why = f"settles until {times.hour(operation.up_at)}"
+            return Standing("done", Tone.DONE, why)
+        case EventStatus.FAILED:
+            tone = Tone.QUIET if operation.acknowledged_by else Tone.FAILED
+            return Standing("failed", tone, operation.outcome)
+        case EventStatus.CANCELED:
+            return Standing("cancelled", Tone.QUIET, operation.outcome)
+
+
+def _unstarted(operation: schemas.OperationView) -> Standing:
+    queued = operation.status is EventStatus.QUEUED
+    word, tone = ("queued", Tone.QUIET) if queued else ("under notice", Tone.NOTICE)
+    if operation.held_at is not None:
+        return Standing("held", Tone.LOOK)
+    if operation.waits_for:
+        why = f"after {operation.waits_for}"
+        if operation.waits_for_machines:
+            why += f", which waits for {listed(operation.waits_for_machines)}"
+        return Standing(word, tone, why)
+    if not queued and all(event.approval for event in operation.events):
+        return Standing("approved", tone)
+    return Standing(word, tone)
+
+
+def _down(operation: schemas.OperationView) -> Standing:
+    if operation.outcome_unknown:
+        return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
+    if operation.status is EventStatus.RETURNING:
+        return Standing("returning", Tone.DOWN, f"waits for {listed(operation.awaited)}")
+    return Standing("down", Tone.DOWN)
+
+
+def maintenance_standing(
+    maintenance: schemas.MaintenanceView, operations: Collection[schemas.OperationView]
+) -> Standing:
+    """Return how a maintenance is, by its operations as far as history has them."""
+    for update in maintenance.rolling_updates:
+        if update.state is RollingState.PAUSED:
+            return Standing("paused", Tone.LOOK, update.reason)
+    standings = [operation_standing(operation) for operation in operations]
+    for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
+        for standing in standings:
+            if standing.tone is tone:
+                return standing
+    if any(update.more for update in maintenance.rolling_updates):
+        return Standing("waiting", Tone.QUIET, "the next step is announced when nothing blocks it")
+    words = {standing.word for standing in standings}
+    for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
+        if word in words:
+            return Standing(word, tone)
+    return Standing("cancelled", Tone.QUIET) if words else Standing("forgotten", Tone.QUIET)
+
+
+ROLLOUT_TONES = {
+    RolloutState.RUNNING: Tone.NOTICE,
+    RolloutState.PAUSED: Tone.LOOK,
+    RolloutState.HALTED: Tone.FAILED,
+    RolloutState.STOPPED: Tone.QUIET,
+    RolloutState.DONE: Tone.DONE,
+}
+
+UNIT_TONES = {
+    UnitState.WAITING: Tone.QUIET,
+    UnitState.RUNNING: Tone.DOWN,
+    UnitState.DONE: Tone.DONE,
+    UnitState.FAILED: Tone.FAILED,
+    UnitState.SKIPPED: Tone.QUIET,
+}
+
+
+def rollout_standing(rollout: RolloutView) -> Standing:
+    """Return how a rollout is."""
+    if rollout.unconfirmed:
+        return Standing("waits for you", Tone.LOOK, rollout.reason)
+    return Standing(rollout.state.value, ROLLOUT_TONES[rollout.state], rollout.reason)
+
+
+def unit_standing(unit: RolloutUnitView) -> Standing:
+    """Return how a unit of a rollout is; one that waits for a reason is blocked."""
+    blocked = unit.state is UnitState.WAITING and bool(unit.reason)
+    if blocked:
+        return Standing("blocked", Tone.LOOK, unit.reason)
+    return Standing(unit.state.value, UNIT_TONES[unit.state], unit.reason)
+
 
 # What an order comes to.
 
@@ -62,10 +188,7 @@ class Concerned(msgspec.Struct, frozen=True):
         """What an order does not concern any more, for its button; `""` where it is nothing."""
         parts = [
             f"{count} {what}"
-            for count, what in (
-                (self.started, "already started"),
-                (self.over, "already over"),
-            )
+            for count, what in ((self.started, "already started"), (self.over, "already over"))
             if count
         ]
         return "".join(f", {part}" for part in parts)
@@ -171,7 +294,7 @@ def _about_references(route: HTTPRouteHandler, shape: type[msgspec.Struct], *fie
     return act
 
 
-_REASON = Field("reason", "Reason", hint="For the history. May be empty.")
+_REASON = Field("reason", "Reason", hint="Optional; the history records it.")
 
 
 def _approval(subject: Subject) -> Consequence:
@@ -194,7 +317,7 @@ def _cancellation(subject: Subject) -> Consequence:
     goes_on = f"{machines(found.started)} already started: that goes on. " if found.started else ""
     return Consequence(
         f"Cancel {subject.name}: {machines(found.unstarted + subject.further)}{found.already}",
-        f"{goes_on}For what is cancelled the event disappears, and nothing happens.",
+        f"{goes_on}Cancelled events disappear, and nothing happens to their machines.",
     )
 
 
@@ -227,10 +350,10 @@ async def _resume(sent: SentOrder) -> object:
 
 def _acknowledgement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
-    what = f"{machines(found.failed)} failed" if found.failed else "no machine is awaited any more"
+    what = f"{machines(found.failed)} failed" if found.failed else "the wait for its machines ends"
     return Consequence(
         f"Acknowledge {subject.name}: {what}",
-        "It is no alert any more, and the update domain counts as up: another one may go down.",
+        "The alert ends, and the update domain counts as up: another one may go down.",
     )
 
 
@@ -246,7 +369,7 @@ def _holding(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     waits = f": {machines(found.unstarted)} under notice wait" if found.unstarted else ""
     return Consequence(
-        f"Hold {subject.reference}{waits}", "Nothing of it starts until it is released."
+        f"Hold {subject.reference}{waits}", "Its maintenance starts only after the release."
     )
 
 
@@ -273,7 +396,7 @@ async def _release(sent: SentOrder) -> object:
     try:
         what = model.HoldKind(kind)
     except ValueError as error:
-        message = f"nothing can be held that is called {kind!r}"
+        message = f"invalid kind of hold {kind!r}"
         raise model.Refused(ErrorCode.INVALID, message) from error
     return await api.release.fn(sent.backend, sent.caller, what, name)
 
@@ -283,21 +406,19 @@ def _of_rollout(kind: RolloutOrderKind) -> Act:
         asked = {"order": kind, "unit": sent.form.text("unit")}
         body = forms.converted(asked, rollout_schemas.RolloutOrderBody)
         number = forms.number(sent.form.text("rollout"))
-        return await rollout_routes.order_rollout.fn(sent.backend, sent.caller, number, body)
+        return await api.order_rollout.fn(sent.backend, sent.caller, number, body)
 
     return act
 
 
-def _units(count: int) -> str:
-    return f"{count} unit" if count == 1 else f"{count} units"
+def _counted(units: rollout_schemas.RolloutUnits) -> str:
+    return f"{units.waiting} waiting, {units.running} under way"
 
 
 def _pausing(subject: Subject) -> Consequence:
     assert subject.rollout is not None
     units = subject.rollout.units
-    return Consequence(
-        f"Pause {subject.name}: {_units(units.waiting)} wait, {units.running} under way go on"
-    )
+    return Consequence(f"Pause {subject.name}: {_counted(units)}")
 
 
 def _going_on(subject: Subject) -> Consequence:
@@ -305,24 +426,23 @@ def _going_on(subject: Subject) -> Consequence:
     rollout = subject.rollout
     if rollout.unconfirmed:
         return Consequence(f"Begin wave {rollout.wave} of {subject.name}")
-    failed = f", {rollout.units.failed} failed stay so" if rollout.units.failed else ""
-    return Consequence(f"Resume {subject.name}: {_units(rollout.units.waiting)} follow{failed}")
+    failed = f", {rollout.units.failed} failed" if rollout.units.failed else ""
+    return Consequence(f"Resume {subject.name}: {_counted(rollout.units)}{failed}")
 
 
 def _stopping(subject: Subject) -> Consequence:
     assert subject.rollout is not None
     units = subject.rollout.units
     return Consequence(
-        f"Stop {subject.name}: {_units(units.waiting)} left out, {units.running} under way",
-        "What is under way and has not started is cancelled; the rest goes on. Drains of hosts "
-        "that have begun go on. A stopped rollout cannot be resumed.",
+        f"Stop {subject.name}: {units.waiting} left out, {units.running} under way",
+        "What has not started is cancelled. What has started goes on, and so do drains that have "
+        "begun. A stopped rollout cannot be resumed.",
     )
 
 
 def _skipping(subject: Subject) -> Consequence:
     return Consequence(
-        f"Skip {subject.unit}: {subject.name} leaves it out",
-        "It can be given another turn later.",
+        f"Skip {subject.unit}: {subject.name} leaves it out", "You can retry it later."
     )
 
 
@@ -366,7 +486,7 @@ ORDERS: Final = {
         fields=(
             Field(
                 "verdict",
-                "What became of it",
+                "Result",
                 control=Control.CHOICE,
                 choices=(
                     (model.Verdict.SUCCEEDED.value, "It was carried out"),
@@ -462,10 +582,6 @@ def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:
 
 
 FILTERS: Final = MappingProxyType(
-    {
-        "standing": standing.of_operation,
-        "machines_of": machines_of,
-        "orders_of": of_operation,
-    }
+    {"standing": operation_standing, "machines_of": machines_of, "orders_of": of_operation}
 )
 """By the names that templates call them."""

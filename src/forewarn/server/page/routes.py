@@ -14,31 +14,24 @@ import msgspec
 from litestar import Request, Response
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter
 from litestar.response import Redirect, Stream
 
 from forewarn.control import accounts
 from forewarn.maintenance import model
 from forewarn.server.operator import auth, routing, schemas, stream
-from forewarn.server.operator.accounts import FailedLogin
-from forewarn.server.operator.requests import Backend, TheCaller
-from forewarn.server.page import logins, rendering
-from forewarn.server.page.facts import Facts
-from forewarn.server.page.live import Live
-from forewarn.server.page.machine_search import MachineSearch
-from forewarn.server.page.now import SharedNow
+from forewarn.server.operator.auth import FailedLogin
+from forewarn.server.operator.routing import Backend, TheCaller
+from forewarn.server.page import rendering
+from forewarn.server.page.forms import SentForms
+from forewarn.server.page.live import Live, SharedAnswers
+from forewarn.server.page.now import Facts, SharedNow
 from forewarn.server.page.rendering import Renderer
-from forewarn.server.page.sent_forms import SentForms
-from forewarn.server.page.shared import SharedAnswers
 from forewarn.server.page.timeline import Range
 from forewarn.vocabulary import AccessRole, ErrorCode
 
 MAX_SEARCH: Final = 256
 """The most characters that are searched for: names have 80."""
-
-MAX_KEY: Final = 512
-"""The most characters of a link's key: ours have 46."""
 
 STATE: Final = "forewarn.state"
 """The key in a request's ASGI scope of what had changed when it came (`live.Live.state`)."""
@@ -49,7 +42,7 @@ AGED: Final = timedelta(seconds=5)
 T = TypeVar("T")
 
 Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
-Key = Annotated[str, QueryParameter(max_length=MAX_KEY)]
+Key = Annotated[str, QueryParameter(max_length=auth.MAX_SHOWN_TOKEN)]
 Shown = Annotated[Range, QueryParameter(name="range")]
 State = Annotated[str, QueryParameter(max_length=100)]
 
@@ -63,7 +56,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     door: auth.Door
     facts: Facts
     now: SharedNow
-    search: MachineSearch = msgspec.field(default_factory=MachineSearch)
     sent: SentForms = msgspec.field(default_factory=SentForms)
     shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
 
@@ -91,7 +83,7 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
 
         `make` works on immutable values that were taken on the loop.
         """
-        caller = auth.request_of(cast("dict[str, Any]", request.scope))
+        caller = auth.request_of(request.scope)
         is_fragment = "hx-request" in request.headers
         query = request.url.query
         shown = {
@@ -112,20 +104,25 @@ ThePage: TypeAlias = NamedDependency[PageContext]
 """The page, as a handler's parameter."""
 
 
-def get(path: str, **more: Any) -> routing.Decorator:  # noqa: ANN401 - Litestar's
-    """Declare an address of the page that changes nothing."""
-    return litestar.get(path, include_in_schema=False, **more)
+def get(
+    path: str,
+    needs: AccessRole | None,
+    **more: Any,  # noqa: ANN401 - Litestar's
+) -> routing.Decorator:
+    """Declare an address of the page that changes nothing, and the role that it needs."""
+    return litestar.get(path, opt={routing.NEEDS: needs}, include_in_schema=False, **more)
 
 
-def post(path: str) -> routing.Decorator:
+def post(path: str, needs: AccessRole | None) -> routing.Decorator:
     """Declare the address of a form."""
-    return litestar.post(path, include_in_schema=False, status_code=200)
+    opt = {routing.NEEDS: needs}
+    return litestar.post(path, opt=opt, include_in_schema=False, status_code=200)
 
 
 # The pages.
 
 
-@get("/")
+@get("/", AccessRole.VIEWER)
 async def show_now(
     request: "Request[Any, Any, Any]", page: ThePage, shown: Shown = Range.TWO_HOURS
 ) -> Response[str]:
@@ -134,7 +131,7 @@ async def show_now(
     return await page.show(request, "now.html", lambda: {"parts": parts})
 
 
-@get("/search")
+@get("/search", AccessRole.VIEWER)
 async def search(page: ThePage, q: Search = "") -> Redirect:
     """Lead to the machine, the operation or the maintenance of this name, or to those like it."""
     wanted = q.strip()
@@ -148,13 +145,14 @@ async def search(page: ThePage, q: Search = "") -> Redirect:
     return Redirect(f"/machines?{urlencode({'q': wanted})}", status_code=303)
 
 
-@get("/page/stream", media_type="text/event-stream")
-async def follow(page: ThePage, since: State = "") -> Stream:
+@get("/page/stream", AccessRole.VIEWER, media_type="text/event-stream")
+async def follow(request: "Request[Any, Any, Any]", page: ThePage, since: State = "") -> Stream:
     """Tell of changes until the page is closed."""
+    stream.count_reader(request, page.live)
     return Stream(page.live.stream(since), media_type="text/event-stream", headers=stream.HEADERS)
 
 
-@get("/page/static/{name:str}")
+@get("/page/static/{name:str}", None)
 async def send_static(
     request: "Request[Any, Any, Any]", page: ThePage, name: FromPath[str]
 ) -> Response[bytes]:
@@ -177,7 +175,7 @@ async def send_static(
 # Logging in and out.
 
 
-@get("/login")
+@get("/login", None)
 async def show_login(
     request: "Request[Any, Any, Any]", page: ThePage, key: Key = ""
 ) -> Response[str]:
@@ -189,7 +187,7 @@ async def show_login(
     return await page.show(request, "login.html", lambda: {"key": key})
 
 
-@post("/login")
+@post("/login", None)
 async def log_in(
     request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> Response[None]:
@@ -198,25 +196,25 @@ async def log_in(
     key = str((await request.form()).get("key", ""))
     # From the store: the link may be another replica's, of a moment ago.
     tokens = await backend.read(lambda reading: reading.tokens())
-    link = logins.link_of(key[:MAX_KEY], tokens.values(), backend.now())
+    link = auth.link_of(key[: auth.MAX_SHOWN_TOKEN], tokens.values(), backend.now())
     if link is None:
         await page.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
     caller.by, caller.role = link.account, link.role
     made = backend.make_token()
-    session = logins.session_of(link, made, backend.now(), backend.scale)
-    plane = backend.changing(caller, session.name)
+    session = auth.session_of(link, made, backend.now(), backend.scale)
+    plane = backend.changing(caller, session.name, needs=link.role)
     await backend.done(plane.order(accounts.open_session, session, link.name))
-    return _led_to("/", _cookie(request, made, round(logins.SESSION_LASTS.total_seconds())))
+    return _led_to("/", _cookie(request, made, round(auth.SESSION_LASTS.total_seconds())))
 
 
-@post("/logout")
+@post("/logout", AccessRole.VIEWER)
 async def log_out(
     request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> Response[None]:
     """End the session."""
     if caller.token:
-        plane = page.backend.changing(caller, caller.token)
+        plane = page.backend.changing(caller, caller.token, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [caller.token]))
     return _led_to("/login", _cookie(request, "", 0))
 
@@ -227,7 +225,7 @@ def _led_to(path: str, cookie: Cookie) -> Response[None]:
 
 def _cookie(request: "Request[Any, Any, Any]", content: str, lasts: int) -> Cookie:
     return Cookie(
-        key=logins.cookie_name(request.scope),
+        key=auth.cookie_name(request.scope),
         value=content,
         max_age=lasts,
         path="/",
@@ -258,6 +256,3 @@ def refuse(
     if is_fragment:
         headers |= {"HX-Retarget": "#refusal", "HX-Reswap": "innerHTML"}
     return Response(text, status_code=told.status_code, headers=headers, media_type="text/html")
-
-
-ROUTES: Final = tuple(each for each in vars().values() if isinstance(each, HTTPRouteHandler))

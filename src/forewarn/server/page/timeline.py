@@ -196,7 +196,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """What a template draws."""
+    """What `_timeline.html` draws."""
 
     range: Range
     now: float
@@ -242,14 +242,7 @@ def drawn(
     shown: Range,
     name_of: Callable[[str], str] = str,
 ) -> Timeline:
-    """Return the timeline of operations; the same values make the same timeline.
-
-    Args:
-        operations: Each once, live and over.
-        now: The service's time.
-        shown: How much time it shows.
-        name_of: From a scope's key to its name.
-    """
+    """Return the timeline of operations; the same values make the same timeline."""
     scale = _Scale(now, shown)
     seen = [o for o in operations if _since(o, now) <= scale.end and _until(o, now) >= scale.begin]
     seen.sort(key=_priority)
@@ -289,12 +282,7 @@ def drawn(
 def _priority(operation: model.Operation) -> tuple[bool, float, int, str]:
     """Sort key: what is not over, then the newest announcement, then its number."""
     over = operation.ended_at is not None
-    return (
-        over,
-        -operation.announced_at.timestamp(),
-        -operation.maintenance,
-        operation.id,
-    )
+    return (over, -operation.announced_at.timestamp(), -operation.maintenance, operation.id)
 
 
 def _since(operation: model.Operation, now: datetime) -> datetime:

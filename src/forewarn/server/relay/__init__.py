@@ -1,8 +1,7 @@
 """The relay plane: what the relays on hosts reach (`server.relay_feed` has the requests).
 
     hub          what each host's relay has to know, and who waits for it
-    application  judges, answers and records the relays' requests
-    plane        puts both together with the control plane, on a socket
+    application  judges, answers and records the relays' requests, on a socket
 
 A third socket, beside the guests' and the operators'. A host's token reads and approves for the
 machines of that host, and nothing else. Used by `server.service` alone; a relay imports nothing of

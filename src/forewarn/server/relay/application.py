@@ -1,4 +1,4 @@
-"""Answers relays: a plain ASGI application, which knows five requests.
+"""What relays reach: a plain ASGI application, which knows five requests, and its socket.
 
 Who has no valid token learns nothing, and no token is ever logged. The token tells the host, or the
 certificate that the connection was made with; a request is about that host's machines alone, as the
@@ -7,23 +7,32 @@ hub knows them now.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 import structlog
 
+from forewarn.client import transport
 from forewarn.clock import Clock
+from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
+from forewarn.maintenance import model
+from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import MAX_TEXT, Refused, Sighting
-from forewarn.server import relay_feed, secret_files
+from forewarn.protocol import codec
+from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.plane import GuestBackend
-from forewarn.server.operator import auth
+from forewarn.server.operator import auth, connections
 from forewarn.server.relay.hub import RelayHub
-from forewarn.store.port import OutcomeUnknown, StoreError
+from forewarn.server.relay_feed import GuestRules, ScopeDocument
+from forewarn.server.settings import RelaySettings
+from forewarn.settings import split_address
+from forewarn.store.port import OutcomeUnknown, Store, StoreError
 from forewarn.vocabulary import ErrorCode
 
 MAX_BODY: Final = 1024 * 1024
@@ -31,6 +40,17 @@ MAX_BODY: Final = 1024 * 1024
 
 RETRY_SECONDS: Final = 5
 """When to come back after 503."""
+
+BACKLOG: Final = 4096
+"""Relays that may wait to be accepted, as far as the system lets them: all of them come at once
+when a replica has gone."""
+
+PROBES: Final = transport.Probes(silent_seconds=10, between_seconds=2, most=3)
+"""A relay whose host is cut off is away soon after, whatever its request waits for. A probe costs
+this process nothing, and of ten thousand relays the system sends a thousand a second."""
+
+CUT_OFF: Final = "this replica does not reach the database: ask another one"
+STOPPING: Final = "the service is stopping: ask another replica"
 
 _log = structlog.get_logger(__name__)
 
@@ -45,34 +65,27 @@ class _Answer(msgspec.Struct):
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
-    closes = False
-
-    def __init__(self, status: int, code: ErrorCode, message: str, event_id: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        code: ErrorCode,
+        message: str,
+        event_id: str = "",
+        *,
+        closes: bool = False,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
-
-
-class _MustConnectAgain(_Refused):
-    """Its certificate was verified by what is not valid any more."""
-
-    closes = True
-
-    def __init__(self) -> None:
-        super().__init__(503, ErrorCode.UNAVAILABLE, "connect again, and show your certificate")
+        self.closes = closes
 
 
 class RelayApplication:
     """The application; used on the event loop alone.
 
-    Args:
-        hub: Knows what changed.
-        watch: Knows the tokens, and is told who is there.
-        backend: Where approvals and first requests go.
-        clock: The service's.
-        saw: Is told what a machine's requests told a relay, by the machine's key.
-        waits: How long a request for news waits, in real seconds: while an operation of the host is
-            Scheduled, and otherwise.
+    `saw` is told what a machine's requests told a relay, by the machine's key. `waits` is how long
+    a request for news waits, in real seconds: while an operation of the host is Scheduled, and
+    otherwise.
     """
 
     def __init__(
@@ -117,6 +130,7 @@ class RelayApplication:
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
             answer = _Answer(500, relay_feed.encode(internal))
         headers = [(b"content-length", str(len(answer.body)).encode("ascii"))]
+        headers.append((relay_feed.TIME_HEADER, codec.http_date(self._clock.now())))
         if answer.body:
             headers.append((b"content-type", b"application/json"))
         if answer.closes:
@@ -150,7 +164,8 @@ class RelayApplication:
                 return host
         elif shown is not None:
             if shown.context is not self.context:
-                raise _MustConnectAgain
+                message = "connect again, and show your certificate"
+                raise _Refused(503, ErrorCode.UNAVAILABLE, message, closes=True)
             if host := _host_in(shown.told):
                 valid_from = ssl.cert_time_to_seconds(shown.told["notBefore"])
                 self._watch.show_certificate(host, datetime.fromtimestamp(valid_from, UTC))
@@ -246,7 +261,7 @@ class RelayApplication:
         self._refuse_if_away()
         found = self._hub.claim(host, asked.listener, asked.address)
         if found is None:
-            raise _Refused(404, ErrorCode.NOT_FOUND, "no machine with this address moves")
+            raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _Answer(200, found)
 
     def _refuse_if_away(self) -> None:
@@ -302,3 +317,130 @@ async def _done(job: "Future[Any]") -> None:
             raise
         event_id = str(refused.facts["event_id"])
         raise _Refused(400, ErrorCode.NOT_FOUND, refused.message, event_id) from None
+
+
+class RelayPlane:
+    """What relays reach. Made and used on the event loop.
+
+    `whole` returns a scope's whole document, as the guest plane has it. `epoch` returns what
+    changes whenever the store may have lost changes.
+    """
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        *,
+        settings: RelaySettings,
+        plane: Plane,
+        store: Store,
+        clock: Clock,
+        real: Clock,
+        machines: Mapping[str, model.Machine],
+        whole: Callable[[str], ScopeDocument],
+        rules: GuestRules,
+        saw: Callable[[str, model.Sighting], None],
+        epoch: Callable[[], str],
+        replica: str,
+        handed_over: sockets.HandedOver,
+        reached: connections.ReachedLimits,
+    ) -> None:
+        self._settings = settings
+        self._handed_over = handed_over
+        self._clock = clock
+        self.hub = RelayHub(machines, whole, rules, epoch=epoch, alone=not store.shared)
+        self.watch = RelayWatch(
+            plane,
+            store,
+            clock,
+            real,
+            replica=replica,
+            scale=rules.clock_scale,
+            has_all=self.hub.has_all,
+            on_void=self.hub.wake,
+        )
+        self.hub.on_change = self.watch.changed
+        self._application = RelayApplication(
+            self.hub, self.watch, plane, clock, saw, scale=rules.clock_scale
+        )
+        self._reached = reached
+        self._server: connections.Server | None = None
+
+    def learn(self, changes: model.Changes) -> None:
+        """Follow what changed, after the guest plane."""
+        self.hub.learn(changes)
+        self.watch.learn(changes)
+
+    def begin(self, sequence: int) -> None:
+        """Count changes from this number of the outbox on, and expect relays from now on."""
+        self.hub.begin(sequence)
+        self.watch.settle()
+
+    def open(self) -> tuple[str, Coroutine[Any, Any, None]]:
+        """Open the socket; return its address, and what serves it.
+
+        SocketUnusable, or SecretUnusable for the certificate, if that is not possible.
+        """
+        self.reload()
+        address, port = split_address(self._settings.listen)
+        tcp = self._handed_over.take(sockets.tcp_address(address, port))
+        tcp = tcp or sockets.open_tcp(address, port, "relay.listen", BACKLOG)
+        transport.probe(tcp, PROBES)
+        tls = self._context if self._application.context is not None else None
+        most = self._settings.connections
+        server = connections.Server(self._application, self._reached, most=most, tls=tls)
+        self._server = server
+        scheme = "http" if tls is None else "https"
+        return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
+
+    def reload(self) -> None:
+        """Read the certificates again; if one cannot be used, the old ones stay (SecretUnusable).
+
+        Relays that have shown a certificate show it again, for it may be revoked.
+        """
+        wanted = self._settings
+        if not wanted.tls_certificate:
+            return
+        key = Path(wanted.tls_key) if wanted.tls_key else None
+        certificate = Path(wanted.tls_certificate)
+        context = secret_files.tls_context(certificate, key, "relay.tls_certificate")
+        if wanted.client_ca:
+            revoked = Path(wanted.client_crl) if wanted.client_crl else None
+            secret_files.ask_for_certificates(context, Path(wanted.client_ca), revoked)
+        self._application.context = context
+        self.hub.wake_all()
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._application.context is not None
+        return self._application.context
+
+    def cut_off(self, *, cut_off: bool) -> None:
+        """Send relays to another replica while this one does not reach the database."""
+        reason = CUT_OFF if cut_off else ""
+        if self._application.unavailable not in {reason, STOPPING}:
+            self._application.unavailable = reason
+            if cut_off:
+                self.hub.wake_all()
+
+    async def drain(self, seconds: float) -> None:
+        """Send relays to another replica, and have them leave their connections."""
+        self._application.unavailable = STOPPING
+        self.hub.wake_all()
+        if self._server is not None:
+            await self._server.drain(seconds)
+
+    def stop(self) -> None:
+        """End what `open` returned, and the watch."""
+        self._application.unavailable = STOPPING
+        self.hub.wake_all()
+        self.watch.stop()
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def alerts(self, rebooting: Collection[str] = ()) -> Iterator[Alert]:
+        """Yield the relays that are away, but for those of hosts that reboot."""
+        for relay in self.watch.relays.values():
+            if relay.host not in rebooting and self.watch.is_away(relay):
+                message = (
+                    f"the relay of host {relay.host} did not ask for news: its guests cannot "
+                    "approve, and nothing of the host starts while it is held"
+                )
+                yield Alert(AlertKind.RELAY_AWAY, relay.host, message, relay.heard_at)

@@ -57,18 +57,16 @@ class _Host(msgspec.Struct):
     """Machines whose waiting requests the relay is to answer at once."""
     found: tuple[_Change, ...] = ()
     """Machines that its relay has found there, with their scopes: no row of the outbox tells it."""
+    ahead: int = 0
+    """How far its relay had come when the store's numbers were lower: it is an older copy."""
 
 
 class RelayHub:
     """Answers relays; see the module.
 
-    Args:
-        machines: All machines by key, as of the last change: another listener's, told before.
-        whole: Returns a scope's whole document by key, or raises KeyError: that one's, too.
-        rules: How guests are answered.
-        epoch: Returns what changes whenever the store may have lost changes.
-        alone: Whether no other process writes to the store: then none can be ahead of this one.
-        most: How many changes are kept.
+    Machines and whole documents are those of other listeners, which are told of a change before it.
+    `epoch` returns what changes whenever the store may have lost changes. `alone` is whether no
+    other process writes to the store: then none can be ahead of this one.
     """
 
     def __init__(
@@ -120,16 +118,6 @@ class RelayHub:
 
     # What is known.
 
-    def fill(self, operations: Iterable[Operation], sequence: int) -> None:
-        """Take over what the other listeners were filled with, as of this number."""
-        self._epoch = self._current_epoch()
-        self._sequence = self._start = self._kept_after = sequence
-        for machine in self._machines.values():
-            self._place(machine.key)
-        for operation in operations:
-            self._put(operation)
-        self._unmarked.clear()
-
     def learn(self, changes: Changes) -> None:
         """Follow what changed; relays are answered when `reach` tells its number."""
         for operation in changes.operations:
@@ -147,8 +135,8 @@ class RelayHub:
 
     def reach(self, sequence: int) -> None:
         """Note that all changes up to this number are known, and answer whom they concern."""
-        if (epoch := self._current_epoch()) != self._epoch:
-            self._begin_epoch(epoch, sequence)
+        if self._current_epoch() != self._epoch:
+            self.begin(sequence)
             return
         self._sequence = max(sequence, self._sequence)
         concerned = {}
@@ -166,10 +154,13 @@ class RelayHub:
     def _current_epoch(self) -> str:
         return f"{self._store_epoch()}-{self._settings}"
 
-    def _begin_epoch(self, epoch: str, sequence: int) -> None:
-        """Start to count again: the store has lost changes, and every relay gets a snapshot."""
-        self._epoch, self._sequence = epoch, sequence
-        self._start = self._kept_after = sequence
+    def begin(self, sequence: int) -> None:
+        """Count from this number on: every relay gets a snapshot of what is known by now.
+
+        At the start, and after the store has lost changes.
+        """
+        self._epoch = self._current_epoch()
+        self._sequence = self._start = self._kept_after = sequence
         self._order.clear()
         self._unmarked.clear()
         for known in self._hosts.values():
@@ -277,7 +268,8 @@ class RelayHub:
 
     def has_all(self, host: str, epoch: str, sequence: int) -> bool:
         """Tell whether a relay that came so far has everything that concerns its host."""
-        return epoch == self._epoch and sequence >= self._latest(host)
+        has_latest = epoch == self._epoch and sequence >= self._latest(host)
+        return has_latest and not self._is_of_other_changes(host, sequence)
 
     def machine(self, host: str, key: str) -> Machine | None:
         """Return a machine of a host; None if it is not there."""
@@ -299,8 +291,8 @@ class RelayHub:
         epoch, sequence = self.place_of(after)
         if epoch != self._epoch or sequence < min(self._kept_after, self._latest(host)):
             return self._snapshot(host)
-        if sequence > self._sequence and self._alone:
-            return self._snapshot(host)  # an older copy of the database was restored
+        if sequence != self._sequence and self._is_of_other_changes(host, sequence):
+            return self._snapshot(host)
         known = self._hosts.get(host)
         if known is None or not (known.latest > sequence or known.awaited or known.found):
             return None
@@ -311,6 +303,13 @@ class RelayHub:
         if not changed and not awaited:
             return None
         return self._news(host, known, changed, snapshot=False, awaited=awaited)
+
+    def _is_of_other_changes(self, host: str, sequence: int) -> bool:
+        """Tell whether a relay's number counts changes that a restored store has lost."""
+        if sequence > self._sequence and self._alone:
+            self._hosts.setdefault(host, _Host()).ahead = sequence
+        known = self._hosts.get(host)
+        return known is not None and sequence <= known.ahead
 
     async def wait(self, host: str, seconds: float, lost: "asyncio.Future[None]") -> bool:
         """Wait until something of a host changes; return whether it did in time.

@@ -1,4 +1,4 @@
-"""The steps from an older schema to this release's.
+"""The steps from an older schema to this release's; `migrate` is called when a store is opened.
 
     env       what Alembic runs around them
     versions  one file for each step

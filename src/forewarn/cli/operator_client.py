@@ -1,0 +1,420 @@
+"""The operator plane as the commands ask it: over a unix socket, or TCP with a token.
+
+`OperatorClient` answers with the documents of the API; every failure becomes one `Failed` with its
+exit status. A command that asks the plane is decorated with `asks` or `asks_for_pages`.
+"""
+
+import functools
+import inspect
+import json
+import os
+import re
+import socket
+import typing
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from forewarn.cli import output
+from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
+from forewarn.cli.options import AllOption, CursorOption, JsonOption, LimitOption, OperatorOption
+from forewarn.vocabulary import ErrorCode
+
+if TYPE_CHECKING:
+    from forewarn.client.transport import RequestFailed
+    from forewarn.protocol.message import Reply
+    from forewarn.server import settings
+
+CONNECT_SECONDS: Final = 10.0
+"""To connect: without a limit an address that nobody has would wait forever."""
+
+ANSWER_SECONDS: Final = 120.0
+"""For an answer: to apply a hundred thousand machines takes up to 20 seconds."""
+
+MAX_ANSWER: Final = 64 * 1024 * 1024
+"""The most bytes of an answer; the longest page is a small part of it."""
+
+MAX_TOKEN: Final = 4096
+"""The most bytes of the token file."""
+
+HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
+"""An address without `http://`: no path of a socket that anybody has looks like it."""
+
+KINDS: Final = {"machine": "/v1/fleet/machines", "scope": "/v1/fleet/scopes", "host": "/v1/hosts"}
+"""What has names that may be mistyped, and the list that has them."""
+
+MAX_COMPARED: Final = 1000
+"""The names that are compared with one that does not exist: one page of a list."""
+
+Shape = TypeVar("Shape")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A document of the service, and whether `show` prints it as JSON."""
+
+    body: bytes
+    as_json: bool
+
+    def tree(self) -> dict[str, Any]:
+        """Return the document as JSON values."""
+        return self.read(dict[str, Any])
+
+    def read(self, shape: type[Shape]) -> Shape:
+        """Return the document as a value of the API."""
+        import msgspec
+
+        try:
+            return msgspec.json.decode(self.body, type=shape)
+        except msgspec.DecodeError as error:
+            message = (
+                f"this release cannot read the answer ({error}): is 'forewarn --version' "
+                "the version of the service?"
+            )
+            raise Failed(ExitStatus.UNREACHABLE, message) from error
+
+    def show(self, draw: Callable[[Any], None]) -> None:
+        """Print the document: as JSON, or as `draw` does with a value of its parameter's type."""
+        if self.as_json:
+            output.document(self.tree())
+            return
+        from forewarn.server.operator import rollout_schemas, schemas, webhook_schemas
+
+        shapes = {
+            "schemas": schemas,
+            "rollout_schemas": rollout_schemas,
+            "webhook_schemas": webhook_schemas,
+        }
+        shape, *_ = typing.get_type_hints(draw, localns=shapes).values()
+        found = self.read(shape)
+        draw(found)
+        if cursor := getattr(found, "next", ""):
+            output.note(f"There is more: add --cursor {cursor}, or --all.")
+
+
+class OperatorClient:
+    """A client of the operator plane, set up by the options of a command."""
+
+    def __init__(
+        self,
+        *,
+        limit: LimitOption = 100,
+        cursor: CursorOption = "",
+        whole: AllOption = False,
+        as_json: JsonOption = False,
+        address: OperatorOption = None,
+    ) -> None:
+        self._given = address
+        self.as_json = as_json
+        self._page = {"limit": limit, "cursor": cursor}
+        self._whole = whole
+
+    def get(self, path: str, **query: object) -> Answer:
+        """Ask for a document."""
+        return self._ask("GET", path, query)
+
+    def post(self, path: str, **body: object) -> Answer:
+        """Send a request with a body of these values."""
+        return self._ask("POST", path, {}, json.dumps(body).encode())
+
+    def put(self, path: str, body: bytes, **query: object) -> Answer:
+        """Send a request with a body of JSON."""
+        return self._ask("PUT", path, query, body)
+
+    def delete(self, path: str, **query: object) -> Answer:
+        """Send a request without a body."""
+        return self._ask("DELETE", path, query)
+
+    def pages(self, path: str, key: str, **query: object) -> Answer:
+        """Return a page of the list at a path, or all as one; `key` names its entries."""
+        query |= self._page
+        if not self._whole:
+            return self.get(path, **query)
+        found = {key: self.entries(path, key, **query), "next": ""}
+        return Answer(json.dumps(found).encode(), as_json=self.as_json)
+
+    def entries(self, path: str, key: str, **query: object) -> list[dict[str, Any]]:
+        """Return the entries of all pages of the list at a path."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.get(path, **query).tree()
+            found += page[key]
+            if not page["next"]:
+                return found
+            query["cursor"] = page["next"]
+
+    def moment(self, given: datetime | timedelta) -> str:
+        """Return a time in UTC as the API takes it; a span counts from now, by the service."""
+        if isinstance(given, timedelta):
+            given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
+        return given.astimezone(UTC).isoformat()
+
+    def _ask(
+        self, method: str, path: str, query: Mapping[str, object], body: bytes | None = None
+    ) -> Answer:
+        """Send a request. Parameters that are None, empty or False are left out."""
+        from forewarn.client import transport
+
+        url, unix_socket, headers = self._place(path, query)
+        if body is not None:
+            headers.append(("Content-Type", "application/json"))
+        try:
+            reply = transport.request(
+                method,
+                url,
+                seconds=ANSWER_SECONDS,
+                connect_seconds=CONNECT_SECONDS,
+                headers=headers,
+                body=body,
+                unix_socket=unix_socket,
+                ca_file=self._settings.operator.tls_ca or None,
+                max_body=MAX_ANSWER,
+            )
+        except transport.RequestFailed as failed:
+            raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
+        if 200 <= reply.status < 300:
+            return Answer(reply.body, as_json=self.as_json)
+        raise self._failure(reply)
+
+    def stream(
+        self, path: str, silence_seconds: float, last_id: str, **query: object
+    ) -> Iterator[bytes]:
+        """Yield what comes of a stream, until the service ends it.
+
+        `last_id` is the id of the last event that was read, `""` for none.
+        """
+        import msgspec
+
+        from forewarn.client import transport
+
+        url, unix_socket, headers = self._place(path, query)
+        if last_id:
+            headers.append(("Last-Event-ID", last_id))
+        refused = b""
+        reply = None
+        try:
+            for reply in transport.stream(
+                url,
+                silence_seconds=silence_seconds,
+                connect_seconds=CONNECT_SECONDS,
+                headers=headers,
+                unix_socket=unix_socket,
+                ca_file=self._settings.operator.tls_ca or None,
+            ):
+                if reply.status == 200:
+                    yield reply.body
+                else:
+                    refused += reply.body
+        except transport.RequestFailed as failed:
+            raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
+        if reply is not None and reply.status != 200:
+            raise self._failure(msgspec.structs.replace(reply, body=refused))
+
+    def _place(
+        self, path: str, query: Mapping[str, object]
+    ) -> tuple[str, str, list[tuple[str, str]]]:
+        unix_socket = "" if "://" in self._address else self._address
+        given = {name: "true" if value is True else value for name, value in query.items() if value}
+        encoded = urllib.parse.urlencode(given, doseq=True)
+        token = "" if unix_socket else self._token()
+        headers = [("Authorization", f"Bearer {token}")] if token else []
+        base = "http://localhost" if unix_socket else self._address.rstrip("/")
+        return f"{base}{path}?{encoded}" if encoded else f"{base}{path}", unix_socket, headers
+
+    def _failure(self, reply: "Reply") -> Failed:
+        failure = self._refused(reply.status, reply.body)
+        if failure.status is ExitStatus.NOT_FOUND and failure.facts.get("what") in KINDS:
+            failure.message += self._suggestion(**failure.facts)
+        if reply.status == 401 and "://" in self._address:
+            failure.message += f"; {self._sent(self._token())}"
+        return failure
+
+    def similar(self, name: str, *kinds: str) -> str:
+        """Return the most similar name of the first thousand of these kinds; `""` for none."""
+        import difflib
+
+        names = [entry["name"] for kind in kinds for entry in self._named(KINDS[kind])]
+        by_case = {each.lower(): each for each in names}
+        near = difflib.get_close_matches(name.lower(), by_case, n=1)
+        return by_case[near[0]] if near else ""
+
+    def _named(self, path: str) -> list[dict[str, Any]]:
+        """Return the first page of a list; that of the hosts has no pages."""
+        limit = {} if path == KINDS["host"] else {"limit": MAX_COMPARED}
+        found: list[dict[str, Any]] = self.get(path, **limit).tree()[path.rpartition("/")[2]]
+        return found
+
+    def _suggestion(self, what: str | int, name: str | int, **_: str | int) -> str:
+        """Return what else has a name that does not exist, or a similar name, in a message."""
+        try:
+            for kind in KINDS:
+                if kind != what and self.similar(str(name), kind) == name:
+                    return f"; there is a {kind} named {name!r}"
+            near = self.similar(str(name), str(what))
+        except Failed:  # a role may not list: the refusal itself is the answer
+            return ""
+        return f" (did you mean {near!r}?)" if near not in {"", name} else ""
+
+    @functools.cached_property
+    def _address(self) -> str:
+        """The path of the socket, or the URL, checked."""
+        from forewarn.settings import OFF
+
+        address = self._given
+        if address is None:
+            own = self._settings.operator
+            scheme = "https" if own.tls_certificate else "http"
+            address = f"{scheme}://{own.listen}" if own.socket == OFF else own.socket
+        elif HOST_AND_PORT.fullmatch(address):
+            address = f"http://{address}"
+        address = address.removeprefix("unix:")  # as `serve` prints it
+        if address.startswith(("http://", "https://")):
+            _check_url(address)
+        elif "://" in address or not address:
+            raise Failed(ExitStatus.USAGE, _invalid(address))
+        elif not hasattr(socket, "AF_UNIX"):
+            message = "this system has no unix sockets: use --operator http://HOST:PORT"
+            raise Failed(ExitStatus.USAGE, message)
+        return address
+
+    @functools.cached_property
+    def _settings(self) -> "settings.Settings":
+        return settings_in_use()
+
+    def _token(self) -> str:
+        """Return the token that the service wrote for TCP; `""` if there is none."""
+        path = Path(self._settings.operator.token_file)
+        try:
+            with path.open("rb") as file:
+                return file.read(MAX_TOKEN).decode("ascii").strip()
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"cannot read the operators' token in {path}: {error}"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+
+    def _sent(self, token: str) -> str:
+        """Return which token was sent, or why none was, and what to do."""
+        path = self._settings.operator.token_file
+        return (
+            f"the token in {path} was sent"
+            if token
+            else f"no token was sent, because there is no {path}: copy the one of the service "
+            "there, or set FOREWARN_SET_OPERATOR__TOKEN_FILE"
+        )
+
+    def _is_systems_closed(self) -> bool:
+        """Whether there is a service of the system, and its default socket is closed to us."""
+        from forewarn.settings import SYSTEM_STATE
+
+        is_default = self._given is None and "://" not in self._address
+        return is_default and SYSTEM_STATE.is_dir() and not os.access(SYSTEM_STATE, os.X_OK)
+
+    def _unreachable(self, failed: "RequestFailed") -> str:
+        import ssl
+
+        from forewarn.settings import SYSTEM_STATE
+
+        where = f"the operator plane at {self._address}"
+        closed = "is not open to this user: use sudo, or run as the user of the service"
+        match failed.__cause__:
+            case FileNotFoundError() | ConnectionRefusedError():
+                if self._is_systems_closed():
+                    return (
+                        f"permission denied: the service's folder {SYSTEM_STATE} {closed}; no "
+                        f"service of your own listens at {self._address}"
+                    )
+                return (
+                    f"nothing listens at {self._address}: start 'forewarn serve', or use "
+                    "--operator or FOREWARN_OPERATOR"
+                )
+            case PermissionError():
+                return f"permission denied: {where} {closed}"
+            case ssl.SSLCertVerificationError() as error:
+                return (
+                    f"{where} has a certificate that is not trusted ({error.verify_message}): set "
+                    "FOREWARN_SET_OPERATOR__TLS_CA to the file of its CA"
+                )
+            case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+                return f"{where} speaks HTTP without TLS: use http:// in its address"
+            case TimeoutError():
+                return f"{where} did not answer in time: is the address right?"
+        messages = {
+            "no-http": f"{self._address} does not speak HTTP: is this the address of Forewarn?",
+            "too-large": f"the answer is longer than {MAX_ANSWER} bytes: use --limit",
+            "no-connection": f"cannot reach {where}: {failed.__cause__ or failed}",
+            "no-answer": f"{where} did not answer in time: see the log of the service",
+        }
+        hung_up = f"{where} hung up during its answer: see the log of the service"
+        return messages.get(failed.reason, hung_up)
+
+    def _refused(self, status: int, body: bytes) -> Failed:
+        try:
+            error = json.loads(body)["error"]
+            code, message = ErrorCode(error["code"]), str(error["message"])
+            facts = dict(error.get("facts", {}))
+        except (ValueError, KeyError, TypeError):
+            message = (
+                f"{self._address} answered with status {status}, not as Forewarn does: "
+                "is this its operator plane?"
+            )
+            return Failed(ExitStatus.UNREACHABLE, message)
+        return Failed(OF_CODE[code], message, facts)
+
+
+def settings_in_use() -> "settings.Settings":
+    """Return the settings that the service has if no option names a file."""
+    from forewarn.server import settings
+
+    with settings_are_usable():
+        return settings.load(None, os.environ)
+
+
+def segment(name: str) -> str:
+    """Return a name as one segment of a path."""
+    return urllib.parse.quote(name, safe="")
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --json and --operator; it takes both as one `service`."""
+    return _with_options(command, "as_json", "address")
+
+
+def asks_for_pages(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --limit, --cursor and --all too."""
+    return _with_options(command, "limit", "cursor", "whole", "as_json", "address")
+
+
+def _with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
+    options = inspect.signature(OperatorClient).parameters
+    own = inspect.signature(command).parameters
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - whatever the command takes
+        service = OperatorClient(**{name: given.pop(name) for name in names})
+        command(service=service, **given)
+
+    parameters = [one for name, one in own.items() if name != "service"]
+    parameters += [options[name] for name in names]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # Typer reads it
+    return run
+
+
+def _check_url(address: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(address)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise Failed(ExitStatus.USAGE, f"invalid URL {address!r}: {error}") from error
+    if not usable or parts.path not in {"", "/"} or parts.query:
+        raise Failed(ExitStatus.USAGE, _invalid(address))
+
+
+def _invalid(address: str) -> str:
+    return (
+        f"invalid address {address!r} of an operator plane: expected the path of a unix socket, "
+        "HOST:PORT, or a URL such as https://forewarn.example:8172"
+    )

@@ -1,0 +1,523 @@
+"""`forewarn simulate`, `emulator`, `record` and `certify`: what handlers are tested with."""
+
+import contextlib
+import difflib
+import http.client
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, cast
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import (
+    ENDING,
+    OF_CODE,
+    ExitStatus,
+    Failed,
+    ended_by,
+    handled,
+    need_program,
+    read_text,
+    server_is_installed,
+    write_text,
+)
+from forewarn.cli.fleet import FleetFile, read_file
+from forewarn.cli.options import JsonOption, MetadataOption, argument, flag, option
+
+if TYPE_CHECKING:
+    from forewarn.client.discovery import EndpointAddress
+    from forewarn.testing import Emulator
+    from forewarn.testing.certify import Handler, HandlerScenario, Result
+    from forewarn.testing.parser import Scenario
+
+# A scenario, played in no time.
+
+MAX_FILE: Final = 4 * 1024 * 1024
+"""The most bytes of a scenario file: more than its lines can need."""
+
+
+def simulate(
+    file: Annotated[Path, argument("FILE", "The scenario.")], *, as_json: JsonOption = False
+) -> None:
+    """Play a scenario and show what each guest sees, and when.
+
+    It changes nothing and asks no service: time, store and connector are the scenario's own.
+    """
+    with server_is_installed("forewarn simulate"):
+        import structlog
+
+        from forewarn.testing import scenario
+    # The log of the service would stand between the lines of the timeline.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    parsed = _scenario(file)
+    entries: list[scenario.TimelineEntry] = []
+    broken: scenario.ScenarioBroken | None = None
+    try:
+        for entry in scenario.play(parsed):
+            entries.append(entry)
+            if not as_json:
+                for line in scenario.shown(entry):
+                    output.say(line)
+    except scenario.ScenarioBroken as error:
+        broken = error
+    if as_json:
+        import msgspec
+
+        output.document(
+            {
+                "scenario": parsed.name,
+                "holds": broken is None,
+                "broken_line": broken.line if broken else None,
+                "instead": broken.message if broken else None,
+                "timeline": msgspec.to_builtins(entries),
+            }
+        )
+    if broken is not None:
+        raise Failed(ExitStatus.SCENARIO_BROKEN, f"the scenario does not hold: {broken}")
+
+
+def _scenario(file: Path) -> "Scenario":
+    from forewarn.testing import parser
+
+    try:
+        return parser.parse(read_text(str(file), MAX_FILE), str(file))
+    except parser.ScriptError as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+
+
+# The emulator.
+
+SCENARIO_SCALE: Final = 60.0
+"""How fast the clock runs for a scenario by default: fifteen minutes last fifteen seconds."""
+
+EXPECTED_SECONDS: Final = 60.0
+"""How long an expectation is waited for, in real time: some test runners take long to start."""
+
+KILL_SECONDS: Final = 5.0
+"""How long the program may take to end once it was told to."""
+
+
+def emulator(
+    command: Annotated[
+        list[str] | None, argument("[-- CMD ...]", "Run this program, and end with its status.")
+    ] = None,
+    *,
+    fleet: Annotated[
+        Path | None, option("--fleet", "FILE", "The machines. Default: one, called vm-0.")
+    ] = None,
+    scenario: Annotated[
+        Path | None, option("--scenario", "FILE", "Play this scenario; it brings its own fleet.")
+    ] = None,
+    faults: Annotated[
+        str, option("--faults", "NAME", "A playbook of faults, such as azure-bad-day.")
+    ] = "",
+    port: Annotated[
+        int, option("--port", "N", "The guests' port. Default: any free one.", min=0, max=65535)
+    ] = 0,
+    scale: Annotated[
+        float | None,
+        option(
+            "--scale",
+            "N",
+            "Let the clock run N times as fast as real time. Default: it stands still until a "
+            "test moves it; with --scenario, 60.",
+        ),
+    ] = None,
+) -> None:
+    """Emulate Scheduled Events for tests.
+
+    It prints the addresses for guests and operators, and serves until Ctrl-C, or until CMD ends.
+    """
+    with server_is_installed("forewarn emulator"):
+        import structlog
+
+        from forewarn.server import process
+        from forewarn.testing import Emulator
+        from forewarn.testing import operators as _  # noqa: F401 - an extra that is missing shows
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    for name, level in process.LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
+    if scale is None and scenario is not None:
+        scale = SCENARIO_SCALE
+    over = threading.Event()
+    with (
+        _errors_told(port),
+        Emulator(port=port, scale=scale) as started,
+        handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
+    ):
+        if fleet is not None:
+            _add(started, read_file(str(fleet)))
+        elif scenario is None:
+            started.machine("vm-0")
+        if faults:
+            started.faults(faults)
+        run = _Run(started, over)
+        status = run.until_over(command or [], scenario)
+    if status:
+        raise SystemExit(status)
+
+
+def _add(started: "Emulator", read: FleetFile) -> None:
+    from forewarn.testing import Refused
+
+    try:
+        started.fleet(cast("dict[str, object]", read.tree))
+    except Refused as refusal:
+        failed = Failed(OF_CODE[refusal.code], refusal.message, refusal.facts)
+        raise read.blamed(failed) from refusal
+
+
+@contextlib.contextmanager
+def _errors_told(port: int) -> Iterator[None]:
+    """End the command with what went wrong within, in a line."""
+    from forewarn.server import sockets
+    from forewarn.testing import Refused, ScenarioBroken, ScriptError
+
+    try:
+        yield
+    except ScenarioBroken as error:
+        message = f"the scenario does not hold: {error}"
+        raise Failed(ExitStatus.SCENARIO_BROKEN, message) from error
+    except Refused as refusal:
+        raise Failed(OF_CODE[refusal.code], refusal.message) from refusal
+    except OSError as error:
+        if error.filename is not None:
+            message = f"cannot read {error.filename}: {error.strerror}"
+            raise Failed(ExitStatus.USAGE, message) from error
+        why = sockets.obstacle(error, "127.0.0.1", port)
+        message = f"cannot listen on 127.0.0.1:{port}: {why}"
+        raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
+    except (ScriptError, ValueError) as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+
+
+class _Run:
+    """An emulator that serves, a scenario that is played, and a program that runs meanwhile."""
+
+    def __init__(self, started: "Emulator", over: threading.Event) -> None:
+        self._started = started
+        self._over = over
+        self._broken: Exception | None = None
+
+    def until_over(self, command: list[str], scenario: Path | None) -> int:
+        """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
+        operators = self._started.open_operators()
+        output.say(f"guests     {self._started.endpoint}")
+        output.say(f"operators  {operators}")
+        sys.stdout.flush()
+        process = None
+        if command:
+            variables = {**self._started.environment, "FOREWARN_OPERATOR": operators}
+            process = _started(command, {**os.environ, **variables})
+            threading.Thread(target=self._wait_for, args=(process,), daemon=True).start()
+        if scenario is not None:
+            threading.Thread(target=self._play, args=(scenario,), daemon=True).start()
+        self._over.wait()
+        status = 0 if process is None else _end(process)
+        if self._broken is not None:
+            raise self._broken
+        return status
+
+    def _wait_for(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+        self._over.set()
+
+    def _play(self, scenario: Path) -> None:
+        try:
+            self._started.play(scenario, EXPECTED_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the command ends with it
+            if not self._over.is_set():
+                self._broken = error
+                self._over.set()
+
+
+def _started(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
+    except OSError as error:
+        message = f"cannot run {command[0]}: {error.strerror}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
+def _end(process: "subprocess.Popen[bytes]") -> int:
+    """End the program if it still runs; return its status as shells do."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    status = process.returncode
+    return status if status >= 0 else 128 - status
+
+
+# A recording of what an endpoint says.
+
+EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME: Final = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+
+POLL_SECONDS: Final = 1.0
+"""Between two questions: as Azure recommends."""
+
+ANSWER_SECONDS: Final = 150.0
+"""For an answer: Azure holds the first one back for up to two minutes."""
+
+MAX_ANSWER: Final = 16 * 1024 * 1024
+"""The most bytes of an answer: many times what the largest document has."""
+
+
+class Answered(Exception):  # noqa: N818 - an answer, though not the one that was asked for
+    """The endpoint answered, and not with what was asked for; the message says how."""
+
+
+def record(
+    file: Annotated[Path, argument("FILE", "The file to write; it must not exist yet.")],
+    *,
+    endpoint: MetadataOption = None,
+    keep_names: Annotated[
+        bool, flag("--keep-names", "Keep names and EventIds. Default: made-up ones.")
+    ] = False,
+    once: Annotated[bool, flag("--once", "End after the first document.")] = False,
+) -> None:
+    """Record what this machine's endpoint says, until Ctrl-C.
+
+    The file is a scenario that replays it to handlers. Nothing is approved.
+    """
+    from forewarn import clock
+    from forewarn.client import discovery
+    from forewarn.testing.record import Recording
+
+    wall = clock.SystemClock()
+    try:
+        places = discovery.find(endpoint, os.environ, wall.now())
+    except discovery.BadAddress as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+    over = threading.Event()
+    with _created(file) as written, handled(lambda *_: over.set(), "SIGINT", "SIGTERM"):
+        place = places[0]
+        try:
+            name = _ask(place, NAME)[0].decode()
+        except (OSError, http.client.HTTPException, Answered, UnicodeDecodeError) as error:
+            output.note(f"this machine's name is not known: {error}")
+            name = ""
+        recording = Recording(name, keep_names=keep_names)
+        written.write(recording.beginning())
+        said = ""
+        while not over.is_set():
+            trouble = ""
+            try:
+                body, headers = _ask(place, EVENTS)
+                found = recording.answer(body, headers, wall.now())
+                if found:
+                    written.write(found)
+                    written.flush()
+                    output.note("recorded a document")
+                    if once:
+                        return
+            except (OSError, http.client.HTTPException, Answered, ValueError) as error:
+                trouble = f"{place}: {error}"
+            if trouble and trouble != said:
+                output.note(trouble)
+            said = trouble
+            over.wait(POLL_SECONDS)
+
+
+def _created(file: Path) -> TextIO:
+    try:
+        return file.open("x", encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {file}: {error.strerror}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
+def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", place.prefix + path, headers={"Metadata": "true"})
+        answer = connection.getresponse()
+        body = answer.read(MAX_ANSWER)
+        if answer.status != 200:
+            raise Answered(f"status {answer.status}")
+        return body, tuple(answer.getheaders())
+    finally:
+        connection.close()
+
+
+# The certificate of a handler.
+
+CommandArgument = Annotated[
+    list[str] | None,
+    argument(
+        "-- COMMAND...",
+        "The handler. It must run {drain} to drain, and {undrain} to undo that: both are replaced "
+        "by programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
+    ),
+]
+
+
+def certify(
+    command: CommandArgument = None,
+    *,
+    only: Annotated[
+        list[str] | None, option("--only", "NAME", "Only this scenario; can be repeated.")
+    ] = None,
+    namespace: Annotated[
+        bool, flag("--namespace", "Let it ask 169.254.169.254 itself, in a network of its own.")
+    ] = False,
+    loopback: Annotated[
+        list[int] | None,
+        option(
+            "--loopback",
+            "PORT",
+            "With --namespace: a port of this host's 127.0.0.1 that it needs; can be repeated.",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    patience: Annotated[
+        float,
+        option("--patience", "SECONDS", "How long the handler has to react.", min=1, max=3600),
+    ] = 30.0,
+    without_undrain: Annotated[
+        bool, flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint.")
+    ] = False,
+    junit: Annotated[Path | None, option("--junit", "FILE", "Write JUnit's XML here.")] = None,
+    page: Annotated[Path | None, option("--html", "FILE", "Write an HTML report here.")] = None,
+    scenarios: Annotated[bool, flag("--list", "List the scenarios and exit.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a handler through scenarios and say what it does wrong.
+
+    Each scenario starts the handler with an emulator of its own, whose address is in
+    FOREWARN_ENDPOINT. All scenarios run at the same time. A handler that drains in its own code
+    appends lines 'drain', 'drained' and 'undrain' to the file FOREWARN_DRAIN_LOG instead.
+    """
+    with server_is_installed("forewarn certify", "testing"):
+        import structlog
+
+        from forewarn.testing import certify as certifying
+    # The log of the guest plane would stand between the verdicts.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    known = {each.name: each for each in certifying.SCENARIOS}
+    if scenarios:
+        output.table(
+            known.values(), {"SCENARIO": lambda each: each.name, "ABOUT": lambda each: each.about}
+        )
+        return
+    if not command:
+        raise typer.BadParameter("expected a command after --, such as: -- ./handle.sh {drain}")
+    _refuse_unknown_placeholder(command)
+    if "{" not in command[0]:
+        need_program(command[0])
+    chosen = _chosen(known, only or ())
+    handler = certifying.Handler(
+        command=tuple(command),
+        isolated=_isolation() if namespace else (),
+        ports=tuple(loopback or ()),
+        patience_seconds=patience,
+        undrains=not without_undrain,
+    )
+    results = _judged(handler, chosen, (lambda _: None) if as_json else Verdicts().say)
+    for file, text in ((junit, certifying.junit), (page, certifying.page)):
+        if file is not None:
+            write_text(file, text(command, results))
+    _conclude(command, results, as_json=as_json)
+
+
+def _judged(
+    handler: "Handler", chosen: "Sequence[HandlerScenario]", on_result: "Callable[[Result], None]"
+) -> "list[Result]":
+    """Run the scenarios to their end, or until a signal ends them and the command."""
+    from forewarn.testing import certify
+
+    stop = threading.Event()
+    asked: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not asked:  # set() is not for a signal that interrupts it
+            asked.append(number)
+            stop.set()
+
+    with handled(end, *ENDING):
+        results = certify.run(handler, chosen, on_result, stop)
+    if asked:
+        done = certify.summary(results) or "none ended"
+        output.note(f"forewarn: stopped: {done}, {len(chosen) - len(results)} not finished")
+        raise SystemExit(ended_by(asked[0]))
+    return results
+
+
+def _conclude(command: list[str], results: "Sequence[Result]", *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        output.document(msgspec.to_builtins({"command": command, "results": results}))
+    if failed := sum(each.verdict == "failed" for each in results):
+        message = f"the handler fails {failed} of {len(results)} scenarios"
+        raise Failed(ExitStatus.NOT_CERTIFIED, message)
+    if not as_json:
+        from forewarn.testing import certify
+
+        output.say(certify.summary(results))
+
+
+def _refuse_unknown_placeholder(command: Sequence[str]) -> None:
+    from forewarn.testing import handler_process
+
+    if unknown := handler_process.unknown_placeholder(command):
+        listed = ", ".join(f"{{{name}}}" for name in handler_process.PLACEHOLDERS)
+        raise typer.BadParameter(f"unknown placeholder {{{unknown}}}: expected one of {listed}")
+
+
+def _isolation() -> tuple[str, ...]:
+    from forewarn.testing import handler_process
+
+    try:
+        return handler_process.isolation()
+    except handler_process.CannotIsolate as error:
+        raise Failed(ExitStatus.REFUSED, str(error)) from error
+
+
+def _chosen(
+    known: "Mapping[str, HandlerScenario]", names: Sequence[str]
+) -> "list[HandlerScenario]":
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "see --list"
+            raise typer.BadParameter(f"no scenario named {name!r} ({hint})")
+    return [each for each in known.values() if not names or each.name in names]
+
+
+class Verdicts:
+    """Prints verdicts as they come: what several scenarios show, with its exchange once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first: dict[str, str] = {}
+        """The scenario that failed first with a message, by the message."""
+
+    def say(self, result: "Result") -> None:
+        """Print one; may be called in any thread."""
+        with self._lock:
+            first = result.name
+            if result.verdict == "failed":
+                first = self._first.setdefault(result.message, result.name)
+            lines = [f"{result.verdict:<8} {result.name:<22} {result.seconds:5.1f} s"]
+            if first != result.name:
+                lines.append(f"         the same as in {first}")
+            elif result.message:
+                lines.append(f"         {result.message}")
+            if result.exchange and first == result.name:
+                lines += (f"         | {line}" for line in result.exchange.splitlines())
+            if result.verdict == "failed" and result.output:
+                lines += (f"         > {line}" for line in result.output.splitlines())
+            output.say("\n".join(map(output.printable, lines)))

@@ -1,0 +1,604 @@
+"""Tells this process's memory what the replicas commit, in the order of the commits.
+
+Each transaction that saves something appends it to the store's outbox, as one row; the rows are
+numbered in the order of the commits, because one transaction writes at a time. Whoever publishes,
+the writer after its commit or the thread that reads what other replicas committed, does so under
+one lock and row by row: every replica's memory goes through the same states. The writer finds the
+others' rows within its own transaction, so its memory is never behind what it has just decided on.
+
+A row has a token, which no other row ever has. If the last row that was published is gone from the
+store, or another has its number, the store has lost its last changes (an asynchronous standby was
+promoted, a backup was restored): nothing is written then until memory has been read again.
+
+Where one process has the store, nothing is read back and the thread does not run.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control import tombstones
+from forewarn.control.changefeed import Changefeed, Reached
+from forewarn.maintenance import news
+from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    Machine,
+    Maintenance,
+    Operation,
+    RollingState,
+    Scope,
+)
+from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.rollout_model import Rollout
+from forewarn.store.port import (
+    ChangeRecord,
+    Membership,
+    NewChange,
+    OutcomeUnknown,
+    Position,
+    Reading,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Transaction,
+)
+from forewarn.vocabulary import EventStatus
+
+JSON: Final = 1
+"""The format of a row: a JSON list of Changes."""
+
+REREAD: Final = 0
+"""The format of a row without a body: what changed is too much for it, so it is read again."""
+
+MAX_VALUES: Final = 2000
+"""The most values in one row, about a megabyte: a whole fleet is read again instead."""
+
+MAX_ROWS: Final = 500
+"""The most rows that are read at once: a writer's largest batch of them is a second's work."""
+
+POLL_SECONDS: Final = 1.0
+"""How long the thread waits for news before it looks all the same."""
+
+CUT_OFF_SECONDS: Final = 5.0
+"""After how long without a look at the outbox this process counts as cut off from the store: as
+long as guests may miss anything at all (`notice.OUTAGE_SECONDS`)."""
+
+MAX_ENDED: Final = 10_000
+"""Of how many operations that ended lately it is kept that they started: more than end within any
+tail that is lost."""
+
+LOST: Final = "canceled: the database lost its last changes, this operation among them"
+"""What is told of an operation that the store no longer has."""
+
+AFTER_TROUBLE_SECONDS: Final = 0.5
+"""How long the thread waits after the store was away: a new primary is found soon."""
+
+LOST_CHANGES: Final = "lost changes"
+"""The store's setting with the latest `LostChanges`: JSON."""
+
+RESTORED: Final = "restored"
+"""The store's setting with the highest incarnation that `forewarn restore-check` made."""
+
+RAISE_BY: Final = 1_000_000
+"""How far incarnations are raised: further than any tail that is lost."""
+
+SKIPPED_ATTEMPTS: Final = 1000
+"""How many numbers of attempts are left out: more than were claimed in any tail that is lost."""
+
+SKIPPED_NUMBERS: Final = 1000
+"""How many numbers of maintenances, and of one's operations, are left out: more than there were in
+any such tail."""
+
+SKIPPED_CHANGES: Final = 1_000_000
+"""How many numbers of changes are left out: more than there were in any such tail. Outsiders know
+items of news by these, so none may come again with another item behind it."""
+
+LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
+"""Why a rolling update is paused."""
+
+NOBODY: Final = "?"
+"""The name of the replica that may have begun a task of which the store knows nothing."""
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Changes]).decode
+replace = msgspec.structs.replace
+_log = structlog.get_logger(__name__)
+
+
+class LostTail(StoreUnavailable):
+    """The store has lost the last changes that this process knows; it is read again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database has lost its last changes and is being read again; nothing was changed"
+        )
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a process keeps in memory of the store; of operations, what is live."""
+
+    scopes: Mapping[str, Scope] = {}
+    machines: Mapping[str, Machine] = {}
+    operations: Mapping[str, Operation] = {}
+    drains: Mapping[str, Drain] = {}
+    tokens: Mapping[str, Token] = {}
+    rollouts: Mapping[int, Rollout] = {}
+    relay_tokens: Mapping[str, RelayToken] = {}
+
+
+def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
+    """Return the format and the body of the row that holds these changes."""
+    values = sum(len(getattr(each, name)) for each in saved for name in each.__struct_fields__)
+    return (REREAD, b"") if values > MAX_VALUES else (JSON, _encode(saved))
+
+
+def known_of(reading: Reading) -> Known:
+    """Return all that a process keeps in memory."""
+    return Known(
+        reading.scopes(),
+        reading.machines(),
+        reading.live_operations(),
+        reading.drains(),
+        reading.tokens(),
+        reading.rollouts(),
+        reading.relay_tokens(),
+    )
+
+
+def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
+    """Return what leads from one state of memory to another.
+
+    `ended` has the operations that are live before and not after, as far as the store has them;
+    what it does not have was lost, and guests are told that it is over.
+    """
+    gone = before.operations.keys() - after.operations.keys()
+    lost = (_ended(before.operations[name]) for name in gone - ended.keys())
+    return Changes(
+        scopes=_new(before.scopes, after.scopes),
+        machines=_new(before.machines, after.machines),
+        removed_machines=tuple(before.machines.keys() - after.machines.keys()),
+        removed_scopes=tuple(before.scopes.keys() - after.scopes.keys()),
+        operations=(
+            *(ended[name] for name in gone & ended.keys()),
+            *lost,
+            *_new(before.operations, after.operations),
+        ),
+        drains=_new(before.drains, after.drains),
+        rollouts=_new(before.rollouts, after.rollouts),
+        removed_rollouts=tuple(before.rollouts.keys() - after.rollouts.keys()),
+        tokens=_new(before.tokens, after.tokens),
+        revoked_tokens=tuple(
+            name for name, token in before.tokens.items() if after.tokens.get(name) != token
+        ),
+        relay_tokens=_new(before.relay_tokens, after.relay_tokens),
+        void_relay_tokens=tuple(before.relay_tokens.keys() - after.relay_tokens.keys()),
+    )
+
+
+def everything(known: Known) -> Changes:
+    """Return all that is known as one change: what the parts of a process learn at its start."""
+    return difference(Known(), known, {})
+
+
+def _ended(lost: Operation) -> Operation:
+    return replace(
+        lost,
+        status=EventStatus.CANCELED,
+        ended_at=lost.announced_at,
+        outcome=LOST,
+        lease_until=None,
+        awaited=(),
+        up_at=None,
+    )
+
+
+def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
+    return tuple(value for name, value in after.items() if before.get(name) != value)
+
+
+# What follows when the store has lost changes that guests, operators and connectors know: an
+# asynchronous standby that is promoted lacks the last transactions of the primary, and a restored
+# backup all since. What was lost may have been read, approved and carried out.
+#
+# - Guests may hold numbers of documents that will come again with other events behind them: every
+#   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
+# - Tasks may have been claimed, or carried out, of which the store knows nothing: what is Started,
+#   and what this replica knows to have been begun since, counts as begun elsewhere, so its
+#   connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on
+#   from higher numbers: the report of a claim that was lost is refused.
+# - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
+#   A rolling update that had begun with an operation that is gone is paused: the next one would do
+#   its work again.
+
+
+class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """That the store lost its last changes, as the first replica to notice wrote it down."""
+
+    at: datetime
+    token: str
+    """Another one each time."""
+    changes: int
+    """How many it knew that were gone, at least."""
+    replica: str
+
+
+def latest_loss(reading: Reading) -> LostChanges | None:
+    """Return what was written down last; None if the store never lost anything."""
+    kept = reading.setting(LOST_CHANGES)
+    return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
+
+
+def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
+    """Return the news of the loss, as it is stored; nothing if another replica noticed first."""
+    found = latest_loss(transaction)
+    if found is None or found.token != noticed.token:
+        return b""
+    return news.encode([news.lost(found.changes, found.replica, found.at)])
+
+
+def skipped(maintenance: Maintenance) -> Maintenance:
+    """Return a maintenance that gives its operations no number that a lost one may have had."""
+    return replace(maintenance, announced=maintenance.announced + SKIPPED_NUMBERS)
+
+
+def recover(
+    transaction: Transaction,
+    begun: Mapping[str, int],
+    applied: Position,
+    before: LostChanges | None,
+    noticed: LostChanges,
+) -> Changes:
+    """Make the store safe to go on with; return what that changed.
+
+    Args:
+        transaction: Of the store that has lost changes.
+        begun: The last attempts of what had started, as this replica knew it, by operation.
+        applied: The last change that this replica knew.
+        before: What `latest_loss` was when this replica last read the store: where it is another
+            one now, another replica noticed first.
+        noticed: What to write down if this one is the first.
+    """
+    is_first = latest_loss(transaction) == before
+    live = transaction.live_operations()
+    doubted = tuple(
+        _doubted(operation)
+        for name, operation in live.items()
+        if (is_first and operation.status is EventStatus.STARTED)
+        or _is_behind(operation, begun.get(name))
+    )
+    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun))
+    if is_first:
+        scopes = transaction.scopes().values()
+        raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
+        changes = replace(changes, scopes=raised)
+        tombstones.lift(transaction, RAISE_BY)
+        transaction.skip_maintenance_numbers(SKIPPED_NUMBERS)
+        lost = max(1, applied.sequence - transaction.position().sequence)
+        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
+        transaction.put_setting(LOST_CHANGES, written)
+    transaction.save(changes)
+    return changes
+
+
+def _behind(reading: Reading, begun: Mapping[str, int]) -> tuple[Maintenance, ...]:
+    """Return the maintenances of operations that had started and are gone, paused."""
+    gone = begun.keys() - reading.operations(begun.keys()).keys()
+    concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
+    return tuple(
+        replace(
+            skipped(maintenance),
+            rolling_updates=tuple(
+                replace(rolling, state=RollingState.PAUSED, reason=LOST_OPERATION)
+                if rolling.state is RollingState.RUNNING
+                else rolling
+                for rolling in maintenance.rolling_updates
+            ),
+        )
+        for maintenance in concerned
+        if any(rolling.state is RollingState.RUNNING for rolling in maintenance.rolling_updates)
+    )
+
+
+def _is_behind(stored: Operation, attempt: int | None) -> bool:
+    """Tell whether a task may have been begun since what the store has."""
+    return attempt is not None and (stored.unstarted or attempt > stored.attempt)
+
+
+def _doubted(operation: Operation) -> Operation:
+    return replace(
+        operation,
+        attempt=operation.attempt + SKIPPED_ATTEMPTS,
+        claimed_by=(*(name for name in operation.claimed_by if name != NOBODY), NOBODY),
+        lease_until=None,
+    )
+
+
+class Follower:
+    """What this process has published, and how it gets to know more.
+
+    The machine's own clock tells the age of what is known. `known` returns what memory holds, where
+    the feed delivers.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        feed: Changefeed,
+        real: Clock,
+        *,
+        replica: str = "",
+        mint: Callable[[], str] | None = None,
+        known: Callable[[], Known] = Known,
+    ) -> None:
+        self._store = store
+        self._feed = feed
+        self._real = real
+        self.replica = replica
+        numbers = itertools.count(1)
+        self._mint = mint or (lambda: f"{replica}-{next(numbers)}")
+        self._known = known
+        self._lock = threading.Lock()
+        """Who holds it publishes; `applied` changes under it alone."""
+        self.applied = Position()
+        """The last row that was published."""
+        self.looked_at = real.monotonic()
+        """When it was last known to be the last of the store, in real seconds."""
+        self._ended: dict[str, int] = {}
+        """The last attempts of what had started and has ended lately, by operation: memory forgets
+        these, and the store may have lost that they ever started."""
+        self.lost: LostChanges | None = None
+        """When the store last lost changes, as far as this process has read."""
+
+    def begin(self, position: Position, lost: LostChanges | None = None) -> None:
+        """Go on from here: memory was filled in the snapshot that had this position."""
+        self.applied, self.lost = position, lost
+        self.looked_at = self._real.monotonic()
+
+    @property
+    def behind_seconds(self) -> float:
+        """How long ago it last knew all there is; 0 where one process has the store."""
+        return self._real.monotonic() - self.looked_at if self._store.shared else 0.0
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it has not reached the store for too long."""
+        return self.behind_seconds > CUT_OFF_SECONDS
+
+    # The writer's side.
+
+    def missed(self, transaction: Transaction) -> list[ChangeRecord]:
+        """Return what others committed before this transaction and was not published here yet.
+
+        Raises:
+            LostTail: What was published is not in the store any more.
+        """
+        if not self._store.shared:
+            return []
+        applied = self.applied
+        if transaction.position() == applied:
+            return []
+        return self._after(applied, transaction)
+
+    def append(
+        self, transaction: Transaction, saved: Sequence[Changes], now: datetime, news: bytes = b""
+    ) -> Position | None:
+        """Add what a transaction saved to the outbox, and its news, if it saved anything."""
+        if not saved:
+            return None
+        # Nobody reads what a process on its own has written: its rows only number the changes.
+        form, body = encoded(saved) if self._store.shared else (REREAD, b"")
+        at = transaction.now() or now
+        return transaction.append(self._change(body, form, at), news)
+
+    def _change(self, body: bytes, form: int, at: datetime) -> NewChange:
+        token = self._mint()
+        return NewChange(token=token, replica=self.replica, at=at, format=form, body=body)
+
+    def publish(
+        self,
+        missed: Iterable[ChangeRecord],
+        own: Position | None,
+        saved: Iterable[Changes],
+        news: bytes = b"",
+    ) -> None:
+        """Publish what came before a commit and was missed, then what it saved, and its news."""
+        try:
+            with self._lock:
+                self._publish_rows(missed)
+                if own is None or own.sequence <= self.applied.sequence:
+                    return
+                if not self._store.shared or own.sequence == self.applied.sequence + 1:
+                    self._publish_all(saved)
+                    self._reach(own, news)
+                    return
+            self.look()  # more was missed than is read at once
+        except StoreError as error:
+            _log.warning("memory is behind the store; it is read again soon", why=str(error))
+        except Exception as error:  # noqa: BLE001 - it was committed, so no job may run again
+            self._feed.fail(error)
+
+    # The thread's side.
+
+    def look(self) -> None:
+        """Publish all that was committed and not published yet.
+
+        Raises:
+            StoreError: The store cannot be read now.
+        """
+        with self._lock:
+            while True:
+                began = self._real.monotonic()
+                try:
+                    with self._store.read() as reading:
+                        missed = self._after(self.applied, reading)
+                except LostTail:
+                    self._recover()
+                    return
+                self._publish_rows(missed)
+                if len(missed) < MAX_ROWS - 1:  # one of those read may be known
+                    self.looked_at = began
+                    return
+
+    def _after(self, applied: Position, reading: Reading) -> list[ChangeRecord]:
+        """Return the rows after what was published last, as many as are read at once.
+
+        Raises:
+            LostTail: That is not in the store any more, and was not trimmed.
+        """
+        rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
+        if applied.sequence == 0:
+            return rows
+        if not rows:  # the last row is never trimmed
+            raise LostTail
+        if rows[0].sequence == applied.sequence:
+            if rows[0].token != applied.token:
+                raise LostTail
+            return rows[1:]
+        # It was trimmed, or another replica has noticed the loss first and left out its number.
+        if latest_loss(reading) != self.lost:
+            raise LostTail
+        return rows
+
+    def _publish_rows(self, rows: Iterable[ChangeRecord]) -> None:
+        """Publish rows that were not; the lock is held."""
+        for row in rows:
+            if row.sequence <= self.applied.sequence:
+                continue
+            if row.sequence != self.applied.sequence + 1 or row.format != JSON:
+                # Rows were trimmed while this process stood still, or one is of a later release.
+                self._read_again()
+                return
+            self._publish_all(_decode(row.body))
+            self._reach(row.position)
+
+    def _publish_all(self, saved: Iterable[Changes]) -> None:
+        for changes in saved:
+            self._feed.publish(changes)
+            if self._store.shared:
+                self._remember(changes)
+
+    def _remember(self, changes: Changes) -> None:
+        for operation in changes.operations:
+            if operation.ended_at is not None and operation.started_at is not None:
+                self._ended[operation.id] = operation.attempt
+        for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
+            del self._ended[name]
+
+    def _recover(self) -> None:
+        """Go on with a store that has lost changes; the lock is held."""
+        applied, known = self.applied, self._feed.ask(self._known).operations
+        begun = {i: o.attempt for i, o in known.items() if o.started_at is not None}
+        with self._store.write() as transaction:
+            now = transaction.now() or self._real.now()
+            noticed = LostChanges(at=now, token=self._mint(), changes=0, replica=self.replica)
+            changes = recover(transaction, begun | self._ended, applied, self.lost, noticed)
+            if changes:  # the others read again, too, and what was noticed with it
+                change = self._change(b"", REREAD, transaction.now() or now)
+                told = _news_of_loss(transaction, noticed)
+                transaction.append(change, told, SKIPPED_CHANGES if told else 0)
+        _log.error(
+            "the database lost its last changes; incarnations were raised, and what had started "
+            "counts as begun elsewhere",
+            known_to=applied.sequence,
+        )
+        self._read_again(lost=True)
+
+    def _read_again(self, *, lost: bool = False) -> None:
+        """Publish what leads from memory to the store; the lock is held.
+
+        `lost` says whether what was published last is not in the store any more.
+        """
+        before = self._feed.ask(self._known)
+        with self._store.read() as reading:
+            position, after = reading.position(), known_of(reading)
+            latest = latest_loss(reading)
+            ended = reading.operations(before.operations.keys() - after.operations.keys())
+        if changes := difference(before, after, ended):
+            self._feed.publish(changes)
+        self.lost = latest
+        self._reach(position, lost=lost)
+
+    def _reach(self, position: Position, news: bytes | None = None, *, lost: bool = False) -> None:
+        self.applied = position
+        self._feed.reach(Reached(position.sequence, news, lost))
+
+
+class FollowerThread:
+    """Holds this replica's name, and looks at the outbox whenever somebody commits.
+
+    `process` is the id that the replica's own row has: whoever else has the name ends the service.
+    """
+
+    def __init__(
+        self, follower: Follower, store: Store, membership: Membership, process: str
+    ) -> None:
+        self._follower = follower
+        self._store = store
+        self._membership: Membership | None = membership
+        self._process = process
+        self._stop = threading.Event()
+        self.ended: Future[None] = Future()
+        """Done when the thread has ended; raises what ended it before `close`."""
+        self.ended.set_running_or_notify_cancel()
+        self._thread = threading.Thread(target=self._run, name="forewarn-follower", daemon=True)
+
+    def start(self) -> None:
+        """Look for the first time and from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and give the name back."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._follow()
+        except BaseException as error:  # noqa: BLE001 - the service ends with it
+            _log.exception("what other replicas commit cannot be followed any more")
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+        finally:
+            if self._membership is not None:
+                self._membership.close()
+
+    def _follow(self) -> None:
+        try:
+            if self._membership is None:
+                self._membership = self._join()
+            self._follower.look()
+            self._membership.wait(POLL_SECONDS)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if not self._follower.cut_off:
+                _log.warning("what other replicas commit cannot be read", why=str(error))
+            if self._membership is not None:
+                self._membership.close()
+                self._membership = None
+            self._stop.wait(AFTER_TROUBLE_SECONDS)
+
+    def _join(self) -> Membership:
+        """Take the name again. The database may think for a while that the lost session lives."""
+        try:
+            return self._store.join(self._follower.replica)
+        except StoreUnusable as error:
+            with self._store.read() as reading:
+                row = reading.replicas().get(self._follower.replica)
+            if row is not None and row.process != self._process:
+                raise
+            raise StoreUnavailable(str(error)) from error

@@ -1,0 +1,597 @@
+"""What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
+
+Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
+a refused command changes nothing. A command is a function from the transitions to the ids of the
+operations that it was about: a call of one of the functions below `decide`, whose names are verbs.
+
+An operation is ready when each of its events is approved or its NotBefore has come. A ready one
+starts (`Transitions.start_if_ready`) unless a hold covers it or another update domain of one of its
+scopes is down; then it records which operation it waits for, to be looked at when that one ends.
+
+An executor's claim is a lease with a fencing number: a report under an older number is refused.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance import notice, planner
+from forewarn.maintenance.model import (
+    Approval,
+    AuditAction,
+    Hold,
+    Operation,
+    Policy,
+    Refused,
+    RollingState,
+    Sightings,
+    Snapshot,
+    Tombstone,
+    Verdict,
+    intervened,
+    key,
+    listed,
+    unseen,
+)
+from forewarn.maintenance.transitions import (
+    MAX_OUTCOME,
+    Decision,
+    Transitions,
+    Trigger,
+    start_order,
+)
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
+
+ALWAYS_ON = Policy()
+"""The rules where the settings say nothing."""
+
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+"""The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
+
+HELD_ON = timedelta(minutes=15)
+"""How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
+ahead, and it does not change too often."""
+
+NO_REASON = "nobody knows whether it was carried out"
+"""Stands in `Operation.outcome_unknown`, which is never empty there, where no reason was given."""
+
+NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+Command = Callable[[Transitions], Iterable[str]]
+"""Something asked or reported: decides it by the transitions, and returns the ids of the operations
+that it was about."""
+
+replace = msgspec.structs.replace
+
+
+def wakeup_at(operation: Operation) -> datetime | None:
+    """Return when time alone makes this operation do something; None if it never does.
+
+    What waits for another operation wakes when that one's domains are up, not by time. A held one
+    wakes at its NotBefore, which then moves on, unless no guest reads it. What has not started
+    wakes when its window closes, at the latest.
+    """
+    if operation.status is EventStatus.RETURNING:
+        return operation.back_by
+    if operation.status.over:
+        return operation.up_at
+    if not operation.unstarted:
+        return None
+    at = _ready_at(operation)
+    closes = operation.closes_at
+    return at if closes is None else min(at or closes, closes)
+
+
+def _ready_at(operation: Operation) -> datetime | None:
+    """Return when an operation that has not started may start, or its NotBefore moves on."""
+    if not operation.pending or operation.waits_for:
+        return None
+    if operation.held_at is not None:
+        return None if operation.silent else operation.not_before
+    if not operation.approved:
+        return operation.not_before
+    return min(operation.opens_at or AT_ONCE, operation.not_before)
+
+
+def has_returned(operation: Operation, sighting: Sightings) -> bool:
+    """Tell whether an awaited machine asked, or is back: `Transitions.look_for_returns` looks."""
+    if operation.status is EventStatus.FAILED:
+        return False
+    for name in operation.awaited:
+        seen = sighting(key(name))
+        if seen is None:
+            continue
+        if operation.carried_out_at is not None and not operation.status.over:
+            if seen.asked_at > operation.carried_out_at:
+                return True
+        elif seen.agent is AgentStatus.BACK:
+            return True
+    return False
+
+
+def decide(
+    snapshot: Snapshot,
+    command: Command,
+    now: datetime,
+    mint: Callable[[], str],
+    policy: Policy = ALWAYS_ON,
+    *,
+    sighting: Sightings = unseen,
+) -> Decision:
+    """Return what follows from a command; Refused where the rules do not allow it.
+
+    It looks at nothing but the snapshot, which stays as it is; `mint` returns a new GUID at each
+    call, for events that are announced.
+    """
+    working = Transitions(snapshot, now, mint, policy, sighting)
+    return working.decision(command(working))
+
+
+# The commands.
+
+
+def request_maintenance(working: Transitions, request: planner.Request, number: int) -> list[str]:
+    """An operator asks for maintenance; the number is unused so far."""
+    maintenance, steps = planner.plan(working.snapshot, request, number=number, now=working.now)
+    for ordinal, step in enumerate(steps, 1):
+        _make_way(working, step, request, f"{number}.{ordinal}")
+    _check_policy(working, steps, request)
+    working.maintenances[maintenance.number] = working.answered = maintenance
+    asked = planner.asked_start(request, working.now)
+    return [
+        working.enter(maintenance.number, step, asked, no_notice=request.no_notice)
+        for step in steps
+    ]
+
+
+def _check_policy(
+    working: Transitions, steps: list[planner.PlannedOperation], request: planner.Request
+) -> None:
+    off = {scope for step in steps for scope in working.off(step)}
+    if off and not (request.without_notice or request.no_notice):
+        name = working.scopes[min(off)].name
+        message = (
+            f"scope {name} is off: none of its machines has asked for events lately, so they would "
+            "stop without notice; add --without-notice to do it anyway"
+        )
+        raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
+    limit, pending = working.policy.user_initiated_limit, working.snapshot.user_events_pending
+    more = sum(len(planner.by_scope(step.machines)) for step in steps)
+    if limit and request.source is EventSource.USER and pending + more > limit:
+        message = (
+            f"too many pending events of user-initiated maintenance: {pending} now, {more} more "
+            f"asked for, at most {limit} allowed (user_initiated_limit); wait until some start"
+        )
+        raise Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
+
+
+def _make_way(
+    working: Transitions, step: planner.PlannedOperation, request: planner.Request, successor: str
+) -> None:
+    """Cancel what has not started for the same machines, or refuse the request."""
+    supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
+    while (found := working.conflicting(step)) is not None:
+        other, event, name = found
+        if not (supersedes and other.unstarted):
+            message = (
+                f"{name} already has a live event: {other.event_type} {event.id} of operation "
+                f"{other.id} is {other.status}; "
+                + ("cancel it first" if other.unstarted else "wait until it is over")
+            )
+            raise Refused(
+                ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
+            )
+        working.end(other, Trigger.CANCEL, f"superseded by {successor}")
+
+
+def resume_rolling(working: Transitions, number: int, by: str = "") -> list[str]:
+    """An operator resumes the paused rolling updates of a maintenance."""
+    maintenance = working.maintenances.get(number)
+    updates = maintenance.rolling_updates if maintenance else ()
+    paused = [rolling for rolling in updates if rolling.state is RollingState.PAUSED]
+    if maintenance is None or not paused:
+        message = f"maintenance {number} is not paused"
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
+    for rolling in paused:
+        maintenance = intervened(maintenance, AuditAction.RESUME, by, working.now, rolling.reason)
+    running = tuple(
+        replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
+        for rolling in updates
+    )
+    maintenance = replace(maintenance, rolling_updates=running)
+    working.maintenances[maintenance.number] = working.answered = maintenance
+    working.continue_rolling_updates()
+    return [o for o in working.operations if o not in working.snapshot.operations]
+
+
+def approve_events(
+    working: Transitions, event_ids: Collection[str], approval: Approval, scope: str | None
+) -> list[str]:
+    """A guest or an operator approves events: all of them or, if one is unknown, none.
+
+    Ids are taken in any case. The scope is the key of the approver's; None for an operator, who may
+    approve in every scope.
+    """
+    named = dict.fromkeys(event_id.upper() for event_id in event_ids)
+    by_event = {
+        event.id: operation.id
+        for operation in working.operations.values()
+        for event in operation.events
+        if event.id in named and (scope is None or (event.scope == scope and event.published))
+    }
+    for event_id in named:
+        if event_id not in by_event:
+            message = f"event {event_id} was never published here, or its history has been purged"
+            raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
+    about = dict.fromkeys(by_event[event_id] for event_id in named)
+    for operation_id in about:
+        operation = working.operations[operation_id]
+        if operation.status is EventStatus.QUEUED:
+            message = f"operation {operation_id} is Queued: approve it once it is announced"
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        events = tuple(
+            replace(event, approval=approval)
+            if event.id in named and event.approval is None
+            else event
+            for event in operation.events
+        )
+        if operation.pending and events != operation.events:
+            working.start_if_ready(replace(operation, events=events))
+    return list(about)
+
+
+def cancel_operations(
+    working: Transitions,
+    operations: Collection[str],
+    reason: str,
+    maintenances: Collection[int] = (),
+) -> Collection[str]:
+    """An operator cancels operations that have not started, all or none.
+
+    Of the maintenances with these numbers, all is meant: what has started or ended is left alone,
+    and their rolling updates finish.
+    """
+    nothing_left = dict.fromkeys(maintenances)
+    for number in maintenances:
+        maintenance = working.maintenances.get(number)
+        if maintenance is None:
+            continue
+        if maintenance.open:
+            nothing_left.pop(number, None)
+        finished = {"state": RollingState.FINISHED, "reason": reason}
+        rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
+        working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
+    for operation_id in operations:
+        operation = working.named(operation_id)
+        if operation.maintenance not in maintenances or operation.unstarted:
+            working.end(operation, Trigger.CANCEL, reason)
+            nothing_left.pop(operation.maintenance, None)
+    for number in nothing_left:
+        message = (
+            f"nothing left to cancel of maintenance {number}: everything has started or finished"
+        )
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
+    return operations
+
+
+def recall_maintenances(
+    working: Transitions, numbers: Iterable[int], reason: str
+) -> Collection[str]:
+    """A rollout takes back what has not started of its maintenances; the rest goes on."""
+    concerned: list[str] = []
+    for number in numbers:
+        its = [o.id for o in working.operations.values() if o.maintenance == number]
+        maintenance = working.maintenances.get(number)
+        unstarted = any(working.operations[id_].unstarted for id_ in its)
+        if unstarted or (maintenance is not None and maintenance.open):
+            concerned.extend(cancel_operations(working, its, reason, [number]))
+    return concerned
+
+
+def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list[str]:
+    """Time has passed: start whatever is due of these operations; None for all of the snapshot."""
+    ids = working.operations if ids is None else ids
+    due = [
+        operation
+        for operation in map(working.operations.__getitem__, ids)
+        if (at := wakeup_at(operation)) is not None and at <= working.now
+    ]
+    for operation in sorted(due, key=start_order):
+        if operation.status is EventStatus.RETURNING:
+            _give_up(working, operation)
+        elif operation.status.over:
+            working.settle(replace(operation, up_at=None))
+        elif operation.closed(working.now):
+            working.close_window(operation)
+        elif operation.held_at is None:
+            working.start_if_ready(operation)
+        else:
+            ahead = notice.whole_seconds(working.now + HELD_ON)
+            working.put(replace(operation, not_before=ahead))
+    return [operation.id for operation in due]
+
+
+def _give_up(working: Transitions, operation: Operation) -> None:
+    """Fail an operation whose machines did not come back in time; look a last time before."""
+    working.look_for_returns(operation)
+    operation = working.operations[operation.id]
+    if operation.status is EventStatus.RETURNING:
+        assert operation.back_by is not None
+        assert operation.carried_out_at is not None
+        seconds = round((operation.back_by - operation.carried_out_at).total_seconds())
+        outcome = f"{listed(operation.awaited)} did not come back within {seconds} s"
+        working.end(operation, Trigger.FAIL, f"{operation.outcome}\n{outcome}".strip())
+
+
+def record_returns(working: Transitions, operations: Collection[str]) -> Collection[str]:
+    """Awaited machines of these operations may be back: they asked, or left the fleet."""
+    for operation_id in operations:
+        operation = working.named(operation_id)
+        if operation.awaited:
+            working.look_for_returns(operation)
+    return operations
+
+
+def place_hold(working: Transitions, hold: Hold) -> list[str]:
+    """An operator places a hold."""
+    for other in working.holds:
+        if (other.kind, other.name) == (hold.kind, hold.name):
+            message = (
+                f"{hold} is already on hold, by {other.by or 'somebody'} since "
+                f"{notice.spoken(other.at)}: release it first to change the reason"
+            )
+            raise Refused(ErrorCode.CONFLICT, message)
+    working.holds.append(hold)
+    located = [working.located(o) for o in working.operations.values() if o.pending]
+    covered = [operation for operation in located if hold.covers(operation)]
+    detail = f"{hold}: {hold.reason}".removesuffix(": ")
+    for operation in covered:
+        held = intervened(operation, AuditAction.HOLD, hold.by, working.now, detail)
+        working.hold(held, hold.at)
+    return [operation.id for operation in covered]
+
+
+def release_hold(working: Transitions, hold: Hold) -> list[str]:
+    """An operator releases a hold, by its kind and name; its `by` is who releases it."""
+    found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
+    if not found:
+        raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
+    working.holds.remove(found[0])
+    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
+    for operation in sorted(covered, key=start_order):
+        working.release(intervened(operation, AuditAction.RELEASE, hold.by, working.now, str(hold)))
+    return [operation.id for operation in covered]
+
+
+def postpone_operations(
+    working: Transitions, operations: Collection[str], asked: datetime, by: str = ""
+) -> Collection[str]:
+    """An operator moves operations later, all or none."""
+    for operation_id in operations:
+        operation = working.named(operation_id)
+        if not operation.unstarted or (operation.pending and operation.approved):
+            state = "approved" if operation.pending else str(operation.status)
+            message = (
+                f"operation {operation_id} is {state}: only an operation that is neither started "
+                "nor approved can be postponed; place a hold to keep an approved one from starting"
+            )
+            raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
+        not_before = notice.later(asked, operation.not_before, working.now)
+        if operation.closed(not_before):
+            assert operation.closes_at is not None
+            message = (
+                f"operation {operation_id} cannot be postponed to {notice.spoken(not_before)}: its "
+                f"window closes at {notice.spoken(operation.closes_at)}"
+            )
+            raise Refused(ErrorCode.NOT_ELIGIBLE, message, operation=operation_id)
+        later = replace(operation, not_before=not_before)
+        if operation.pending:
+            later = replace(later, waits_for="")
+        if operation.held_at is not None:
+            left = -(-(not_before - working.now).total_seconds() // 1)
+            later = replace(later, notice_left_seconds=int(left))
+        detail = f"not before {notice.spoken(not_before)}"
+        working.put(intervened(later, AuditAction.POSTPONE, by, working.now, detail))
+    return operations
+
+
+def acknowledge_failures(
+    working: Transitions, operations: Collection[str], by: str
+) -> Collection[str]:
+    """An operator acknowledges failed operations, all or none."""
+    for operation_id in operations:
+        operation = working.named(operation_id)
+        if operation.status is not EventStatus.FAILED and not (
+            operation.status.over and operation.down
+        ):
+            message = (
+                f"operation {operation_id} is {operation.status}: only failed operations can be "
+                "acknowledged, and completed ones whose machines are not back"
+            )
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        who = operation.acknowledged_by or by
+        working.settle(replace(operation, acknowledged_by=who, awaited=(), up_at=None))
+    return operations
+
+
+def extend_notices(working: Transitions, length: timedelta) -> list[str]:
+    """Guests could not read their documents for so long: what is Scheduled moves later by it."""
+    about = [o for o in working.operations.values() if o.pending and not o.silent]
+    for operation in about:
+        not_before = notice.whole_seconds(operation.not_before + length)
+        later = replace(operation, not_before=not_before)
+        working.put(later if later.ready(working.now) else replace(later, waits_for=""))
+    for operation in working.operations.values():
+        if operation.back_by is not None and not operation.status.over:
+            # A machine that comes back cannot ask meanwhile.
+            working.put(replace(operation, back_by=operation.back_by + length))
+    for name, scope in working.scopes.items():
+        if scope.asked_at is not None:
+            working.scopes[name] = replace(scope, asked_at=scope.asked_at + length)
+    return [operation.id for operation in about]
+
+
+def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
+    """Machines of these scopes (keys) asked; a clock that was set back makes it no earlier."""
+    for name in scopes:
+        scope = working.scopes[name]
+        if scope.asked_at is None or scope.asked_at < working.now:
+            working.scopes[name] = replace(scope, asked_at=working.now)
+    return []
+
+
+def claim_tasks(
+    working: Transitions, operations: Collection[str], executor: str, lease: timedelta
+) -> Collection[str]:
+    """An executor claims Started operations for the length of a lease."""
+    for operation_id in operations:
+        operation = working.named(operation_id)
+        leased = operation.lease_until is not None and operation.lease_until > working.now
+        if operation.status is not EventStatus.STARTED or leased or operation.outcome_unknown:
+            message = (
+                f"operation {operation_id} cannot be claimed: it is {operation.status}"
+                + (f", leased to {operation.executor}" if leased else "")
+                + (", and its outcome is unknown" if operation.outcome_unknown else "")
+            )
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        in_doubt = operation.attempt > operation.repeat_after
+        before = operation.claimed_by if in_doubt else ()
+        working.put(
+            replace(
+                operation,
+                attempt=operation.attempt + 1,
+                executor=executor,
+                claimed_by=before if executor in before else (*before, executor),
+                lease_until=working.now + lease,
+            )
+        )
+    return operations
+
+
+def renew_lease(
+    working: Transitions, operation_id: str, attempt: int, lease: timedelta
+) -> list[str]:
+    """An executor is still at work on the attempt that it claimed, and extends its lease."""
+    operation = working.claimed(operation_id, attempt)
+    working.put(replace(operation, lease_until=working.now + lease))
+    return [operation.id]
+
+
+def release_leases(
+    working: Transitions, operations: Collection[str], heir: str = ""
+) -> Collection[str]:
+    """The executors of these operations are known to be gone: anyone may claim them at once.
+
+    An heir has what they left: their claims count as its own.
+    """
+    for operation_id in operations:
+        operation = replace(working.named(operation_id), lease_until=None)
+        if heir:
+            operation = replace(operation, executor=heir, claimed_by=(heir,))
+        working.put(operation)
+    return operations
+
+
+def finish_task(
+    working: Transitions,
+    operation_id: str,
+    attempt: int,
+    *,
+    succeeded: bool,
+    message: str,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> list[str]:
+    """An executor reports how an operation ended.
+
+    `hosts` are the new hosts of its machines by name, as far as the connector knows them.
+    """
+    operation = working.claimed(operation_id, attempt)
+    own = {key(name) for name in operation.machines}
+    others = [name for name in hosts if key(name) not in own]
+    if others:
+        ignored = f"ignored hosts of {listed(others)}: not a machine of this operation"
+        message = f"{message}\n{ignored}".strip()
+    trigger = Trigger.SUCCEED if succeeded else Trigger.FAIL
+    _record_end(working, operation, trigger, message, hosts)
+    return [operation.id]
+
+
+def report_unknown_outcome(
+    working: Transitions, operation_id: str, attempt: int, message: str
+) -> list[str]:
+    """An executor reports that nobody knows whether an operation was carried out."""
+    operation = working.claimed(operation_id, attempt)
+    why = message[-MAX_OUTCOME:] or NO_REASON
+    working.put(replace(operation, outcome_unknown=why, lease_until=None))
+    return [operation.id]
+
+
+def may_be_known_to(operation: Operation, executor: str) -> bool:
+    """Tell whether an executor may know the outcome that another one reported as unknown."""
+    claimed = executor in operation.claimed_by and executor != operation.executor
+    return bool(operation.outcome_unknown) and claimed
+
+
+def resolve_outcomes(
+    working: Transitions, operations: Collection[str], verdict: Verdict, by: str
+) -> Collection[str]:
+    """An operator records the result of operations whose outcome is unknown, all or none."""
+    for operation_id in operations:
+        _resolve(working, operation_id, verdict, by)
+    return operations
+
+
+def _resolve(working: Transitions, operation_id: str, verdict: Verdict, by: str) -> None:
+    operation = working.named(operation_id)
+    if not operation.outcome_unknown:
+        message = (
+            f"the outcome of operation {operation.id} is not unknown: it is {operation.status}"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
+    if verdict is Verdict.REPEAT:
+        repeated = replace(
+            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
+        )
+        why = operation.outcome_unknown
+        working.put(intervened(repeated, AuditAction.REPEAT, by, working.now, why))
+        return
+    who = by or "an operator"
+    outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"
+    trigger = Trigger.SUCCEED if verdict is Verdict.SUCCEEDED else Trigger.FAIL
+    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
+
+
+def _record_end(
+    working: Transitions,
+    operation: Operation,
+    trigger: Trigger,
+    outcome: str,
+    hosts: Mapping[str, str],
+) -> None:
+    """End an operation, and record where that left its machines.
+
+    A host that is named counts even after a failure: some machines may have moved before it. After
+    a successful Redeploy or live migration, a machine whose host is not named is on an unknown one.
+    """
+    event_type = operation.event_type
+    succeeded = trigger is Trigger.SUCCEED
+    deleted = succeeded and event_type in planner.ALL_DOMAINS_AT_ONCE
+    moved = succeeded and (operation.live_migration or event_type is EventType.REDEPLOY)
+    named = {key(name): host for name, host in hosts.items()}
+    for name in () if deleted else map(key, operation.machines):
+        if (machine := working.machines.get(name)) is not None:
+            host = named.get(name, "" if moved else machine.host)
+            working.machines[name] = replace(machine, host=host)
+    if succeeded:
+        working.carried_out(operation, outcome)
+    else:
+        working.end(operation, trigger, outcome)
+    for name in operation.machines if deleted else ():
+        if key(name) in working.machines:
+            del working.machines[key(name)]  # a rolling update goes on without it
+        working.tombstones.append(
+            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
+        )

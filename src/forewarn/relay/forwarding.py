@@ -1,0 +1,278 @@
+"""What stands behind the relay's guest plane: the service, asked through one of its replicas.
+
+The guest plane submits what guests send, and gets a future; the requests that answer it run on the
+event loop. What a guest approves is approved only by the service, durably: none of it is kept here.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from forewarn.control.replicas import SharedSightings
+from forewarn.maintenance import model
+from forewarn.maintenance.model import Machine, Refused
+from forewarn.protocol.message import Reply
+from forewarn.relay import upstream
+from forewarn.relay.upstream import Upstream, UpstreamFailed
+from forewarn.server import relay_feed
+from forewarn.server.guest.documents import DelayedAnswer
+from forewarn.server.guest.machines import Source
+from forewarn.server.relay_feed import AgedSighting, GuestApproval, ScopeRequests, UnknownCaller
+from forewarn.store.port import OutcomeUnknown, StoreUnavailable
+from forewarn.vocabulary import ErrorCode
+
+APPROVAL_SECONDS: Final = 8.0
+"""For an approval, all replicas together: clients in the field wait 10 s and more."""
+
+REPLICA_SECONDS: Final = 3.0
+"""For one replica to answer: a write there takes milliseconds, a failover of its database longer,
+and then another replica is as slow."""
+
+REQUESTS_SECONDS: Final = 8.0
+"""For sightings, and for scopes that were asked for: both come again."""
+
+MAX_PENDING: Final = 256
+"""Approvals and first requests that wait for an answer at once: guests have a share each, and more
+than these would only pile up before a service that is slow."""
+
+SIGHTING_BEATS: Final = 45
+"""In how many calls of `tell`, a minute, each machine that goes on asking is told again."""
+
+CLAIM_SECONDS: Final = 10.0
+"""How long an address that no machine has is not asked for again."""
+
+CLAIMS_PER_SECOND: Final = 5.0
+"""How often any such address is asked for: networks have strangers, and machines move seldom."""
+
+MAX_CLAIMS: Final = 100
+"""Addresses that are remembered as asked for."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """An address that the service was asked for."""
+
+    until: float
+    """When it may be asked for again, by the loop's time."""
+    known: DelayedAnswer
+    """Done once the machine is known, or is not."""
+
+    def settle(self) -> None:
+        """Answer those who wait."""
+        if not self.known.done():
+            self.known.set_result(None)
+
+
+class Forwarding:
+    """Asks the service for the guest plane; used on the event loop alone.
+
+    `age` returns how long ago a time of the service was, in real seconds, and `sighting` what a
+    machine's requests told the relay last.
+    """
+
+    def __init__(
+        self, asked: Upstream, age: Callable[[datetime], float], sighting: model.Sightings
+    ) -> None:
+        self._upstream = asked
+        self._age = age
+        self._sighting = sighting
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._claims: dict[tuple[str, str], _Claim] = {}
+        """By listener and address, the oldest first."""
+        self._claim_at = 0.0
+        self._found: dict[tuple[str, str], None] = {}
+        """Listeners and addresses of machines that were claimed: one replica knows of each."""
+        self.approvals: Counter[str] = Counter()
+        """How many approvals had which outcome: `approved`, or an ErrorCode."""
+
+    # What the guest plane asks.
+
+    def approve(
+        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> "Future[None]":
+        """Have the service approve events for a machine, as `GuestApprovals` says."""
+        del scope  # the service knows it by the machine
+        machine = model.key(by)
+        seen = self._sighting(machine)
+        approval = GuestApproval(
+            machine=machine,
+            address=address,
+            event_ids=tuple(event_ids),
+            version="" if seen is None else seen.version,
+        )
+        body = relay_feed.encode(approval)
+        return self._submit(self._approve(body))
+
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+        """Have the service record that machines of these scopes (keys) asked for their events."""
+        return self._submit(self._record(tuple(scopes)))
+
+    def _submit(self, asking: Coroutine[Any, Any, None]) -> "Future[None]":
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        if len(self._tasks) >= MAX_PENDING:
+            asking.close()
+            future.set_exception(StoreUnavailable("too many requests wait for the service"))
+            return future
+        self._start(self._answer(asking, future))
+        return future
+
+    async def _answer(self, asking: Coroutine[Any, Any, None], future: "Future[None]") -> None:
+        try:
+            await asking
+        except asyncio.CancelledError:
+            future.set_exception(OutcomeUnknown("the relay is stopping"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    async def _approve(self, body: bytes) -> None:
+        outcome = "approved"
+        try:
+            reply = await self._ask(relay_feed.APPROVALS_PATH, body, APPROVAL_SECONDS)
+            if reply.status != 200:
+                raise _error(reply)
+        except Refused as error:
+            outcome = error.code
+            raise
+        except OutcomeUnknown:
+            outcome = ErrorCode.UNKNOWN_OUTCOME
+            raise
+        except StoreUnavailable:
+            outcome = ErrorCode.UNAVAILABLE
+            raise
+        finally:
+            self.approvals[str(outcome)] += 1
+
+    async def _record(self, scopes: tuple[str, ...]) -> None:
+        for start in range(0, len(scopes), relay_feed.MAX_SCOPES):
+            some = ScopeRequests(scopes=scopes[start : start + relay_feed.MAX_SCOPES])
+            body = relay_feed.encode(some)
+            reply = await self._ask(relay_feed.REQUESTS_PATH, body, REQUESTS_SECONDS)
+            if reply.status != 204:
+                raise _error(reply)
+
+    async def _ask(self, path: str, body: bytes, seconds: float) -> Reply:
+        try:
+            return await self._upstream.ask(path, body, seconds, each_seconds=REPLICA_SECONDS)
+        except UpstreamFailed as error:
+            if error.maybe_done:
+                raise OutcomeUnknown(str(error)) from error
+            raise StoreUnavailable(str(error)) from error
+
+    # Machines that nobody told the relay of.
+
+    def arrival(self, source: Source) -> DelayedAnswer | None:
+        """Return what is done once it is known whether a machine has just moved to this address.
+
+        None where it is known. The service is asked, once for an address in CLAIM_SECONDS; what it
+        knows of such a machine comes as news. Where it knows of none, somebody else may have moved
+        one here, as fleet sync sees a moment later: news of that is awaited as long.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        key = source.listener, source.address
+        while self._claims and next(iter(self._claims.values())).until <= now:
+            del self._claims[next(iter(self._claims))]
+        claim = self._claims.get(key)
+        if claim is None:
+            if now < self._claim_at or len(self._claims) >= MAX_CLAIMS:
+                return None
+            self._claim_at = now + 1 / CLAIMS_PER_SECOND
+            claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
+            loop.call_later(REPLICA_SECONDS, claim.settle)
+            self._start(self._claim(key))
+        return None if claim.known.done() else claim.known
+
+    def claim_again(self) -> None:
+        """Claim at another replica what was claimed: it dies with the replica that knew of it."""
+        for key in [*self._found]:
+            self._start(self._claim(key))
+
+    def _start(self, asking: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(asking)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _claim(self, key: tuple[str, str]) -> None:
+        """Ask for a machine at this listener and address; what is known of it comes as news."""
+        asked = UnknownCaller(listener=key[0], address=key[1])
+        try:
+            reply = await self._upstream.ask(
+                relay_feed.UNKNOWN_PATH,
+                relay_feed.encode(asked),
+                REPLICA_SECONDS,
+                each_seconds=REPLICA_SECONDS,
+            )
+        except UpstreamFailed as error:
+            _log.debug("could not ask for an unknown machine", why=str(error))
+            return
+        if reply.status == 200:
+            self._found[key] = None
+        else:  # it is not there, or the fleet knows by now that it is
+            self._found.pop(key, None)
+
+    def arrived(self, machines: Iterable[Machine]) -> None:
+        """Answer those who asked from the addresses of these machines, which are known now."""
+        for machine in machines:
+            claim = self._claims.pop((machine.listener, machine.address), None)
+            if claim is not None:
+                claim.settle()
+
+    # What the relay saw of machines.
+
+    async def tell(self, seen: SharedSightings) -> None:
+        """Tell the service what is news of machines; what could not be told is told again."""
+        news = seen.news()
+        for start in range(0, len(news), relay_feed.MAX_SIGHTINGS):
+            some = news[start : start + relay_feed.MAX_SIGHTINGS]
+            body = relay_feed.encode(
+                [
+                    AgedSighting(
+                        machine=each.machine,
+                        age_seconds=max(0.0, self._age(each.asked_at)),
+                        version=each.version,
+                        agent=each.agent,
+                        reason=each.reason,
+                    )
+                    for each in some
+                ]
+            )
+            try:
+                reply = await self._ask(relay_feed.SIGHTINGS_PATH, body, REQUESTS_SECONDS)
+                if reply.status != 204:
+                    raise _error(reply)
+            except (StoreUnavailable, OutcomeUnknown, Refused) as error:
+                _log.debug("could not tell which machines asked", why=str(error))
+                seen.keep(news[start:])
+                return
+
+    async def close(self) -> None:
+        """End what is still asked."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._upstream.close()
+
+
+def _error(reply: Reply) -> Exception:
+    """Return what an answer means that is not the one that was wished for."""
+    told = upstream.refusal(reply)
+    if reply.status == 400 and told.code == ErrorCode.NOT_FOUND:
+        return Refused(ErrorCode.NOT_FOUND, told.message, event_id=told.event_id)
+    if reply.status == 403:
+        return Refused(ErrorCode.NOT_ELIGIBLE, told.message)
+    if told.code == ErrorCode.UNKNOWN_OUTCOME:
+        return OutcomeUnknown(told.message)
+    return StoreUnavailable(f"the service answers {reply.status}: {told.message or told.code}")

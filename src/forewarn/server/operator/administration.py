@@ -1,0 +1,338 @@
+"""The operators' API: the routes about the service, for whoever looks after it.
+
+Tokens, links to the page and the audit log; webhooks; the relays' tokens; replicas, clock, health
+and metrics. docs/reference/api.md describes each route; a test compares.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import MediaType, Request, Response
+from litestar.datastructures import State
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, FromQuery, JSONBody
+
+from forewarn.control import accounts, relay_watch
+from forewarn.control import webhooks as orders
+from forewarn.maintenance import model
+from forewarn.maintenance import webhooks as rules
+from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.webhooks import DeliveryFailure, Webhook
+from forewarn.server import secret_files
+from forewarn.server.operator import auth, metrics, routing, schemas, views, webhook_schemas
+from forewarn.server.operator.auth import TOKEN_FILE
+from forewarn.server.operator.errors import RETRY_SECONDS
+from forewarn.server.operator.routing import Backend, TheBackend, TheCaller, one_line
+from forewarn.server.operator.webhook_requests import Webhooks
+from forewarn.server.operator.webhook_schemas import WebhookState
+from forewarn.store.port import AuditQuery
+from forewarn.version import __version__
+from forewarn.vocabulary import AccessRole, ErrorCode
+
+_log = structlog.get_logger(__name__)
+
+
+# Accounts.
+
+
+@routing.get("/v1/tokens", AccessRole.ADMIN, routing.ACCOUNTS)
+async def list_tokens(backend: TheBackend) -> schemas.TokenList:
+    """List the operators' tokens; what they are is kept nowhere."""
+    tokens = await backend.read(lambda reading: reading.tokens())
+    return schemas.TokenList(tokens=views.tokens(tokens.values(), backend.now()))
+
+
+@routing.post("/v1/tokens", AccessRole.ADMIN, schemas.TokenRequest, routing.ACCOUNTS, status=201)
+async def create_token(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.TokenRequest]
+) -> schemas.NewToken:
+    """Make a token; the answer is the only one that ever shows it."""
+    if data.name == TOKEN_FILE:
+        message = f"at name: {TOKEN_FILE!r} is the account of operator.token_file"
+        raise model.Refused(ErrorCode.CONFLICT, message, token=data.name)
+    made, now = backend.make_token(), backend.now()
+    expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
+    token = model.mapped(
+        Token,
+        data,
+        digest=secret_files.digest(made.encode()),
+        created_by=caller.by,
+        created_at=now,
+        expires_at=expires_at,
+    )
+    plane = backend.changing(caller, f"{data.name}: {data.role}")
+    token = await backend.done(plane.order(accounts.create_token, token))
+    (shown,) = views.tokens([token], now)
+    return schemas.NewToken(token=made, account=shown)
+
+
+@routing.delete("/v1/tokens", AccessRole.ADMIN, routing.ACCOUNTS)
+async def revoke_tokens(
+    backend: TheBackend, caller: TheCaller, name: routing.Names
+) -> schemas.TokenList:
+    """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
+    plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
+    revoked = await backend.done(plane.order(accounts.revoke_tokens, name))
+    return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
+
+
+@routing.post("/v1/logins", AccessRole.VIEWER, schemas.LoginRequest, routing.ACCOUNTS, status=201)
+async def create_login(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.LoginRequest]
+) -> schemas.NewLogin:
+    """Make a link that logs a browser in to the page, once, with the role of whoever asks."""
+    del data  # it is empty
+    if backend.page_url is None:
+        message = (
+            'there is no page: set operator.listen, such as to "127.0.0.1:8172", and leave '
+            "operator.page on"
+        )
+        raise model.Refused(ErrorCode.CONFLICT, message)
+    assert caller.role is not None
+    key = backend.make_token()
+    link = auth.new_link(caller.by, caller.role, key, backend.now(), backend.scale)
+    plane = backend.changing(caller, needs=AccessRole.VIEWER)
+    await backend.done(plane.order(accounts.make_link, link))
+    return schemas.NewLogin(
+        url=f"{backend.page_url()}/login?key={key}",
+        account=link.account,
+        role=link.role,
+        valid_seconds=round(auth.LINK_LASTS.total_seconds()),
+    )
+
+
+@routing.get("/v1/audit", AccessRole.OPERATOR, routing.ACCOUNTS)
+async def read_audit(
+    backend: TheBackend,
+    *,
+    by: routing.Name = "",
+    since: FromQuery[datetime | None] = None,
+    until: FromQuery[datetime | None] = None,
+    cursor: FromQuery[str] = "",
+    limit: routing.Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.AuditPage:
+    """List what operators asked, newest first: what was changed, and what was refused."""
+    before = routing.key_before("audit", cursor)
+    query = AuditQuery(
+        by=by,
+        since=since and routing.in_utc(since, "since"),
+        until=until and routing.in_utc(until, "until"),
+        before=int(before) if before else None,
+        limit=limit + 1,
+    )
+    records = await backend.read(lambda reading: reading.audit(query))
+    found, following = routing.page("audit", records, limit, lambda one: str(one.sequence))
+    return schemas.AuditPage(records=tuple(found), next=following)
+
+
+# Webhooks.
+
+
+@routing.get("/v1/webhooks", AccessRole.VIEWER, routing.WEBHOOKS)
+async def list_webhooks(backend: TheBackend) -> webhook_schemas.WebhookList:
+    """List the webhooks, and how each accepts what it is told."""
+    found = await backend.read(lambda reading: reading.webhooks())
+    return webhook_schemas.WebhookList(webhooks=_webhooks(found.values()))
+
+
+@routing.post(
+    "/v1/webhooks", AccessRole.ADMIN, webhook_schemas.WebhookRequest, routing.WEBHOOKS, status=201
+)
+async def add_webhook(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[webhook_schemas.WebhookRequest]
+) -> webhook_schemas.NewWebhook:
+    """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
+    sending = _sending(backend)
+    rules.judge_url(data.url, insecure=data.insecure)
+    rules.judge_types(data.types)
+    webhook = model.mapped(
+        Webhook,
+        data,
+        secret=secret_files.new_webhook_secret(),
+        created_by=caller.by,
+        created_at=backend.now(),
+        done_sequence=0,
+    )
+    plane = backend.changing(caller, f"{webhook.name}: {webhook.format} to {webhook.shown_url}")
+    added = await backend.done(plane.order(orders.add, webhook))
+    sending.deliveries.look()
+    (shown,) = _webhooks([added])
+    return webhook_schemas.NewWebhook(webhook=shown, secret=added.secret)
+
+
+@routing.delete("/v1/webhooks", AccessRole.ADMIN, routing.WEBHOOKS)
+async def remove_webhooks(
+    backend: TheBackend, caller: TheCaller, name: routing.Names
+) -> webhook_schemas.WebhookList:
+    """Remove webhooks, all or none; repeat `name`."""
+    sending = _sending(backend)
+    plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
+    removed = await backend.done(plane.order(orders.remove, name))
+    sending.deliveries.look()
+    return webhook_schemas.WebhookList(webhooks=_webhooks(removed))
+
+
+@routing.post(
+    "/v1/webhooks/{name:str}/tests",
+    AccessRole.OPERATOR,
+    webhook_schemas.WebhookTestRequest,
+    routing.WEBHOOKS,
+)
+async def test_webhook(
+    backend: TheBackend,
+    caller: TheCaller,
+    name: FromPath[str],
+    data: JSONBody[webhook_schemas.WebhookTestRequest],
+) -> webhook_schemas.WebhookTest:
+    """Send a webhook a test; if it is accepted, a webhook that failed or was disabled goes on."""
+    del data  # it is empty
+    sending = _sending(backend)
+    found = await backend.read(lambda reading: reading.webhooks())
+    webhook = found.get(name)
+    if webhook is None:
+        raise model.unknown("webhook", name)
+    sent = await sending.test(webhook)
+    trouble = sent.reason if isinstance(sent, DeliveryFailure) else ""
+    caller.detail = f"{name}: {trouble}" if trouble else name
+    if not trouble:
+        plane = backend.changing(caller, webhook.name)
+        webhook = await backend.done(plane.order(orders.enable, webhook))
+        sending.deliveries.look()
+    (shown,) = _webhooks([webhook])
+    return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble, webhook=shown)
+
+
+def _sending(backend: Backend) -> Webhooks:
+    if backend.webhooks is None:
+        raise model.Refused(ErrorCode.CONFLICT, "an emulator has no webhooks")
+    return backend.webhooks
+
+
+def _webhooks(found: Iterable[Webhook]) -> tuple[webhook_schemas.WebhookView, ...]:
+    return tuple(
+        model.mapped(
+            webhook_schemas.WebhookView, webhook, url=webhook.shown_url, state=_state(webhook)
+        )
+        for webhook in found
+    )
+
+
+def _state(webhook: Webhook) -> WebhookState:
+    if webhook.disabled_at is not None:
+        return WebhookState.DISABLED
+    return WebhookState.ACTIVE if webhook.failing_since is None else WebhookState.FAILING
+
+
+# Relays.
+
+
+@routing.post(
+    "/v1/relays/tokens", AccessRole.ADMIN, schemas.RelayTokenRequest, routing.HOSTS, status=201
+)
+async def create_relay_token(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.RelayTokenRequest]
+) -> schemas.NewRelayToken:
+    """Make a token for the relay of a host; the answer is the only one that ever shows it.
+
+    The token that the relay uses stays valid until the new one is used.
+    """
+    host, token = one_line(data.host, "host"), backend.make_token()
+    made = RelayToken(
+        digest=secret_files.digest(token.encode()),
+        host=host,
+        created_by=caller.by,
+        created_at=backend.now(),
+    )
+    plane = backend.changing(caller, host)
+    made = await backend.done(plane.order(relay_watch.create_token, made))
+    _log.info("an operator made a token for a relay", host=host, by=made.created_by)
+    return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
+
+
+@routing.delete("/v1/relays/tokens", AccessRole.ADMIN, routing.HOSTS)
+async def revoke_relay_tokens(
+    backend: TheBackend, caller: TheCaller, host: FromQuery[str]
+) -> schemas.VoidRelayTokens:
+    """Revoke all tokens of a host's relay: it is refused from now on."""
+    plane = backend.changing(caller, host)
+    revoked = await backend.done(plane.order(relay_watch.revoke_tokens, host))
+    _log.info("an operator revoked the tokens of a relay", host=host, by=caller.by)
+    return schemas.VoidRelayTokens(host=host, revoked=revoked)
+
+
+# The service itself.
+
+
+@routing.get("/v1/replicas", AccessRole.VIEWER, routing.SERVICE)
+async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
+    """List the replicas that share the database: by their rows, each as of its last beat."""
+    rows = backend.replicas.all()
+    return schemas.ReplicaList(
+        now=backend.now(), replicas=views.replicas(rows, backend.replicas.own, backend.inventory)
+    )
+
+
+@routing.get("/v1/clock", AccessRole.VIEWER, routing.SERVICE)
+async def clock(backend: TheBackend) -> schemas.ServiceTime:
+    """Tell the service's own time, which all its times are in."""
+    return _service_time(backend)
+
+
+@routing.post("/v1/clock", AccessRole.ADMIN, schemas.ClockRequest, routing.SERVICE)
+async def trust_clock(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ClockRequest]
+) -> schemas.ServiceTime:
+    """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
+    assert data.trust  # the schema takes nothing else
+    _log.warning("an operator trusts the clock", by=caller.by)
+    await asyncio.shield(backend.heartbeat.believe())
+    return _service_time(backend)
+
+
+def _service_time(backend: Backend) -> schemas.ServiceTime:
+    doubt = backend.heartbeat.clock_doubt()
+    return schemas.ServiceTime(
+        now=backend.now(), scale=backend.scale, doubt=doubt.message if doubt else ""
+    )
+
+
+@routing.get("/healthz", None, routing.SERVICE, responses=None)
+async def health() -> schemas.Health:
+    """Tell that the process is alive."""
+    return schemas.Health(status="alive", version=__version__)
+
+
+@routing.get(
+    "/readyz",
+    None,
+    routing.SERVICE,
+    responses={
+        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
+    },
+)
+async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
+    """Tell whether the service does all its work, and why not."""
+    reasons = (await backend.readiness()).reasons
+    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
+    if not reasons:
+        return Response(answer)
+    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+@routing.get("/metrics", AccessRole.METRICS, routing.SERVICE, include_in_schema=False)
+async def scrape(backend: TheBackend) -> Response[bytes]:
+    """Return every figure of the service for Prometheus."""
+    # As a header: the framework would add a second charset to a media type.
+    return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})
+
+
+@routing.get("/v1/schema", AccessRole.VIEWER, routing.SERVICE, include_in_schema=False)
+async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
+    """Return this API as OpenAPI, in JSON."""
+    described = msgspec.json.encode(request.app.openapi_schema.to_schema())
+    return Response(described, media_type=MediaType.JSON)

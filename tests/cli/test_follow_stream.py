@@ -1,0 +1,103 @@
+"""How commands read the stream of news: its format, and what follows when it is cut."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from forewarn.cli import follow
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.follow import EventParser, StreamEvent
+from forewarn.cli.operator_client import OperatorClient
+
+PIECES = (
+    b"retry: 1000\n: alive\nid: 7\n\n"
+    b'id: 8-0\nevent: operation.started\ndata: {"a":\ndata: 1}\n\n'
+    b": alive\nid: 9\n\nevent: gap\ndata: \xc3\xa4\nid: 12\n\nid: 13-0\ndata: unfinished"
+)
+EVENTS = [
+    StreamEvent("operation.started", '{"a":\n1}', "8-0"),
+    StreamEvent("gap", "ä", "12"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, len(PIECES)])
+def test_events_are_read_however_the_stream_is_cut_into_pieces(size: int) -> None:
+    parser = EventParser()
+    found: list[StreamEvent] = []
+    for at in range(0, len(PIECES), size):
+        found += parser.feed(PIECES[at : at + size])
+    assert found == EVENTS
+    assert parser.last_id == "12"
+
+
+def test_a_place_without_an_event_counts_for_the_next_connection() -> None:
+    parser = EventParser("3")
+    assert list(parser.feed(b": alive\nid: 7\n\nid: 8-0\n")) == []
+    assert parser.last_id == "7"
+
+
+class Scripted(OperatorClient):
+    """A service that answers each connection with what the test says."""
+
+    def __init__(self, *answers: bytes | Failed | tuple[bytes, ...]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def stream(
+        self, path: str, silence_seconds: float, last_id: str, **query: object
+    ) -> Iterator[bytes]:
+        del path, silence_seconds, query
+        self.asked.append(last_id)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Failed):
+            raise answer
+        yield from answer if isinstance(answer, tuple) else (answer,)
+
+
+AWAY = Failed(ExitStatus.UNREACHABLE, "nothing listens")
+
+
+def test_after_a_cut_it_goes_on_after_the_last_event_with_growing_pauses() -> None:
+    service = Scripted(b"id: 4\n\nid: 5-0\ndata: a\n\n", AWAY, AWAY, b"id: 6-0\ndata: b\n\n")
+    pauses: list[float] = []
+    why: list[str] = []
+    found = follow.events(service, trouble=why.append, pause=pauses.append)
+    names = [next(found) for _ in range(4)]
+    assert [one.name for one in names] == [follow.OPEN, "message"] * 2
+    assert [one.data for one in names[1::2]] == ["a", "b"]
+    assert service.asked == ["", "5-0", "5-0", "5-0"]
+    assert pauses == [0.5, 1.0, 2.0]
+    assert len(why) == 1  # not once for each try
+
+
+@pytest.mark.parametrize(
+    "answers", [(AWAY,), (b"id: 4\n\n", Failed(ExitStatus.UNAUTHORIZED, "revoked"))]
+)
+def test_it_ends_where_it_was_never_connected_or_is_refused(
+    answers: tuple[bytes | Failed, ...],
+) -> None:
+    found = follow.events(Scripted(*answers), pause=lambda _: None)
+    with pytest.raises(Failed) as failed:
+        list(found)
+    assert failed.value is answers[-1]
+
+
+def test_waiting_takes_what_a_lost_connection_did_not_bring_before_it_ends() -> None:
+    missed = b"id: 5-0\nevent: operation.completed\ndata: {}\n\n"
+    end = b"id: 6-0\nevent: maintenance.finished\ndata: {}\n\n"
+    service = Scripted(b"id: 4\n\n", (b": alive\n\n", missed, end))
+    looks: list[bool] = []
+    taken: list[str] = []
+
+    def look() -> follow.Progress:
+        looks.append(bool(looks))
+        return follow.Progress(looks[-1], "", dict)
+
+    def take(event: StreamEvent) -> bool:
+        taken.append(event.name)
+        return event.name == "maintenance.finished"
+
+    follow.wait(service, look, types=(), shown_by="", take=take)
+    assert taken == ["operation.completed", "maintenance.finished"]
+    assert len(looks) == 2

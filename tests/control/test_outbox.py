@@ -1,0 +1,547 @@
+"""Replicas on one store: what one commits, the others' memory goes through in the same order."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+
+from builders import FLEET, NOW, mint
+from control.conftest import lost_tail
+from forewarn.clock import ManualClock, SystemClock
+from forewarn.connectors.port import Outcome
+from forewarn.control import outbox
+from forewarn.control.changefeed import Changefeed, Reached
+from forewarn.control.outbox import Follower, FollowerThread, Known, difference
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.maintenance import news
+from forewarn.maintenance.model import (
+    Changes,
+    Machine,
+    Operation,
+    Policy,
+    Queueing,
+    Refused,
+    RollingState,
+    Scope,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import RelayToken
+from forewarn.store.memory import MemoryStore
+from forewarn.store.port import (
+    ChangeRecord,
+    NewChange,
+    OutcomeUnknown,
+    Position,
+    Reading,
+    StoreError,
+    StoreUnavailable,
+)
+from forewarn.vocabulary import EventStatus, EventType
+
+
+class Memory:
+    """What a process keeps: every change applied to what it was filled with."""
+
+    def __init__(self) -> None:
+        self.scopes: dict[str, Scope] = {}
+        self.machines: dict[str, Machine] = {}
+        self.operations: dict[str, Operation] = {}
+        self.told: list[Changes] = []
+
+    def learn(self, changes: Changes) -> None:
+        self.told.append(changes)
+        self.scopes |= {scope.key: scope for scope in changes.scopes}
+        self.machines |= {machine.key: machine for machine in changes.machines}
+        for name in changes.removed_scopes:
+            self.scopes.pop(name, None)
+        for name in changes.removed_machines:
+            self.machines.pop(name, None)
+        for operation in changes.operations:
+            self.operations.pop(operation.id, None)
+            if operation.live:
+                self.operations[operation.id] = operation
+
+    def known(self) -> Known:
+        return Known(dict(self.scopes), dict(self.machines), dict(self.operations))
+
+
+class ReplicaProcess:
+    """One replica, without guests."""
+
+    def __init__(self, store: MemoryStore, name: str, *, threaded: bool = False) -> None:
+        self.store = store
+        self.feed = Changefeed()
+        self.memory = Memory()
+        self.feed.subscribe(self.memory.learn)
+        clock = SystemClock() if threaded else ManualClock(NOW)
+        tokens = itertools.count()
+        self.follower = Follower(
+            store,
+            self.feed,
+            clock,
+            replica=name,
+            mint=lambda: f"{name}-{next(tokens)}",
+            known=self.memory.known,
+        )
+        self.writer = (
+            ThreadWriter(store, clock, self.feed, follower=self.follower)
+            if threaded
+            else InlineWriter(store, clock, self.feed, self.follower)
+        )
+        self.plane = Plane(self.writer, mint(name), Policy(queue=Queueing.START))
+
+    def ask(self, *machines: str) -> str:
+        request = Request(event_type=EventType.REBOOT, machines=machines)
+        return self.plane.request(request).result(10).operations[0].id
+
+    def is_whole(self) -> None:
+        """Compare memory with the store."""
+        with self.store.read() as reading:
+            assert self.memory.scopes == reading.scopes()
+            assert self.memory.machines == reading.machines()
+            assert self.memory.operations == reading.live_operations()
+            assert self.follower.applied == reading.position()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(shared=True)
+
+
+@pytest.fixture
+def pair(store: MemoryStore) -> tuple[ReplicaProcess, ReplicaProcess]:
+    return ReplicaProcess(store, "a"), ReplicaProcess(store, "b")
+
+
+Pair = tuple[ReplicaProcess, ReplicaProcess]
+
+
+def test_a_replica_learns_what_another_committed(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    assert second.memory.told == []
+    second.follower.look()
+    second.is_whole()
+    assert second.memory.told == first.memory.told
+
+
+def test_a_replica_that_writes_first_learns_what_was_committed_before(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    second.ask("web-0")
+    second.is_whole()
+    first.ask("web-1")
+    first.is_whole()
+    assert len(first.memory.told) == 3
+    second.follower.look()
+    assert second.memory.told == first.memory.told
+
+
+def test_what_the_thread_has_published_the_writer_does_not_publish_again(pair: Pair) -> None:
+    first, second = pair
+    with first.store.write() as transaction:
+        missed = first.follower.missed(transaction)
+        own = first.follower.append(transaction, [Changes(revived=("own",))], NOW)
+    second.plane.apply_fleet(FLEET).result()
+    first.follower.look()
+    told = list(first.memory.told)
+    first.follower.publish(missed, own, [Changes(revived=("own",))])
+    assert first.memory.told == told == second.memory.told
+    assert told[0].revived == ("own",)
+
+
+def test_what_a_transaction_saved_is_one_row_with_the_replicas_name(pair: Pair) -> None:
+    first, _ = pair
+    first.plane.apply_fleet(FLEET).result()
+    with first.store.read() as reading:
+        (row,) = reading.changes_after(0, 10)
+    assert (row.sequence, row.replica, row.format) == (1, "a", outbox.JSON)
+    assert msgspec.json.decode(row.body, type=list[Changes]) == first.memory.told
+
+
+def test_a_transaction_that_saved_nothing_has_no_row(pair: Pair) -> None:
+    first, _ = pair
+    first.plane.put_setting("x", "y").result()
+    with first.store.read() as reading:
+        assert reading.position() == Position()
+
+
+def test_what_is_too_much_for_a_row_is_read_from_the_store(pair: Pair) -> None:
+    first, second = pair
+    many = outbox.MAX_VALUES + 1
+    first.plane.apply_fleet(FLEET).result()
+    second.follower.look()
+    with first.store.read() as reading:
+        machine = reading.machines()["web-0"]
+    machines = [
+        msgspec.structs.replace(machine, name=f"m{n}", address="", vm_id=str(n))
+        for n in range(many)
+    ]
+    saved = [Changes(machines=tuple(machines), removed_machines=("web-1",))]
+    with first.store.write() as transaction:
+        transaction.save(saved[0])
+        own = first.follower.append(transaction, saved, NOW)
+    first.follower.publish((), own, saved)
+    first.ask("m0")
+    second.follower.look()
+    second.is_whole()
+    first.is_whole()
+    assert len(second.memory.machines) > many
+
+
+def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    with first.store.write() as transaction:
+        scope = transaction.scopes(["web"])["web"]
+        transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
+        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"\xff")
+        transaction.append(change)
+    second.follower.look()
+    second.is_whole()
+    assert second.memory.scopes["web"].incarnation == 9
+
+
+def test_a_replica_that_stood_still_until_rows_were_trimmed_reads_the_store(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    second.follower.look()
+    for machine in ("web-0", "web-1", "web-2"):
+        first.ask(machine)
+    with first.store.write() as transaction:
+        assert transaction.trim(NOW.replace(year=NOW.year + 1), 10) == 3
+    second.follower.look()
+    second.is_whole()
+
+
+def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    for number in range(outbox.MAX_ROWS + 3):
+        with first.store.write() as transaction:
+            saved = [Changes(revived=(str(number),))]
+            first.follower.append(transaction, saved, NOW)
+    second.ask("web-0")
+    assert second.follower.applied.sequence == outbox.MAX_ROWS + 5
+    assert [c.revived[0] for c in second.memory.told[1:-1]] == [
+        str(number) for number in range(outbox.MAX_ROWS + 3)
+    ]
+
+
+# The store loses its last changes.
+
+
+def test_where_the_store_lost_its_last_changes_memory_is_read_again(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    with lost_tail(first.store):
+        gone = first.ask("web-1")
+    first.follower.look()
+    first.is_whole()
+    ended = [o for o in first.memory.told[-1].operations if o.id == gone]
+    assert [o.status for o in ended] == [EventStatus.CANCELED]
+    assert first.follower.lost is not None
+    assert first.follower.lost.changes == 1
+    second.follower.look()
+    second.is_whole()
+
+
+def test_a_loss_is_news_and_no_number_of_news_is_given_again(pair: Pair) -> None:
+    first, second = pair
+    reached: list[Reached] = []
+    first.feed.tell(reached.append)
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    with lost_tail(first.store):
+        first.ask("web-1")
+        first.ask("bastion")
+    last = reached[-1].sequence
+    for replica in (first, second):
+        replica.follower.look()
+    assert [one.lost for one in reached] == [False] * 4 + [True]
+    with first.store.read() as reading:
+        found = reading.news_after(0, 10)
+        assert [row.sequence for row in found] == [1, 2, 3 + outbox.SKIPPED_CHANGES]
+        assert found[-1].sequence == reached[-1].sequence > last
+    (lost,) = news.decode(found[-1].items)
+    assert (lost.type, lost.data.count) == (news.NewsType.CHANGES_LOST, 2)
+    second.ask("web-1")
+    with first.store.read() as reading:
+        assert reading.position().sequence == found[-1].sequence + 1
+
+
+def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    with lost_tail(first.store):
+        first.ask("web-1")
+        second.follower.look()
+    for replica in (second, first):
+        replica.follower.look()
+    for replica in pair:
+        replica.follower.look()
+        replica.is_whole()
+        assert replica.memory.scopes["web"].incarnation == 1 + outbox.RAISE_BY
+        assert replica.follower.lost == second.follower.lost
+    with lost_tail(first.store):
+        second.ask("web-1")
+    second.follower.look()
+    assert second.memory.scopes["web"].incarnation == 1 + 2 * outbox.RAISE_BY
+
+
+def test_what_may_have_been_carried_out_in_what_was_lost_counts_as_begun_elsewhere(
+    pair: Pair,
+) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    lease = timedelta(minutes=1)
+    started = Request(event_type=EventType.REBOOT, machines=("web-0",), no_notice=True)
+    first.plane.request(started).result()
+    scheduled = first.ask("bastion")
+    with lost_tail(first.store):
+        (lost,) = first.plane.claim("a", lease, 10).result()
+        (event,) = first.memory.operations[scheduled].events
+        first.plane.approve("bastion", [event.id], by="bastion", address="").result()
+        assert first.memory.operations[scheduled].status is EventStatus.STARTED
+    first.follower.look()
+    (task,) = second.plane.claim("b", lease, 10).result()
+    assert task.operation == lost.operation
+    assert task.attempt > lost.attempt + 1
+    assert task.claimed_elsewhere == (outbox.NOBODY,)
+    second.plane.approve("bastion", [event.id], by="bastion", address="").result()
+    (task,) = second.plane.claim("a", lease, 10).result()
+    assert (task.operation, task.claimed_elsewhere) == (scheduled, (outbox.NOBODY,))
+    with pytest.raises(Refused):
+        first.plane.finish(lost.operation, lost.attempt, Outcome(succeeded=True)).result()
+
+
+def test_what_was_over_when_it_was_lost_counts_as_begun_elsewhere_too(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    frozen = Request(event_type=EventType.FREEZE, machines=("bastion",))
+    scheduled = first.plane.request(frozen).result().operations[0].id
+    (event,) = first.memory.operations[scheduled].events
+    with lost_tail(first.store):
+        first.plane.approve("bastion", [event.id], by="bastion", address="").result()
+        first.plane.claim("a", timedelta(minutes=1), 10).result()
+        first.plane.finish(scheduled, 1, Outcome(succeeded=True)).result()
+        assert scheduled not in first.memory.operations
+    first.follower.look()
+    assert first.memory.operations[scheduled].status is EventStatus.SCHEDULED
+    second.plane.approve("bastion", [event.id], by="bastion", address="").result()
+    (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
+    assert task.claimed_elsewhere == (outbox.NOBODY,)
+
+
+def test_what_the_second_replica_to_notice_had_begun_counts_as_begun_elsewhere_too(
+    pair: Pair,
+) -> None:
+    first, second = pair
+    reached: list[Reached] = []
+    second.feed.tell(reached.append)
+    first.plane.apply_fleet(FLEET).result()
+    scheduled = first.ask("bastion")
+    (event,) = first.memory.operations[scheduled].events
+    with lost_tail(first.store):
+        first.ask("web-0")
+        second.plane.approve("bastion", [event.id], by="bastion", address="").result()
+        (lost,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
+        assert lost.operation == scheduled
+    first.follower.look()
+    with pytest.raises(StoreUnavailable):  # its memory is of what is gone
+        second.ask("web-1")
+    second.follower.look()
+    assert reached[-1].lost
+    second.is_whole()
+    first.follower.look()
+    first.plane.approve("bastion", [event.id], by="bastion", address="").result()
+    (task,) = first.plane.claim("a", timedelta(minutes=1), 10).result()
+    assert (task.operation, task.claimed_elsewhere) == (scheduled, (outbox.NOBODY,))
+
+
+def test_a_rolling_update_whose_next_operation_was_lost_is_paused(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    frozen = Request(event_type=EventType.FREEZE, scope="web")
+    plan = first.plane.request(frozen).result()
+
+    def carry_out(name: str) -> int:
+        events = [event.id for event in first.memory.operations[name].events]
+        first.plane.approve("web", events, by="web-0", address="").result()
+        (task,) = first.plane.claim("a", timedelta(minutes=1), 10).result()
+        return task.attempt
+
+    attempt = carry_out("1.1")
+    second.follower.look()
+    with lost_tail(first.store):
+        first.plane.finish("1.1", attempt, Outcome(succeeded=True)).result()
+        carry_out("1.2")
+        second.follower.look()
+    for replica in pair:
+        replica.follower.look()
+    with first.store.read() as reading:
+        (maintenance,) = reading.maintenances([plan.maintenance.number]).values()
+        (rolling,) = maintenance.rolling_updates
+        assert rolling.state is RollingState.PAUSED
+        assert maintenance.announced == 1 + outbox.SKIPPED_NUMBERS
+    (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
+    second.plane.finish("1.1", task.attempt, Outcome(succeeded=True)).result()
+    assert second.memory.operations == {}
+    (resumed,) = second.plane.resume(1, by="x").result()
+    assert resumed.id not in {"1.1", "1.2"}
+
+
+def test_the_number_of_a_maintenance_that_was_lost_is_not_given_again(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    with lost_tail(first.store):
+        gone = first.ask("web-0")
+    first.follower.look()
+    assert second.ask("web-1") != gone
+
+
+def test_a_lost_change_is_noticed_though_another_has_its_number(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    with lost_tail(first.store):
+        first.ask("web-1")
+    second.ask("web-0")
+    assert second.follower.applied.sequence == first.follower.applied.sequence
+    first.follower.look()
+    first.is_whole()
+    assert first.follower.lost is not None
+
+
+def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> None:
+    first, _ = pair
+    first.plane.apply_fleet(FLEET).result()
+    with lost_tail(first.store):
+        first.ask("web-1")
+    with pytest.raises(StoreUnavailable):
+        first.ask("web-2")
+    first.follower.look()
+    first.ask("web-2")
+    first.is_whole()
+
+
+def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    with first.store.write() as transaction:
+        form = outbox.JSON
+        transaction.append(NewChange(token="x", replica="c", at=NOW, format=form, body=b"{"))
+    second.ask("web-0")
+    assert isinstance(second.feed.ended.exception(0), msgspec.DecodeError)
+    with first.store.read() as reading:
+        assert len(reading.live_operations()) == 1
+
+
+# With real threads.
+
+
+def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemoryStore) -> None:
+    replicas = [ReplicaProcess(store, name, threaded=True) for name in "abc"]
+    replicas[0].plane.apply_fleet(FLEET).result(10)
+    threads = [
+        FollowerThread(each.follower, store, store.join(each.follower.replica), "1")
+        for each in replicas
+    ]
+    for thread in threads:
+        thread.start()
+
+    def write(replica: ReplicaProcess, machine: str) -> None:
+        for _ in range(40):
+            replica.plane.cancel([replica.ask(machine)], reason="").result(10)
+
+    machines = ("web-0", "web-1", "web-2")
+    writing = [
+        threading.Thread(target=write, args=pair) for pair in zip(replicas, machines, strict=True)
+    ]
+    for each in writing:
+        each.start()
+    for each in writing:
+        each.join()
+    for replica in replicas:
+        replica.follower.look()
+        replica.is_whole()
+        assert replica.memory.told == replicas[0].memory.told
+        assert not replica.feed.ended.done()
+    for thread in threads:
+        thread.close()
+        assert thread.ended.result(10) is None
+    for replica in replicas:
+        replica.writer.close()
+
+
+def test_a_replica_hears_of_a_change_without_being_asked(store: MemoryStore) -> None:
+    first, second = (ReplicaProcess(store, name, threaded=True) for name in "ab")
+    heard = threading.Event()
+    second.feed.subscribe(lambda _: heard.set())
+    thread = FollowerThread(second.follower, store, store.join("b"), "1")
+    thread.start()
+    first.plane.apply_fleet(FLEET).result(10)
+    assert heard.wait(10)
+    thread.close()
+    store.join("b").close()  # the name is free again
+    for each in (first, second):
+        each.writer.close()
+
+
+class Losing(MemoryStore):
+    """A shared store that loses its next answers."""
+
+    def __init__(self, *errors: StoreError) -> None:
+        super().__init__(shared=True)
+        self.errors = list(errors)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with super().read() as reading:
+            yield reading
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None:
+    store = Losing(StoreUnavailable("away"), OutcomeUnknown("no answer"))
+    replica = ReplicaProcess(store, "a", threaded=True)
+    heard = threading.Event()
+    replica.feed.subscribe(lambda _: heard.set())
+    thread = FollowerThread(replica.follower, store, store.join("a"), "1")
+    thread.start()
+    writer = ReplicaProcess(store, "b", threaded=True)
+    writer.plane.apply_fleet(FLEET).result(10)
+    assert heard.wait(10)
+    assert store.errors == []
+    thread.close()
+    assert thread.ended.result(10) is None
+    for each in (replica, writer):
+        each.writer.close()
+
+
+def test_a_row_decodes_to_what_was_encoded() -> None:
+    saved = [Changes(removed_machines=("a",)), Changes(revived=("b",))]
+    form, body = outbox.encoded(saved)
+    row = ChangeRecord(sequence=1, token="t", replica="a", at=NOW, format=form, body=body)
+    assert msgspec.json.decode(row.body, type=list[Changes]) == saved
+
+
+def test_what_was_read_again_tells_which_tokens_of_relays_are_valid() -> None:
+    def token(digest: str, used_at: datetime | None = None) -> RelayToken:
+        return RelayToken(
+            digest=digest, host="h1", created_by="ann", created_at=NOW, used_at=used_at
+        )
+
+    before = Known(relay_tokens={"a": token("a"), "b": token("b"), "c": token("c")})
+    after = Known(relay_tokens={"b": token("b", NOW), "c": token("c"), "d": token("d")})
+    changes = difference(before, after, {})
+    assert changes.relay_tokens == (token("b", NOW), token("d"))
+    assert changes.void_relay_tokens == ("a",)

@@ -1,0 +1,281 @@
+"""The watch for machines that are back, on a real loop beside the writer's own thread."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders import FLEET, NOW, SECOND, mint
+from control.conftest import Counting, done
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Outcome
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.plane import Operations, Plane
+from forewarn.control.ticker import LOOK_EVERY, ReturnWatch
+from forewarn.control.writer import ThreadWriter
+from forewarn.maintenance.model import Changes, Operation, Sighting
+from forewarn.maintenance.planner import Request
+from forewarn.vocabulary import AgentStatus, EventStatus, EventType
+
+WAIT_SECONDS = 20
+COMPLETED, FAILED, RETURNING = EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.RETURNING
+
+
+class Slow(Plane):
+    """Counts what is asked about returns; an answer can be held back, as a slow disk holds it."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.looks: list[Collection[str]] = []
+        self.hold_back = False
+        self.held: list[tuple[Future[Operations], Operations]] = []
+
+    def record_returns(self, operations: Collection[str]) -> "Future[Operations]":
+        self.looks.append(operations)
+        future = super().record_returns(operations)
+        if not self.hold_back:
+            return future
+        late: Future[Operations] = Future()
+        self.held.append((late, future.result(WAIT_SECONDS)))
+        return late
+
+
+class Room:
+    """A control plane whose machines ask, on a clock that is advanced by hand."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.clock = ManualClock(NOW)
+        self.feed = Changefeed()
+        self.writer = ThreadWriter(self.store, self.clock, self.feed)
+        self.sightings: dict[str, Sighting] = {}
+        self.plane = Slow(self.writer, mint("a"), sighting=self.sightings.get)
+        self.asked_again: list[str] = []
+        self.watch = self.new_watch()
+        done(self.plane.apply_fleet(FLEET))
+
+    def new_watch(self) -> ReturnWatch:
+        return ReturnWatch(
+            self.plane,
+            self.clock,
+            self.sightings.get,
+            lambda operation: self.asked_again.append(operation.id),
+        )
+
+    def saw(self, *machines: str, agent: AgentStatus | None = None) -> None:
+        for machine in machines:
+            self.sightings[machine] = Sighting(
+                asked_at=self.clock.now().replace(microsecond=0), version="2020-07-01", agent=agent
+            )
+
+    def carry_out(
+        self, *machines: str, agent: AgentStatus | None = None, succeeded: bool = True
+    ) -> str:
+        """Carry out a reboot of machines that listened until then; return its id."""
+        self.saw(*machines, agent=agent)
+        plan = done(self.plane.request(Request(event_type=EventType.REBOOT, machines=machines)))
+        (operation,) = plan.operations
+        done(self.plane.approve_for_guests([operation.id], by="ann"))
+        (task,) = done(self.plane.claim("e", timedelta(hours=1), 1))
+        outcome = Outcome(succeeded=succeeded)
+        done(self.plane.finish(operation.id, task.attempt, outcome))
+        return str(operation.id)
+
+    def operation(self, operation_id: str) -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([operation_id])[operation_id]
+
+    def status(self, operation_id: str) -> EventStatus:
+        return self.operation(operation_id).status
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        """Run the watch beside a story."""
+
+        async def both() -> None:
+            self.feed.subscribe(self.watch.learn)
+            self.feed.deliver_on(asyncio.get_running_loop())
+            running = asyncio.create_task(self.watch.run())
+            await story()
+            self.watch.stop()
+            await self.until(running.done)
+            await running
+
+        asyncio.run(both())
+
+    async def until(self, question: Callable[[], object]) -> None:
+        """Let the loop, the thread and the time go on until the answer is true."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not question():
+                if self.clock._sleepers:
+                    self.clock.advance(LOOK_EVERY)
+                await asyncio.sleep(0)
+
+    async def time_passes(self, seconds: float = 3.0) -> None:
+        """Let the watch look a few times."""
+        until = self.clock.monotonic() + seconds
+        await self.until(lambda: self.clock.monotonic() >= until)
+
+    def close(self) -> None:
+        self.writer.close()
+        self.store.close()
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    built = Room()
+    yield built
+    built.close()
+
+
+def test_an_operation_is_over_when_its_machines_have_asked_again(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0", "web-3")
+        await room.time_passes()
+        assert room.status(operation) is RETURNING
+        assert room.plane.looks == []
+        room.saw("web-0")
+        await room.until(lambda: room.operation(operation).awaited == ("web-3",))
+        room.saw("web-3")
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        assert not room.operation(operation).down
+
+    room.play(story)
+
+
+def test_machines_that_wait_for_an_answer_are_made_to_ask_again_each_second(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0")
+        await room.time_passes(10)
+        assert 8 <= len(room.asked_again) <= 11
+        assert set(room.asked_again) == {operation}
+        room.saw("web-0")
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        told = len(room.asked_again)
+        room.carry_out("bastion", agent=AgentStatus.READY, succeeded=False)
+        await room.time_passes()
+        assert len(room.asked_again) == told
+
+    room.play(story)
+
+
+def test_a_domain_comes_up_when_its_agents_say_back(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0", agent=AgentStatus.READY)
+        await room.time_passes()
+        room.saw("web-0", agent=AgentStatus.RECOVERING)
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        await room.time_passes()
+        assert room.operation(operation).awaited == ("web-0",)
+        room.saw("web-0", agent=AgentStatus.BACK)
+        await room.until(lambda: not room.operation(operation).down)
+
+    room.play(story)
+
+
+def test_the_watch_rests_once_everybody_is_back(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0")
+        await room.time_passes()
+        room.saw("web-0")
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        await room.until(lambda: not room.watch._awaiting)
+        naps = set()
+        for _ in range(100):
+            room.clock.advance(SECOND)
+            await asyncio.sleep(0)
+            naps.update(at for at, _ in room.clock._sleepers)
+        assert len(naps) < 10  # a nap of half a minute each
+
+    room.play(story)
+
+
+def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
+    async def story() -> None:
+        commits = room.store.commits
+        for _ in range(100):
+            room.saw("web-0", "web-1", agent=AgentStatus.BACK)
+            room.clock.advance(SECOND)
+            await asyncio.sleep(0)
+        assert room.store.commits == commits
+        assert room.plane.looks == []
+
+    room.play(story)
+
+
+def test_a_machine_that_leaves_the_fleet_is_awaited_no_more(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0", "web-3", succeeded=False)
+        await room.time_passes()
+        assert room.operation(operation).awaited == ("web-0", "web-3")
+        done(room.plane.remove_machines(["web-0"]))
+        await room.until(lambda: room.operation(operation).awaited == ("web-3",))
+        done(room.plane.remove_machines(["web-3"]))
+        await room.until(lambda: not room.operation(operation).down)
+        assert room.status(operation) is FAILED
+
+    room.play(story)
+
+
+def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0", "web-3", succeeded=False)
+        await room.time_passes()
+        room.plane.hold_back = True
+        done(room.plane.remove_machines(["web-0"]))
+        await room.until(lambda: room.plane.held)
+        room.plane.hold_back = False
+        done(room.plane.remove_machines(["web-3"]))
+        for _ in range(100):  # the watch is told of that, and still waits for its answer
+            await asyncio.sleep(0)
+        ((late, answer),) = room.plane.held
+        late.set_result(answer)
+        await room.until(lambda: not room.operation(operation).down)
+        assert room.status(operation) is FAILED
+
+    room.play(story)
+
+
+def test_what_the_store_could_not_take_is_recorded_when_it_is_there_again(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0")
+        await room.time_passes()
+        room.store.away = True
+        room.saw("web-0")
+        await room.until(lambda: room.store.refused > 2)
+        room.store.away = False
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        assert not room.operation(operation).down
+
+    room.play(story)
+
+
+def test_a_machine_that_left_while_the_store_was_away_is_not_forgotten(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0", succeeded=False)
+        await room.time_passes()
+        done(room.plane.remove_machines(["web-0"]))
+        room.store.away = True
+        await room.until(lambda: room.store.refused > 2)
+        room.store.away = False
+        await room.until(lambda: not room.operation(operation).down)
+        assert room.status(operation) is FAILED
+
+    room.play(story)
+
+
+def test_what_was_awaited_before_a_restart_is_looked_at_once(room: Room) -> None:
+    operation = room.carry_out("web-0", succeeded=False)
+    done(room.plane.remove_machines(["web-0"]))
+    room.sightings.clear()
+    with room.store.read() as reading:
+        room.watch.learn(Changes(operations=tuple(reading.live_operations().values())))
+        room.watch.begin()
+
+    async def story() -> None:
+        await room.until(lambda: not room.operation(operation).down)
+        assert [list(look) for look in room.plane.looks] == [[operation]]
+
+    room.play(story)
