@@ -1,21 +1,34 @@
-"""Waits for what another process or thread does."""
+"""How long tests wait for what another process, thread or task does.
 
+A wait ends as soon as it holds. `SECONDS` only keeps a broken test from hanging: it is generous,
+the same for all, and never part of what a test asserts. Speed is a benchmark's business, and notice
+passes by a stepped clock. `tests/house` keeps numbers of seconds out of all other tests but labs.
+"""
+
+import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
-"""An end to waiting, for a machine that does much else."""
+SECONDS: Final = 120.0 * float(os.environ.get("PATIENCE", "1"))
+"""For a machine that does much else. Pytest ends a test after longer: see pyproject.toml."""
+
+TURNS: Final = 100
+"""Turns of a loop before a wait pauses: enough for what its own tasks do without a thread."""
+
+PAUSE_SECONDS: Final = 0.002
+"""A wait that never pauses takes the processor from those that it waits for."""
 
 
 def until(
     holds: Callable[[], T | None],
     why: Callable[[], object] = lambda: "",
     *,
-    seconds: float = PATIENCE_SECONDS,
+    seconds: float = SECONDS,
     every: float = 0.02,
 ) -> T:
     """Return what is asked for once it is true; say `why` it should be where it never is."""
@@ -23,6 +36,22 @@ def until(
     while not (found := holds()):
         assert time.monotonic() < deadline, why()
         threading.Event().wait(every)
+    return found
+
+
+async def reached(
+    holds: Callable[[], T | None],
+    why: Callable[[], object] = lambda: "",
+    *,
+    seconds: float = SECONDS,
+) -> T:
+    """Let the loop go on until what is asked for is true, and return it."""
+    deadline = time.monotonic() + seconds
+    turns = 0
+    while not (found := holds()):
+        assert time.monotonic() < deadline, why()
+        await asyncio.sleep(0 if turns < TURNS else PAUSE_SECONDS)
+        turns += 1
     return found
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+import patience
 from agent import cluster
 from agent.cluster import NODE, Cluster
 from agent.workplace import Done
 from forewarn.agent.actions.action import ActionFailed
 from forewarn.agent.rules import RuleAction
 from forewarn.settings import SettingsError, convert
-from patience import PATIENCE_SECONDS
 from recipes import pages
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -95,7 +95,7 @@ def test_a_disruption_budget_keeps_a_pod_until_the_action_is_stopped(node: Clust
     node.protected.add("web-1")
     drained = done(node)
     begun = drained.begin()
-    assert node.refused.wait(PATIENCE_SECONDS)
+    assert node.refused.wait(patience.SECONDS)
     assert begun.stop().startswith("cut")
     assert set(node.pods) == {"web-1"}
     drained.recover()
@@ -141,7 +141,7 @@ def test_a_node_takes_pods_again_when_it_is_ready(node: Cluster) -> None:
     node.is_ready = False
     node.looked.clear()
     begun = drained.begin(undo=True)
-    assert node.looked.wait(PATIENCE_SECONDS)
+    assert node.looked.wait(patience.SECONDS)
     assert node.spec["unschedulable"] is True
     node.is_ready = True
     assert begun.end().startswith("done")
@@ -154,7 +154,7 @@ def test_a_node_that_does_not_become_ready_stays_cordoned(node: Cluster) -> None
     node.is_ready = False
     node.looked.clear()
     begun = drained.begin(undo=True)
-    assert node.looked.wait(PATIENCE_SECONDS)
+    assert node.looked.wait(patience.SECONDS)
     assert begun.stop().startswith("cut")
     assert node.spec["unschedulable"] is True
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import forked
+import patience
 from client.scripted import Asked, Scripted, Talk
-from patience import PATIENCE_SECONDS, until
+from patience import until
 from ports import free_port
 
 PYTHON = os.environ.get("FOREWARN_AGENT_PROGRAM") or sys.executable
@@ -188,7 +189,7 @@ class Agent:
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=PATIENCE_SECONDS)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=patience.SECONDS)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -224,7 +225,7 @@ class Agent:
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(patience.SECONDS)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

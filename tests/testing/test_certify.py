@@ -367,7 +367,7 @@ def refused(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[s
         patience.until(lambda: Path(f"/proc/{inside.pid}/ns/user").readlink() != own)
         for name in ("uid_map", "gid_map"):
             Path(f"/proc/{inside.pid}/{name}").write_text("0 0 65536\n")
-        output, errors = inside.communicate("go\n", patience.PATIENCE_SECONDS)
+        output, errors = inside.communicate("go\n", patience.SECONDS)
     return subprocess.CompletedProcess(command, inside.returncode, output, errors)
 
 
