@@ -5,10 +5,8 @@ BIN := $(VENV)/bin
 # An environment of its own: what it brings changes what other packages load.
 SITE := .venv-docs
 ANSIBLE := .venv-ansible
-# Most tests wait for processes at times, the soaks less: more workers than there are cores.
-CORES := $(shell getconf _NPROCESSORS_ONLN)
-WORKERS ?= $(shell expr $(CORES) + 4)
-SOAK_WORKERS ?= $(shell expr $(CORES) + 2)
+# Most tests wait for processes at times: more workers than there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
@@ -17,7 +15,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas relay check simulate format mutants bench docs schemas manual deb onefile lock clean
+.PHONY: help demo demo-pool serve test smoke prove check format bench docs schemas manual deb onefile lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,36 +29,14 @@ demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are 
 serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
 	@$(BIN)/forewarn serve $(ARGS)
 
-test: $(VENV)/.dev ## Run every test but the soaks
+test: $(VENV)/.dev $(VENV)/.collected ## Run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak (API_CASES=5000), 100 seeds, 200 kills, a storm
-	@$(if $(API_CASES),API_CASES=$(API_CASES)) $(BIN)/python -m pytest -n $(SOAK_WORKERS) --dist loadfile --no-loadscope-reorder -m soak $(ARGS) & tests=$$!; \
-		PYTHONPATH=tests nice $(BIN)/python -m simulation.run --seeds 100; seeds=$$?; wait $$tests && exit $$seeds
-	@PYTHONPATH=tests $(BIN)/python -m kills
-	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks
+smoke: $(VENV)/.dev ## Run the smallest piece of each lab: replicas, a real guest, relays, kills of agent and service
+	@PYTHONPATH=tests $(BIN)/python -m proofs smoke $(AREA)
 
-kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
-	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \
-		$(if $(FRESH),--fresh $(FRESH)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
-
-storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what its neighbours saw (SEED=N SECONDS=N BREAK=NAME)
-	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks $(if $(SEED),--seed $(SEED)) \
-		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
-
-vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
-	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
-
-hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for what takes root)
-	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
-
-replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)
-	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),SEED=$(SEED)) \
-		$(BIN)/python -m pytest -s -n 2 --dist loadfile tests/replicas $(ARGS)
-
-relay: $(VENV)/.dev ## Kill relays and replicas, move machines between hosts, cut hosts off, and judge (ROUNDS=40 CUT=60 SEED=N)
-	@$(if $(ROUNDS),RELAY_ROUNDS=$(ROUNDS)) $(if $(CUT),RELAY_CUT_SECONDS=$(CUT)) $(if $(SEED),SEED=$(SEED)) \
-		$(BIN)/python -m pytest -s -n 2 --dist loadfile tests/relays $(ARGS)
+prove: $(VENV)/.dev ## Run all that is heavy, or an area of it, and write it down (AREA="kills relay" SEED=N; ARGS="--seed 7" for one)
+	@PYTHONPATH=tests $(BIN)/python -m proofs $(if $(ARGS),run $(AREA) $(ARGS),prove $(AREA))
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }
@@ -68,16 +44,10 @@ check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rul
 	@$(BIN)/mypy --no-error-summary
 	@report=$$($(BIN)/lint-imports 2>&1) || { echo "$$report"; exit 1; }
 	@$(BIN)/python -m pytest -q tests/house
-
-simulate: $(VENV)/.dev ## Play fleets from seeds against the rules (SEEDS=1000, SEED=123, STEPS=3000)
-	@PYTHONPATH=tests $(BIN)/python -m simulation.run $(if $(SEED),--seed $(SEED)) \
-		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(STEPS),--steps $(STEPS)) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m proofs stale
 
 format: $(VENV)/.dev ## Format, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
-
-mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test notices (MODULES=maintenance.commands SAMPLE=25)
-	@PYTHONPATH=tests $(BIN)/python -m mutation $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)
 	@$(BIN)/python benchmarks $(ARGS)
@@ -128,6 +98,12 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.server
 	@echo "Installing what the tests and checks need (once) ..."
 	@$(PIP) --require-hashes --requirement requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# In a fresh clone pytest compiles all tests with their assertions. Once, before each worker would.
+$(VENV)/.collected: $(VENV)/.dev
+	@echo "Compiling the tests (once) ..."
+	@$(BIN)/python -m pytest -q --collect-only >/dev/null
 	@touch $@
 
 $(SITE)/.docs: requirements/docs.txt

@@ -1,9 +1,10 @@
-"""What holds for every test: the slow ones come first, none is skipped where all must run, and
-signals mean what they do.
+"""What holds for every test: the slow ones come first, the gate skips none that it must run,
+signals mean what they do, and a traceback is plain text.
 
-With FOREWARN_TESTS_MUST_RUN set, a skipped test is a failure. A shell's background job and nohup
-hand down ignored signals, which processes that tests start would inherit and ignore as well. And
-workers and the processes that tests start write bytecode, or each would compile the package first.
+With FOREWARN_GATE set, a skipped test of those that tests/gate.txt names is a failure. A shell's
+background job and nohup hand down ignored signals, which processes that tests start would inherit
+and ignore as well. And workers and the processes that tests start write bytecode, or each would
+compile the package first.
 """
 
 import gc
@@ -16,9 +17,10 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+import proofs
 import seeds
 
-MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
+GATE = "FOREWARN_GATE"
 SLOWEST_FIRST = (
     "end_to_end/test_ansible",
     "end_to_end/test_fresh_debian",
@@ -81,7 +83,21 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    structlog.reset_defaults()  # commands that ran in this process silence the log of later tests
+    _log_plainly()  # commands that ran in this process silence the log of later tests
+
+
+def _log_plainly() -> None:
+    """Log as structlog does by default, but for exceptions.
+
+    Rich would draw each with its local variables: seconds of processor time, on the loop that logs.
+    """
+    structlog.reset_defaults()
+    *others, _ = structlog.get_config()["processors"]
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*others, renderer])
+
+
+_log_plainly()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -99,7 +115,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and os.environ.get(MUST_RUN):
+    if report.skipped and os.environ.get(GATE) and item.nodeid.startswith(proofs.MUST_RUN):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, and {MUST_RUN} is set: {report.longrepr}"
+        report.longrepr = f"tests/gate.txt has {item.nodeid}, which was skipped: {report.longrepr}"
     return report

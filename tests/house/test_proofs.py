@@ -1,0 +1,72 @@
+"""The gate's list and its second tries, and the areas of `make prove`."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import proofs
+from house import tree
+
+
+def part(source: str) -> proofs.Run:
+    return proofs.Run(("-S", "-c", source), {})
+
+
+def flaky(folder: Path, name: str) -> proofs.Run:
+    """Fail the first time, and pass afterwards."""
+    marker = str(folder / name)
+    return part(
+        f"import os, sys; there = os.path.exists({marker!r}); open({marker!r}, 'w'); "
+        "sys.exit(not there)"
+    )
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 0), (2, 0), (3, 1)])
+def test_two_parts_of_the_smoke_test_may_need_a_second_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, status: int
+) -> None:
+    parts = {f"part{number}": flaky(tmp_path, str(number)) for number in range(count)}
+    assert proofs.smoke({**parts, "sound": part("")}, 7, tmp_path) == status
+    told = capsys.readouterr().out.splitlines()
+    assert [line for line in told if line.startswith("FLAKY")] == [f"FLAKY {p} 7" for p in parts]
+
+
+def test_a_part_that_fails_twice_fails_the_smoke_test(tmp_path: Path) -> None:
+    parts = {"broken": part("raise SystemExit(3)"), "sound": part("")}
+    assert proofs.smoke(parts, 7, tmp_path) == 1
+
+
+def test_a_break_that_nobody_sees_fails_its_area(tmp_path: Path) -> None:
+    def broken(source: str) -> proofs.Outcome:
+        return proofs.carry_out("x", [part(source)._replace(seen=True)], 7, tmp_path)
+
+    assert not broken("raise SystemExit(1)").failed
+    assert broken("").failed
+
+
+def test_what_is_proven_is_there() -> None:
+    named = [
+        argument.removeprefix("--ignore=")
+        for run in (*proofs.SMOKE.values(), *(r for a in proofs.AREAS.values() for r in a.runs))
+        for argument in run.arguments
+        if "tests/" in argument
+    ]
+    covered = [path for area in proofs.AREAS.values() for path in area.covers]
+    assert named
+    assert [path for path in (*named, *covered) if not (tree.ROOT / path).exists()] == []
+
+
+def test_the_gate_names_tests_that_are_there() -> None:
+    paths = {path.partition("::")[0] for path in proofs.MUST_RUN}
+    assert [path for path in paths if not (tree.ROOT / path).exists()] == []
+
+
+def test_contributing_has_a_row_for_each_area() -> None:
+    page = (tree.ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert [area for area in proofs.AREAS if f"`{area}`" not in rows] == []
+
+
+def test_the_gates_script_is_one_that_bash_can_read() -> None:
+    subprocess.run(["bash", "-n", str(tree.ROOT / ".ci" / "run")], check=True)
