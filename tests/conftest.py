@@ -7,6 +7,7 @@ and ignore as well. And workers and the processes that tests start write bytecod
 compile the package first.
 """
 
+import functools
 import gc
 import os
 import signal
@@ -16,23 +17,19 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 import proofs
 import seeds
 
 GATE = "FOREWARN_GATE"
 SLOWEST_FIRST = (
-    "end_to_end/test_ansible",
-    "end_to_end/test_fresh_debian",
-    "end_to_end/test_container",
-    "testing/test_certify_recipes",
-    "end_to_end/test_onefile",
+    "page/",
     "end_to_end/test_agent",
     "end_to_end/",
     "simulation/",
-    "kills/",
     "recipes/",
-    "page/",
     "store/",
     "testing/",
     "operator/",
@@ -79,6 +76,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+class FilesAndBrowsers(LoadFileScheduling):
+    """Hands a worker one file at a time, and one worker all files that open a browser.
+
+    Two browsers at once take both cores from the services that they ask.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "browser" if _opens_a_browser(file) else file
+
+
+@functools.cache
+def _opens_a_browser(file: str) -> bool:
+    return "playwright" in (proofs.ROOT / file).read_text("utf-8")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndBrowsers | None:
+    return FilesAndBrowsers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
