@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
+from forewarn.control.service_clock import SAVE_SECONDS
 from forewarn.maintenance.model import key
 from forewarn.server.settings import ConnectorSettings, SimulatedSettings
 from forewarn.store import memory
@@ -21,7 +22,8 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import AccessRole
 from page.evening import Evening
 from page.site import NARROW, WIDE, Contexts, Site
-from server.running import Flaky, Running, settings_in
+from patience import until
+from server.running import NOON, Flaky, Running, settings_in
 
 SEED = 34
 SILENT = 17
@@ -154,11 +156,13 @@ class Wordy(Flaky):
 
 
 def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts: Contexts) -> None:
-    store = Wordy(memory.MemoryStore())
+    store, clock = Wordy(memory.MemoryStore()), ManualClock(NOON)
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, store) as running, Site(running, contexts) as site:
+    with Running(wanted, store, clock) as running, Site(running, contexts) as site:
         windows = [site.window(size=size) for size in (WIDE, NARROW)]
         store.away = True
+        clock.advance(timedelta(seconds=SAVE_SECONDS))
+        until(lambda: site.root.get("/v1/alerts")["items"])
         for window in windows:
             window.reload()
             first = window.locator(".alert").first
@@ -166,6 +170,8 @@ def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts
             expect(first).to_contain_text("connection refused")
             assert window.evaluate(OVERFLOWS) <= 0
         store.away = False
+        clock.advance(timedelta(seconds=SAVE_SECONDS))
+        until(lambda: not site.root.get("/v1/alerts")["items"])
         for window in windows:
             window.reload()
             expect(window.locator(".alert")).to_have_count(0)
