@@ -170,7 +170,7 @@ def test_check_asks_for_apprise_only_where_messages_go_through_it(
     rule = f"[[rule]]\nname = 'r'\nprepare = [ {{ notify = {{ {way} = '/etc/place' }} }} ]\n"
     (tmp_path / "agent.toml").write_text(rule, encoding="utf-8")
     assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
-    assert ("forewarn[notify]" in capsys.readouterr().err) is needed
+    assert ("pip install '.[notify]'" in capsys.readouterr().err) is needed
 
 
 def answers() -> Scripted:

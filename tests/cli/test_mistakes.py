@@ -275,7 +275,7 @@ def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
     assert served.returncode == ExitStatus.MISSING_EXTRA
     assert served.stdout == ""
     assert len(served.stderr.splitlines()) == 1
-    assert "pip install 'forewarn[server]'" in served.stderr
+    assert "pip install '.[server]'" in served.stderr
 
 
 def test_a_fault_of_our_own_is_one_line_unless_the_traceback_is_asked_for(

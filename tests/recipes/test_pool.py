@@ -201,7 +201,7 @@ def test_where_the_server_is_not_installed_it_says_what_to_install(folder: Path)
     environment = {**ENVIRONMENT, "PYTHONPATH": searched}
     ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=False)
     assert ended.returncode == 1
-    assert "pip install 'forewarn[server]'" in ended.stderr
+    assert "pip install '.[server]'" in ended.stderr
 
 
 # The page

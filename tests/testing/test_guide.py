@@ -83,7 +83,10 @@ def test_the_lines_of_the_workflow_run_in_a_new_environment(tmp_path: Path) -> N
         )
         assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
     changed = (tmp_path / "told").read_text().splitlines()
-    assert changed == ["pip install forewarn[testing]", LINES[1]]
+    assert changed == [
+        "pip install forewarn[testing] @ git+https://github.com/forewarn/forewarn",
+        LINES[1],
+    ]
     suite = ET.parse(place / "certify.xml").getroot()
     assert suite.get("tests") == str(len(certify.SCENARIOS))
     assert suite.get("failures") == "0"

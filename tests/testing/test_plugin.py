@@ -112,7 +112,7 @@ def test_the_guides_own_test_is_red_every_time_for_a_handler_that_always_approve
 
 
 EXTRA = {"httptools", "prometheus_client", "structlog"}
-"""What `forewarn[testing]` brings."""
+"""What the extra `testing` brings."""
 
 LOADED = """
 import json, sys
@@ -156,4 +156,4 @@ def test_what_is_missing_is_said_in_one_line(missing: str) -> None:
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
     assert missing in last
-    assert "forewarn[testing]" in last
+    assert "pip install '.[testing]'" in last

@@ -377,7 +377,7 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """A URL, or a file that holds it. It gets JSON: the message as `text`, and the event as
     a program of `command` gets it."""
     urls_file: Text = ""
-    """A file with apprise's addresses, one a line (`pip install 'forewarn[notify]'`)."""
+    """A file with apprise's addresses, one a line. It needs the extra `notify`."""
     title: Text = "$machine: $event_type"
     """A template, like `body` and `undo_body`."""
     body: Text = "$event_type of $resources, $event_status, not before $not_before. $description"

@@ -100,7 +100,8 @@ def server_is_installed(command: str, extra: str = "server") -> Iterator[None]:
         if (error.name or "").partition(".")[0] == "forewarn":
             raise
         extra = "postgresql" if error.name == "psycopg" else extra
-        message = f"{command!r} needs the package {error.name}: pip install 'forewarn[{extra}]'"
+        needs = f"{command!r} needs {error.name}, from Forewarn's extra {extra!r}"
+        message = f"{needs}: pip install '.[{extra}]' in a clone"
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
 
 

@@ -135,7 +135,7 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     python: str = ""
     """The Python with the module `libvirt`: `"/usr/bin/python3"` with Debian's `python3-libvirt`.
-    `""` is the service's own, with `pip install 'forewarn[libvirt]'`."""
+    `""` is the service's own, with Forewarn's extra `libvirt`."""
     host: Annotated[tuple[LibvirtHost, ...], msgspec.Meta(max_length=MAX_HOSTS)] = ()
     """All hosts on which a machine of the fleet may be."""
     at_once: Count = 8

@@ -50,7 +50,7 @@ _ELSEWHERE = {
     "ScriptError": "forewarn.testing.parser",
 }
 _EXTRA = ("httptools", "prometheus_client", "structlog")
-"""What `forewarn[testing]` installs."""
+"""What the extra `testing` installs."""
 
 if not TYPE_CHECKING:  # a type checker sees every name above, and that there is no other
 
@@ -63,6 +63,6 @@ if not TYPE_CHECKING:  # a type checker sees every name above, and that there is
         except ModuleNotFoundError as error:
             if error.name not in _EXTRA:
                 raise
-            message = f"the emulator needs {error.name}: pip install 'forewarn[testing]'"
-            raise ImportError(message) from error
+            needs = f"the emulator needs {error.name}, from Forewarn's extra 'testing'"
+            raise ImportError(f"{needs}: pip install '.[testing]' in a clone") from error
         return getattr(found, name)

@@ -240,7 +240,7 @@ class Emulator:
         """Open the operator plane on a port of its own, and return its URL; once.
 
         It is the service's API, for `forewarn`'s commands and tests in other languages, with the
-        requests that move the clock. It needs `forewarn[server]`.
+        requests that move the clock. It needs the extra `server`.
         """
         from forewarn.testing import operators  # noqa: PLC0415 - it takes half a second to load
 

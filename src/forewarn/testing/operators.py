@@ -2,7 +2,7 @@
 
 It is the service's own API, with a few requests more that only an emulator has: they move the
 clock, end maintenance, bring faults, and wait for handlers. No token is asked for: nothing here is
-real, and web pages cannot reach it. It needs `forewarn[server]`, and runs on the emulator's thread.
+real, and web pages cannot reach it. It needs the extra `server`, and runs on the emulator's thread.
 """
 
 import asyncio

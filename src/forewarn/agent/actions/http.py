@@ -104,7 +104,7 @@ class HttpAction(Action[HttpSettings]):
 
 
 MODULE: Final = "forewarn.agent.actions.http"
-MISSING: Final = "notify with urls_file needs apprise: pip install 'forewarn[notify]'"
+MISSING: Final = "notify's urls_file needs the extra 'notify': pip install '.[notify]' in a clone"
 
 
 def installed() -> bool:

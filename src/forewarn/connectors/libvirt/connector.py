@@ -198,7 +198,7 @@ def require_libvirt(settings: LibvirtSettings, environment: Mapping[str, str]) -
         CommandUnusable: It cannot be run, or has no module `libvirt`; one line says what to do.
     """
     python = settings.python or sys.executable
-    hint = "pip install 'forewarn[libvirt]', or set python to one that has it"
+    hint = "pip install '.[libvirt]' in a clone of Forewarn, or set python to one that has it"
     where = f"connector.libvirt.python: {python}"
     try:
         probed = subprocess.run(  # noqa: S603 - from the settings, without a shell
