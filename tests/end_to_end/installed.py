@@ -31,6 +31,40 @@ def built(folder: Path, of: Path = ROOT) -> Path:
     return wheel
 
 
+def published(repository: Path) -> dict[str, str]:
+    """Put the tree as it stands into a bare repository, which stands for the public one.
+
+    Returns: The environment by which git takes its address for the public one's.
+    """
+    git = ["git", f"--git-dir={repository}", f"--work-tree={ROOT}"]
+    author = ["-c", "user.name=Tests", "-c", "user.email=tests@localhost"]
+    subprocess.run(["git", "init", "--quiet", "--bare", str(repository)], check=True)
+    subprocess.run([*git, "add", "--all"], cwd=ROOT, check=True)
+    subprocess.run([*git, *author, "commit", "--quiet", "--message=The tree"], check=True)
+    return {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{repository.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/forewarn/forewarn",
+    }
+
+
+def builder(folder: Path, *others: str) -> dict[str, str]:
+    """Put what builds the wheel, and other packages, into a folder of links.
+
+    Returns: The environment by which pip builds with it, asks no index, and installs nothing else.
+    """
+    for name in ("hatchling", "packaging", "pathspec", "pluggy", "trove_classifiers", *others):
+        for path in Path(DEPENDENCIES).glob(f"{name}*"):
+            (folder / path.name).symlink_to(path)
+    return {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say yes
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PYTHONPATH": str(folder),
+    }
+
+
 def once(program: str, folders: pytest.TempPathFactory) -> Path:
     """Run one of `packaging/build_*.py`, once for all workers of a run; return its folder."""
     script = ROOT / "packaging" / f"build_{program}.py"

@@ -17,7 +17,6 @@ from end_to_end.running import Running
 from house import tree
 
 PAGE = tree.ROOT / "docs" / "guides" / "first-fleet.md"
-README = tree.ROOT / "README.md"
 SHIPPED_PORT = "127.0.0.1:8170"
 SHAPES = [
     (re.compile(r"[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}"), "GUID"),
@@ -94,11 +93,3 @@ def test_the_tutorial_prints_what_it_says(service: Running) -> None:
     printed = play(service, [command for command, _ in tour])
     for (command, expected), actual in zip(tour, printed, strict=True):
         assert shape(actual) == shape(expected), f"{command}\n{actual}"
-
-
-def test_the_readmes_two_commands_are_there() -> None:
-    makefile = (tree.ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(
-        r"^    make ([\w-]+)", README.read_text(encoding="utf-8"), re.MULTILINE
-    ):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

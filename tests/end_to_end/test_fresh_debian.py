@@ -100,7 +100,7 @@ trap 'systemctl --no-block --force exit' EXIT
 set -ex
 took() {{ echo "took $(cut -d' ' -f1 /proc/uptime) $1"; }}
 took nothing
-{first_way}
+{clone}{first_way}
 took installation
 {service}
 took service
@@ -177,14 +177,23 @@ def test_the_install_pages_first_way_leads_to_a_guest_that_approves_in_two_minut
         subprocess.run(argv, check=True, timeout=SECONDS)
     wheels = root / "wheels"
     wheels.mkdir()
-    installed.built(wheels)
+    public = installed.published(root / "public")
+    (root / "etc" / "gitconfig").write_text(
+        f'[url "/public"]\ninsteadOf = {public["GIT_CONFIG_VALUE_0"]}\n'
+    )
     with timed(taken, "download by pip"):
         (root / "etc" / "pip.conf").write_text(installed.take(wheels, "server"))
-    first_way, service, approves = (
+    clone, first_way, service, approves = (
         pages.block("install", "sh", words)
-        for words in ("python3 -m venv", "systemctl enable --now forewarn\n", "fleet apply")
+        for words in (
+            "git clone",
+            "python3 -m venv /opt",
+            "systemctl enable --now forewarn\n",
+            "fleet apply",
+        )
     )
-    told = booted(root, TYPED.format(first_way=first_way, service=service, approves=approves))
+    typed = {"clone": clone, "first_way": first_way, "service": service, "approves": approves}
+    told = booted(root, TYPED.format(**typed))
     stages = re.findall(r"(?m)^took ([\d.]+) (\w+)$", told)
     assert [name for _, name in stages] == ["nothing", "installation", "service", "approval"], told
     for (before, _), (after, name) in itertools.pairwise(stages):

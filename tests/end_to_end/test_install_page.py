@@ -1,11 +1,10 @@
-"""The guide `install.md` as it stands: each way is run with the built wheel."""
+"""The guide `install.md` as it stands: each way is run in a clone of this tree."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ MARKED = {
     "pipx": pytest.mark.soak,  # a tool that not everybody has
     "uv": pytest.mark.soak,
 }
-SYSTEM_PYTHON = "/usr/bin/python3"
+CLONE, *_ = pages.blocks(PAGE, "sh")
 
 
 def ways() -> list[tuple[str, str]]:
@@ -35,60 +34,76 @@ def ways() -> list[tuple[str, str]]:
     ]
 
 
-def dependencies() -> set[str]:
-    """Return the names of what the package requires, with its extra for the service.
-
-    This environment has them: the program is shown these, and nothing is downloaded.
-    """
-    required = metadata.requires("forewarn") or []
-    taken = [line for line in required if "extra ==" not in line or "server" in line]
-    return {re.split(r"[^\w-]", line)[0] for line in taken}
-
-
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed.built(tmp_path_factory.mktemp("wheel"))
+def public(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return installed.published(tmp_path_factory.mktemp("git") / "public")
 
 
 def test_each_way_is_run() -> None:
-    assert [way for way, _ in ways()] == ["A virtual environment", "pipx", "pipx", "uv", "uv"]
+    named = [way for way, _ in ways()]
+    assert named == ["A virtual environment", "A virtual environment", "pipx or uv", "pipx or uv"]
+
+
+def program_of(text: str) -> str:
+    (found,) = re.findall(r"(?m)^(pipx|uv|python3) ", text)
+    return str(found)
 
 
 @pytest.mark.parametrize(
-    ("way", "text"), [pytest.param(*each, marks=MARKED.get(each[0], ())) for each in ways()]
+    "text",
+    [
+        pytest.param(text, marks=MARKED.get(program, ()), id=f"{number}-{program}")
+        for number, (_, text) in enumerate(ways())
+        for program in [program_of(text)]
+    ],
 )
 def test_a_way_leads_to_a_program_that_runs(
-    way: str, text: str, wheel: Path, tmp_path: Path
+    text: str, public: dict[str, str], tmp_path: Path
 ) -> None:
-    if way in MARKED and shutil.which(way) is None:
-        pytest.skip(f"{way} is not installed")
-    places = {"'forewarn[server]'": f"'forewarn[server] @ {wheel.as_uri()}'"}
+    program = program_of(text)
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
     here = {"/opt/": f"{tmp_path}/opt/", "/usr/local/bin": f"{tmp_path}/bin"}
-    here[f"--python {SYSTEM_PYTHON}"] = f"--python {BASE_PYTHON}"
-    places |= {written: place for written, place in here.items() if written in text}
-    for folder in ("opt", "bin"):
+    places = {written: place for written, place in here.items() if written in text}
+    for folder in ("opt", "bin", "builder"):
         (tmp_path / folder).mkdir()
-    left_out = tmp_path / "overrides"
-    left_out.write_text("".join(f"{name}; python_version < '3'\n" for name in dependencies()))
-    settings = {"UV_OFFLINE": "1", "UV_OVERRIDE": str(left_out)}
-    settings |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
-    if way == "pipx":  # it takes no package without its dependencies: asks this machine's index
+    settings = installed.builder(tmp_path / "builder")
+    if program != "python3":  # these take no package without its dependencies: asked of an index
         settings = {**os.environ, "PIP_NO_COMPILE": "1"}
-    program = f'forewarn() {{ PYTHONPATH={installed.DEPENDENCIES} command forewarn "$@"; }}\n'
+    function = f'forewarn() {{ PYTHONPATH={installed.DEPENDENCIES} command forewarn "$@"; }}\n'
     path = [tmp_path / "bin", tmp_path / ".local/bin", Path(BASE_PYTHON).parent, os.environ["PATH"]]
     ran = subprocess.run(
-        ["sh", "-ec", program + pages.placed(text, places)],
+        ["sh", "-ec", function + CLONE + pages.placed(text, places)],
         cwd=tmp_path,
-        env={**settings, "HOME": str(tmp_path), "PATH": os.pathsep.join(map(str, path))},
+        env={**settings, **public, "HOME": str(tmp_path), "PATH": os.pathsep.join(map(str, path))},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == f"forewarn {__version__}"
-    programs = [tmp_path / "bin" / "forewarn", tmp_path / ".local" / "bin" / "forewarn"]
-    (found,) = [each for each in programs if each.exists()]
+    assert f"forewarn {__version__}" in ran.stdout.splitlines()
+    places_of_programs = ("bin", ".local/bin", "forewarn/venv/bin")
+    (found,) = [
+        path for each in places_of_programs if (path := tmp_path / each / "forewarn").exists()
+    ]
     assert found.resolve().is_relative_to(tmp_path)
+
+
+@pytest.mark.soak
+def test_the_first_line_of_the_guide_to_testing_brings_its_plugin_of_pytest(
+    public: dict[str, str], tmp_path: Path
+) -> None:
+    page = (pages.GUIDES / "testing.md").read_text(encoding="utf-8")
+    (line, *_) = re.findall(r"(?m)^    (\S.*)$", page)
+    assert line.startswith("pip install ")
+    venv = tmp_path / "venv"
+    subprocess.run([BASE_PYTHON, "-m", "venv", venv], check=True)
+    (tmp_path / "builder").mkdir()
+    settings = installed.builder(tmp_path / "builder", "pytest", "iniconfig")
+    settings |= {**public, "HOME": str(tmp_path), "PATH": f"{venv}/bin:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-ec", line], env=settings, cwd=tmp_path, check=True)
+    (brought,) = venv.glob("lib/*/site-packages/forewarn-*.dist-info/entry_points.txt")
+    assert "[pytest11]" in brought.read_text()
 
 
 @pytest.mark.parametrize("text", pages.blocks(PAGE, "sh"))
