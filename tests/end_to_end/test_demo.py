@@ -45,12 +45,13 @@ def moment(text: str) -> datetime:
 
 def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> None:
     began = time.monotonic()
-    with playing(folder, "--keep") as demo:
+    with playing(folder, "--keep", environment={**os.environ, "VIRTUAL_ENV": "/venv"}) as demo:
         text = demo.read_until(lambda text: "Ctrl-C stops it" in text)
         assert time.monotonic() - began < DEMO_SECONDS
         assert text.count("\nok  ") == 4, text
         socket = re.search(r"FOREWARN_OPERATOR=(\S+)", text)
         assert socket is not None, text
+        assert "  . /venv/bin/activate\n" in text
         check_history(history(socket[1]))
         assert "cannot read its events" not in text
         lines = [line.strip() for line in text.splitlines() if line.startswith("  curl ")]

@@ -7,6 +7,7 @@ operators' API, as anybody can.
 import contextlib
 import json
 import math
+import os
 import shutil
 import signal
 import socket
@@ -73,7 +74,7 @@ COLUMNS: Final = {
 TRY: Final = """
 The service is still running. Try, in another terminal:
 
-  export FOREWARN_OPERATOR={socket}
+{activate}  export FOREWARN_OPERATOR={socket}
   {program} fleet list
   {program} schedule reboot web-0 web-3
   {program} page   # prints a link for your browser
@@ -156,7 +157,7 @@ def demo(
             if keep:
                 running.keep()
             else:
-                output.note("'forewarn demo --keep' leaves it running, for you to try.")
+                output.note(f"'{_program()} demo --keep' leaves it running, for you to try.")
         except KeyboardInterrupt:
             output.note("Stopped.")
             raise
@@ -224,10 +225,12 @@ class Demo:
 
     def keep(self) -> None:
         """Go on until Ctrl-C, telling each change."""
+        venv = os.environ.get("VIRTUAL_ENV")
         output.note(
             TRY.format(
+                activate=f"  . {venv}/bin/activate\n" if venv else "",
                 socket=self._socket,
-                program="forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn",
+                program=_program(),
                 guest=f"http://127.0.0.1:{self._port}/vm/web-0/metadata",
                 bastion=f"http://127.0.0.1:{self._port}/vm/bastion",
                 version=NEWEST,
@@ -462,6 +465,10 @@ def judge(operations: "Iterable[schemas.OperationView]") -> list[str]:
 def failed(what: str) -> Failed:
     """Return the demo's end: something did not happen as it should."""
     return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {what}")
+
+
+def _program() -> str:
+    return "forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn"
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
