@@ -1,8 +1,7 @@
 """Two hosts drained, rebooted and refilled one after the other, beside a plain loop over virsh.
 
-Real guests of QEMU on two libvirtds, as `make hosts` has them; tests/hosts tells how. What a guest
-lived through is told by its own polls. The plain loop moves the same guests by the same live
-migration, and asks nobody.
+Real guests of QEMU on two libvirtds, as tests/hosts has them. What a guest lived through is told by
+its own polls. The plain loop moves the same guests by the same live migration, and asks nobody.
 """
 
 import argparse

@@ -77,7 +77,7 @@ def set_up(clone: Path) -> dict[str, str]:
     venv.mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (venv / name).symlink_to(Path(sys.prefix) / name)
-    for stamp in (".server", ".dev"):
+    for stamp in (".server", ".dev", ".collected"):
         (venv / stamp).touch()
     return {"PYTHONPATH": str(clone / "src")}
 

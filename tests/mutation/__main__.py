@@ -1,4 +1,4 @@
-"""Breaks the deciders in every way and counts what the tests notice: `make mutants`.
+"""Breaks the deciders in every way and counts what the tests notice: `make prove AREA=mutants`.
 
 mutmut makes the mutants; the tests of a room run here, once whole to see which test reaches which
 function, and then for each mutant in a fork of that process, the likeliest test first and only
