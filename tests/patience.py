@@ -55,6 +55,16 @@ async def reached(
     return found
 
 
+async def settled() -> None:
+    """Let the loop go on until all of its tasks wait, whether for an event, a clock or a socket.
+
+    For a loop that does all the work: nobody knows when a thread or a program will be through.
+    """
+    await asyncio.sleep(0)
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    await reached(lambda: not ready, lambda: ready)
+
+
 def eventually(question: Callable[[], Any], wanted: Any) -> None:
     """Ask until the answer is as wanted."""
     until(lambda: question() == wanted, question)

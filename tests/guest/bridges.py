@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import patience
 from forewarn.maintenance.model import Changes, Machine, Scope
 from forewarn.server.guest.listener import Listener, Listeners
 from forewarn.server.sockets import HandedOver
@@ -20,13 +21,11 @@ from guest import room
 BRIDGES = ("blue", "green")
 GUEST, HOST = "fe80::20", "fe80::1"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-WAIT_SECONDS = 20
 CLIENT = """
 import socket, sys
 host, port, request = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode()
 (found, *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 with socket.socket(found[0], socket.SOCK_STREAM) as there:
-    there.settimeout(20)
     there.connect(found[4])
     there.sendall(request)
     there.shutdown(socket.SHUT_WR)
@@ -38,7 +37,7 @@ sys.stdout.write(got.decode())
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=WAIT_SECONDS)
+    subprocess.run(command, check=True, timeout=patience.SECONDS)
 
 
 @contextmanager
@@ -72,7 +71,7 @@ async def ask(holder: int, bridge: str, port: int) -> str:
         *(f"{HOST}%{bridge}-in", str(port), room.get(NAME).decode()),
         stdout=subprocess.PIPE,
     )
-    got, _ = await asyncio.wait_for(process.communicate(), WAIT_SECONDS)
+    got, _ = await asyncio.wait_for(process.communicate(), patience.SECONDS)
     (answer,) = room.answers(got)
     return answer.body.decode()
 

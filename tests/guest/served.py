@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, Listeners
 from forewarn.server.sockets import HandedOver
@@ -20,13 +21,12 @@ Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Play = Callable[[Coroutine[Any, Any, None]], None]
 
 
-PLAY_SECONDS = 100
-"""A play ends by then. pytest's own alarm raises in whatever callback runs, which uvloop logs and
-goes on from."""
-
-
 async def in_time(play: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(PLAY_SECONDS):
+    """End a play that hangs: pytest's alarm raises in any callback, and uvloop logs it and goes on.
+
+    A wait within it ends before, and says why.
+    """
+    async with asyncio.timeout(2 * patience.SECONDS):
         await play
 
 
@@ -59,7 +59,7 @@ class Served:
         reader, writer = await self.connect(which)
         writer.write(data)
         writer.write_eof()
-        got = await asyncio.wait_for(reader.read(), 20)
+        got = await reader.read()
         writer.close()
         return answers(got)
 
@@ -85,9 +85,3 @@ async def serving(
         yield served
     finally:
         await served.stop(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until something holds; the test's own time limit bounds it."""
-    while not condition():  # noqa: ASYNC110 - a condition inside the plane has no event
-        await asyncio.sleep(0)

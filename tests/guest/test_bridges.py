@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import patience
+
 OWN_NETWORK = ("unshare", "--user", "--map-root-user", "--net")
 
 
@@ -19,7 +21,7 @@ def is_possible() -> bool:
     link = ("ip", "link", "add", "name", "fw0", "type", "veth", "peer", "name", "fw1")
     return (
         subprocess.run(
-            (*OWN_NETWORK, *link), capture_output=True, check=False, timeout=20
+            (*OWN_NETWORK, *link), capture_output=True, check=False, timeout=patience.SECONDS
         ).returncode
         == 0
     )
@@ -35,7 +37,7 @@ def test_equal_addresses_are_told_apart_by_listener_and_by_interface(loop: str) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=2 * patience.SECONDS,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=Path(__file__).parent,
     )

@@ -25,7 +25,8 @@ from forewarn.server.guest.listener import (
 )
 from guest import room
 from guest.room import EVENTS, answers, get
-from guest.served import GUESTS, Play, serving, until
+from guest.served import GUESTS, Play, serving
+from patience import reached
 
 SYN_SENT = 2
 DETACH = _SO_DETACH_FILTER
@@ -157,7 +158,7 @@ def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_served_on(
                 assert counters.refusals[Reason.CONNECTION_RATE] == 0, number
                 assert [each.status for each in await served.ask(get())] == [503]
             assert counters.refusals[Reason.CONNECTION_RATE] == 1
-            await until(lambda: served.plane.connections.filter.is_active)
+            await reached(lambda: served.plane.connections.filter.is_active)
             assert is_dropped(connecting(opened, "127.0.0.1"))
             assert not is_dropped(connecting(opened, "127.0.0.5"))
             writer.write(get(EVENTS, "Connection: close"))
@@ -172,12 +173,12 @@ def test_a_new_connection_keeps_no_program_in_the_kernel(play: Play) -> None:
         async with serving(GUESTS) as served:
             filter_ = served.plane.connections.filter
             filter_.drop("", "127.0.0.9")
-            await until(lambda: filter_.is_active)
+            await reached(lambda: filter_.is_active)
             clients = [connecting(filter_._sockets[0][1], "127.0.0.5") for _ in range(20)]
             for client in clients:
                 client.send(b"G")
             connections = served.plane.connections
-            await until(lambda: len(connections) == 20 and not connections._starting)
+            await reached(lambda: len(connections) == 20 and not connections._starting)
             for connection in connections._all:
                 accepted = connection._transport.get_extra_info("socket")
                 with pytest.raises(FileNotFoundError):

@@ -12,7 +12,8 @@ from forewarn.server.guest.listener import PAUSE_SECONDS
 from forewarn.server.guest.machines import Source
 from guest import room
 from guest.room import EVENTS, answers, get, post
-from guest.served import Play, serving, until
+from guest.served import Play, serving
+from patience import reached
 
 MACHINE = Source(address="10.0.0.10", network="10.0.0.10")
 STRANGER = Source(address="10.9.9.9", network="10.9.9.9")
@@ -151,9 +152,9 @@ def test_what_is_not_to_be_read_yet_is_not_read_by_the_loop_s_transport_either(p
             await served.plane.approvals.asked.wait()
             (connection,) = served.plane.connections._all
             writer.write(b"x" * 1_000_000)
-            await until(lambda: not served.plane.connections._starting)
-            for _ in range(100):
-                await asyncio.sleep(0)
+            await reached(lambda: not served.plane.connections._starting)
+            for _ in range(5):  # by then the loop has read whatever it reads
+                await served.ask(get())
             assert len(connection._unread) < 64 * 1024
             writer.transport.abort()
 
@@ -199,7 +200,7 @@ def test_accepts_go_on_once_there_are_file_descriptors_again() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
             try:
                 writer.write(CLOSING)
-                await until(lambda: bool(said))
+                await reached(lambda: bool(said))
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
             loop.ahead += PAUSE_SECONDS  # type: ignore[attr-defined]

@@ -36,7 +36,8 @@ from forewarn.server.guest.listener import (
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
-from guest.served import GUESTS, HERE, Play, serving, until
+from guest.served import GUESTS, HERE, Play, serving
+from patience import reached
 
 STRANGER = "10.9.9.9"
 SECRET = b"a secret of theirs"
@@ -388,7 +389,7 @@ def test_accepts_take_a_bounded_time_of_a_round_of_the_loop(play: Play) -> None:
                 client.send(b"G")
             counts = [0]
             while counts[-1] < len(clients):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # one round
                 counts.append(len(served.plane.connections))
             for client in clients:
                 client.close()
@@ -644,7 +645,7 @@ def test_little_is_held_of_what_a_connection_sends_before_its_turn(play: Play) -
             for _, writer in clients:
                 writer.write(post() + get(EVENTS) * 1000)
             connections = list(plane.connections._all)
-            await until(lambda: all(each._unread and each._paused for each in connections))
+            await reached(lambda: all(each._unread and each._paused for each in connections))
             assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
             for _, writer in clients:
                 writer.transport.abort()
@@ -712,7 +713,7 @@ def test_approvals_of_clients_who_have_gone_are_dropped_and_a_half_closed_one_is
                 client.write(approval)
                 clients.append(kept)
             connections = plane.connections._all
-            await until(
+            await reached(
                 lambda: len(connections) == 5 and all(each._pending for each in connections)
             )
             (first, _), (half, half_writer), (_, reset), (_, closed), (last, _) = clients
@@ -722,9 +723,12 @@ def test_approvals_of_clients_who_have_gone_are_dropped_and_a_half_closed_one_is
             )
             reset.transport.abort()
             closed.close()
-            while len(plane.approvals.book) < 3 or len(connections) > 2:
+
+            def is_decided() -> bool:
                 plane.approvals.decide_all()
-                await asyncio.sleep(0)
+                return len(plane.approvals.book) >= 3 and len(connections) <= 2
+
+            await reached(is_decided)
             assert [each.status for each in answers(await half.read())] == [100, 200]
             for reader in (first, last):
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -752,7 +756,7 @@ def test_a_connection_too_many_is_told_so_and_the_others_are_served(play: Play) 
             assert served.plane.counters.accepted == 30
             for _, client in clients:
                 client.close()
-            await until(lambda: len(served.plane.connections) == 0)
+            await reached(lambda: len(served.plane.connections) == 0)
             assert served.plane.connections._starting == {}
 
     play(scene())

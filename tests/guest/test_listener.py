@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from forewarn.server.guest.connection import LAST_SECONDS, PEER_SECONDS, REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import (
@@ -23,7 +24,8 @@ from forewarn.server.guest.listener import (
 from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import answers, get, post
-from guest.served import GUESTS, HERE, Play, Served, serving, until
+from guest.served import GUESTS, HERE, Play, Served, serving
+from patience import reached
 from ports import free_port
 
 
@@ -85,11 +87,11 @@ def test_the_answer_to_a_refused_request_survives_what_was_still_to_come(play: P
             writer.write(
                 b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
             )
-            got = await asyncio.wait_for(reader.read(), 20)
+            got = await reader.read()
             (answer,) = answers(got)
             assert answer.status == 413
             writer.close()
-            await until(lambda: len(served.plane.connections) == 0)
+            await reached(lambda: len(served.plane.connections) == 0)
 
     play(body())
 
@@ -118,11 +120,11 @@ def test_a_flood_without_reading_is_answered_whole_once_it_reads(play: Play) -> 
             request = get()
             writer.write(request * count)
             writer.write_eof()
-            await until(lambda: len(served.plane.connections) == 1)
+            await reached(lambda: len(served.plane.connections) == 1)
             (connection,) = served.plane.connections._all
-            await until(lambda: connection._choked)
+            await reached(lambda: connection._choked)
             assert len(connection._unread) <= 256 * 1024
-            got = await asyncio.wait_for(reader.read(), 60)
+            got = await reader.read()
             assert got.count(b"HTTP/1.1 200 OK\r\n") == count
             writer.close()
 
@@ -163,7 +165,7 @@ def test_before_it_stops_each_answer_is_the_last_of_its_connection(play: Play) -
                 await reader.readuntil(b"[]}")
             target = f"/vm/web-0{room.EVENTS}"
             waiting_writer.write(get(target, "If-None-Match: 2", "Prefer: wait=100"))
-            await until(lambda: len(served.plane.connections.long_polls) == 1)
+            await reached(lambda: len(served.plane.connections.long_polls) == 1)
             draining = asyncio.ensure_future(served.plane.connections.drain(20))
             (new,) = await served.ask(get())
             kept_writer.write(get())
@@ -187,9 +189,9 @@ def test_who_was_accepted_before_the_stop_has_its_first_request_answered(play: P
         async with serving() as served:
             served.listeners.accept_at_once()
             reader, writer = await served.connect()
-            await until(lambda: len(served.plane.connections) == 1)
+            await reached(lambda: len(served.plane.connections) == 1)
             stopping = asyncio.ensure_future(served.stop(20))
-            await until(lambda: served.plane.connections._emptied is not None)
+            await reached(lambda: served.plane.connections._emptied is not None)
             writer.write(get())
             (answer,) = answers(await reader.read())
             assert (answer.status, answer.headers["connection"]) == (200, "close")
@@ -207,9 +209,9 @@ def test_a_peer_that_sends_half_a_request_does_not_hold_up_the_stop(play: Play) 
             for half, (_, writer) in zip(halves, peers, strict=True):
                 writer.write(half)
             connections = served.plane.connections
-            await until(lambda: [each._reader.started for each in connections._all] == [True] * 2)
+            await reached(lambda: [each._reader.started for each in connections._all] == [True] * 2)
             stopping = asyncio.ensure_future(served.stop(20))
-            await until(lambda: connections._emptied is not None)
+            await reached(lambda: connections._emptied is not None)
             served.plane.clock.advance(room.timedelta(seconds=PEER_SECONDS))
             for reader, writer in peers:
                 (answer,) = answers(await reader.read())
@@ -227,7 +229,7 @@ def test_an_idle_peer_is_not_waited_for(play: Play) -> None:
             writer.write(get())
             await reader.readuntil(b"[]}")
             stopping = asyncio.ensure_future(served.stop(20))
-            await until(lambda: served.plane.connections._emptied is not None)
+            await reached(lambda: served.plane.connections._emptied is not None)
             served.plane.clock.advance(room.timedelta(seconds=LAST_SECONDS))
             assert await stopping == 0
             assert await reader.read() == b""
@@ -251,8 +253,8 @@ def test_a_socket_of_systemds_is_like_ours_and_keeps_its_queue_when_we_stop(play
                 sizes = {buffer_of(own) for own in (systemds, *listening(served))}
                 assert len(sizes) == 1
                 await served.stop(0)
-                later = socket.create_connection(systemds.getsockname(), timeout=20)
-            systemds.settimeout(20)
+                later = socket.create_connection(systemds.getsockname(), timeout=patience.SECONDS)
+            systemds.settimeout(patience.SECONDS)
             systemds.accept()[0].close()
             later.close()
 
@@ -388,9 +390,9 @@ def test_slow_connections_are_swept_by_the_plane_itself(play: Play) -> None:
         async with serving(limits=Limits(sweep_seconds=0.001)) as served:
             reader, writer = await served.connect()
             writer.write(b"GET / HT")
-            await until(lambda: any(c._reader.started for c in served.plane.connections._all))
+            await reached(lambda: any(c._reader.started for c in served.plane.connections._all))
             served.plane.clock.advance(room.timedelta(seconds=5))
-            (answer,) = answers(await asyncio.wait_for(reader.read(), 20))
+            (answer,) = answers(await reader.read())
             assert answer.status == 408
             writer.close()
 

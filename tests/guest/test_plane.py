@@ -33,7 +33,7 @@ class Opened:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
         writer.write_eof()
-        (answer,) = answers(await asyncio.wait_for(reader.read(), 30))
+        (answer,) = answers(await reader.read())
         writer.close()
         return answer
 

@@ -10,8 +10,9 @@ import pytest
 from forewarn.server.guest.limits import Limits
 from guest import room
 from guest.room import answers
-from guest.served import HERE, Play, Served, serving, until
+from guest.served import HERE, Play, Served, serving
 from guest.test_long_poll import waits
+from patience import reached
 
 MANY = 1_500
 MOST = 9_000
@@ -20,8 +21,8 @@ AT_ONCE = 50
 """How many ask before the loop looks at them."""
 
 
-async def wait_for(served: Served, count: int) -> None:
-    await until(lambda: len(served.plane.connections.long_polls) == count)
+async def waiting(served: Served, count: int) -> None:
+    await reached(lambda: len(served.plane.connections.long_polls) == count)
 
 
 def test_a_change_reaches_a_waiting_client(play: Play) -> None:
@@ -29,7 +30,7 @@ def test_a_change_reaches_a_waiting_client(play: Play) -> None:
         async with serving() as served:
             reader, writer = await served.connect()
             writer.write(waits("0"))
-            await wait_for(served, 1)
+            await waiting(served, 1)
             served.plane.publish(1, "bastion")
             (answer,) = answers(await reader.readuntil(b"[]}"))
             assert (answer.status, answer.headers["etag"]) == (200, "1")
@@ -44,14 +45,14 @@ def test_a_client_that_goes_frees_its_place_at_once(play: Play, by_reset: bool) 
         async with serving() as served:
             _, writer = await served.connect()
             writer.write(waits("0"))
-            await wait_for(served, 1)
+            await waiting(served, 1)
             if by_reset:
                 no_linger = struct.pack("ii", 1, 0)
                 gone = writer.get_extra_info("socket")
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
             writer.close()
-            await wait_for(served, 0)
-            await until(lambda: len(served.plane.connections) == 0)
+            await waiting(served, 0)
+            await reached(lambda: len(served.plane.connections) == 0)
             assert len(served.plane.connections.long_polls) == 0
 
     play(body())
@@ -89,7 +90,7 @@ def test_the_sweep_ends_a_wait(play: Play) -> None:
         async with serving(limits=Limits(sweep_seconds=0.001)) as served:
             reader, writer = await served.connect()
             writer.write(waits("0", 30))
-            await wait_for(served, 1)
+            await waiting(served, 1)
             served.plane.clock.advance(room.timedelta(seconds=30))
             (answer,) = answers(await reader.readuntil(b"\r\n\r\n"))
             assert answer.status == 304
@@ -107,7 +108,7 @@ async def connect_all(served: Served, number: int) -> list[socket.socket]:
         client.sendall(waits("0", 120))
         clients.append(client)
         if count % AT_ONCE == 0:
-            await wait_for(served, count)
+            await waiting(served, count)
     return clients
 
 
@@ -122,11 +123,7 @@ async def read_all(clients: list[socket.socket]) -> set[int]:
 
 
 async def read(client: socket.socket) -> bytes:
-    while True:
-        try:
-            return client.recv(4096)
-        except BlockingIOError:
-            await asyncio.sleep(0)
+    return await asyncio.get_running_loop().sock_recv(client, 4096)
 
 
 @pytest.mark.parametrize("number", [MANY, pytest.param(MOST, marks=pytest.mark.soak)])
@@ -144,14 +141,14 @@ def test_waiting_costs_no_task_and_all_are_woken_and_answered_at_the_stop(
             without = len(asyncio.all_tasks())
             clients = await connect_all(served, number)
             try:
-                await wait_for(served, number)
-                await until(lambda: len(asyncio.all_tasks()) == without)
+                await waiting(served, number)
+                await reached(lambda: len(asyncio.all_tasks()) == without)
                 served.plane.publish(1, "bastion")
                 assert await read_all(clients) == {200}
                 for count, client in enumerate(clients, 1):
                     client.sendall(waits("1", 120))
                     if count % AT_ONCE == 0:
-                        await wait_for(served, count)
+                        await waiting(served, count)
                 stopping = asyncio.ensure_future(served.stop(20))
                 assert await read_all(clients) == {304}
             finally:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import patience
 from forewarn.clock import SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.relay.relay import HostRelay
@@ -28,9 +29,6 @@ P = ParamSpec("P")
 HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
 GUESTS = Listener(address="0.0.0.0", port=0)
 """No loopback listener: who asks is known by the address, which is 127.0.0.1 here."""
-SECONDS = 60.0
-"""After which a wait is given up: an end, and no time that anything depends on."""
-
 SCOPES = (room.SCOPES[0], room.SCOPES[1])
 
 
@@ -38,7 +36,7 @@ def played(story: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Return a test that plays a story on a loop of its own."""
 
     async def in_time(*given: P.args, **named: P.kwargs) -> None:
-        async with asyncio.timeout(2 * SECONDS):
+        async with asyncio.timeout(2 * patience.SECONDS):
             await story(*given, **named)
 
     @functools.wraps(story)
@@ -92,7 +90,7 @@ class Running:
         try:
             writer.write(get() if data is None else data)
             writer.write_eof()
-            got = await asyncio.wait_for(reader.read(), SECONDS)
+            got = await reader.read()
         except ConnectionError:
             return None
         finally:

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
+from forewarn.protocol.message import Reply
 from forewarn.relay import cache
 from forewarn.relay.cache import NewsFault
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
@@ -19,7 +21,7 @@ from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, Upstream
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import News
 from guest.room import EVENT_ID, post
-from guest.served import until
+from patience import reached
 from relay import running
 from relay.running import filled, played, relayed, relaying, settings
 from relay.standin import TOKEN, Answer, Other, Request, StandIn
@@ -64,14 +66,14 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
         service.tell()
         for writer in list(service.connections):
             writer.transport.abort()
-        await until(lambda: relay.relay._reader.failures >= 3)
+        await reached(lambda: relay.relay._reader.failures >= 3)
         after = await relay.ask()
         assert before is not None
         assert after is not None
         assert (after.status, after.body) == (before.status, before.body)
         assert relay.relay.status(1).trouble != ""
         service.other = None
-        await until(lambda: relay.heard)
+        await reached(lambda: relay.heard)
         assert await relay.incarnation() == "2"
 
 
@@ -102,13 +104,23 @@ async def asked(service: StandIn, folder: Path, max_body: int = 1_000_000) -> Up
     return Upstream((address,), Credentials(own), max_body)
 
 
+async def approve(upstream: Upstream) -> Reply:
+    asked = relay_feed.APPROVALS_PATH
+    return await upstream.ask(asked, b"{}", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
+async def report(upstream: Upstream) -> Reply:
+    asked = relay_feed.SIGHTINGS_PATH
+    return await upstream.ask(asked, b"[]", patience.SECONDS, each_seconds=patience.SECONDS)
+
+
 @played
 async def test_an_answer_over_the_limit_is_not_read(tmp_path: Path) -> None:
     service = filled()
     service.other = always(200, b"x" * 20_000)
     upstream = await asked(service, tmp_path, max_body=10_000)
     with pytest.raises(UpstreamFailed):
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+        await approve(upstream)
     await service.stop()
 
 
@@ -123,15 +135,10 @@ async def test_many_requests_share_a_few_connections_and_have_their_turns(tmp_pa
 
     service.other = slow
     upstream = await asked(service, tmp_path)
-    asking = [
-        asyncio.ensure_future(
-            upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
-        )
-        for _ in range(3 * MAX_AT_ONCE)
-    ]
-    await until(lambda: len(service.connections) == MAX_AT_ONCE)
+    asking = [asyncio.ensure_future(approve(upstream)) for _ in range(3 * MAX_AT_ONCE)]
+    await reached(lambda: len(service.connections) == MAX_AT_ONCE)
     with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=30.0)
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.05, each_seconds=patience.SECONDS)
     assert not failed.value.maybe_done
     goes_on.set()
     assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
@@ -154,7 +161,9 @@ async def test_a_replica_alone_has_all_of_the_time(tmp_path: Path) -> None:
 
     service.other = late
     upstream = await asked(service, tmp_path)
-    reply = await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=0.05)
+    reply = await upstream.ask(
+        relay_feed.APPROVALS_PATH, b"{}", patience.SECONDS, each_seconds=0.05
+    )
     assert (reply.status, len(began)) == (200, 1)
     upstream.close()
     await service.stop()
@@ -167,7 +176,7 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
     service = filled()
     upstream = await asked(service, tmp_path)
     # So a connection is there, and the request is sent however long one takes.
-    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", running.SECONDS, each_seconds=0.1)
+    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", patience.SECONDS, each_seconds=0.1)
 
     async def never(_: Request) -> Answer:
         await asyncio.Event().wait()
@@ -179,7 +188,7 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
     assert failed.value.maybe_done
     await service.stop()
     with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+        await approve(upstream)
     assert not failed.value.maybe_done
 
 
@@ -188,7 +197,7 @@ async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path:
     service = filled()
     upstream = await asked(service, tmp_path)
     for _ in range(2):  # the second on the connection of the first
-        await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+        await report(upstream)
     assert len(service.connections) == 1
 
     async def end(_: Request) -> Answer:
@@ -197,7 +206,7 @@ async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path:
 
     service.other = end
     with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+        await approve(upstream)
     assert failed.value.maybe_done
 
 
@@ -205,12 +214,12 @@ async def test_a_replica_that_ends_with_an_approval_may_have_stored_it(tmp_path:
 async def test_nothing_is_sent_to_a_replica_that_has_hung_up(tmp_path: Path) -> None:
     service = filled()
     upstream = await asked(service, tmp_path)
-    await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+    await report(upstream)
     (connection,) = upstream._idle
     await service.stop()
-    await until(lambda: not connection.stream.is_open)
+    await reached(lambda: not connection.stream.is_open)
     with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 30.0, each_seconds=30.0)
+        await approve(upstream)
     assert not failed.value.maybe_done
 
 
@@ -245,7 +254,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
         loop.answers = False
         (await upstream.connect(upstream.now_first)).stream.close()
         loop.answers, before = None, loop.lookups
-        reply = await upstream.ask(relay_feed.SIGHTINGS_PATH, b"[]", 30.0, each_seconds=30.0)
+        reply = await report(upstream)
         assert (reply.status, loop.lookups) == (204, before)
         upstream.close()
         await service.stop()
@@ -253,7 +262,7 @@ def test_where_no_name_server_answers_the_addresses_are_those_of_before(tmp_path
     with asyncio.Runner(loop_factory=Resolving) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, Resolving)
-        runner.run(asyncio.wait_for(run(loop), running.SECONDS))
+        runner.run(asyncio.wait_for(run(loop), patience.SECONDS))
 
 
 @pytest.mark.parametrize(
@@ -305,10 +314,10 @@ async def test_an_approval_of_a_thousand_events_in_chunks_goes_up_whole(tmp_path
 @played
 async def test_a_stall_of_the_loop_is_told_once_and_at_once(tmp_path: Path) -> None:
     async with relayed(tmp_path) as (service, relay):
-        await until(lambda: len(service.states) >= 2)
+        await reached(lambda: len(service.states) >= 2)
         relay.relay._alive -= 30.0
-        await until(lambda: any(each.stalled_seconds >= 30 for each in service.states))
-        await until(lambda: service.states[-1].stalled_seconds == 0)
+        await reached(lambda: any(each.stalled_seconds >= 30 for each in service.states))
+        await reached(lambda: service.states[-1].stalled_seconds == 0)
         assert sum(each.stalled_seconds >= 30 for each in service.states) == 1
 
 
@@ -322,12 +331,12 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
             file.write(b"another's")  # it has to be replaced
         (state / f"{cache.FILE_NAME}.new").mkdir()  # nothing can be written there
         service.tell()
-        await until(lambda: not relay.relay.status(1).saved)
-        await until(lambda: not (state / cache.FILE_NAME).exists())
+        await reached(lambda: not relay.relay.status(1).saved)
+        await reached(lambda: not (state / cache.FILE_NAME).exists())
         assert await relay.incarnation() == "2"
         (state / f"{cache.FILE_NAME}.new").rmdir()
         service.tell()
-        await until(lambda: relay.relay.status(1).saved)
+        await reached(lambda: relay.relay.status(1).saved)
         assert (state / cache.FILE_NAME).exists()
 
 
@@ -361,7 +370,7 @@ async def test_a_service_is_trusted_by_the_certificates_of_the_settings_alone(
     own = settings(tmp_path, service, urls=(url,))
     relay = running.made(own)
     opening = asyncio.ensure_future(relay.open())
-    await until(lambda: relay.relay._reader.failures >= 2)
+    await reached(lambda: relay.relay._reader.failures >= 2)
     assert not opening.done()
     assert "certificate" in relay.relay.status(1).trouble
     opening.cancel()
@@ -395,10 +404,10 @@ async def test_a_token_that_cannot_be_used_is_named_and_read_again(
                 writer.transport.abort()
             return "relay.token" in relay.relay.status(1).trouble
 
-        await until(named)
+        await reached(named)
         assert await relay.status() == 200
         running.token_file(tmp_path, TOKEN)
-        await until(lambda: relay.heard)
+        await reached(lambda: relay.heard)
 
 
 @pytest.mark.parametrize(("epoch", "asks"), [("f", ["e.1", ""]), ("e", ["e.1", "e.1"])])
@@ -420,7 +429,7 @@ async def test_news_without_a_base_makes_the_relay_ask_for_all_of_it(
         service.tell()
         for writer in list(service.connections):
             writer.transport.abort()
-        await until(lambda: len(told) == 2 and relay.heard)
+        await reached(lambda: len(told) == 2 and relay.heard)
         assert told == asks
 
 

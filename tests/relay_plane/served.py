@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+import patience
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.server import relay_feed, settings
@@ -17,7 +18,7 @@ from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.relay_feed import News, RelayState
 from forewarn.server.sockets import HandedOver
-from server.running import WAIT_SECONDS, Answer, Running, guids, settings_in
+from server.running import Answer, Running, guids, settings_in
 
 LISTENER = Listener(address="127.0.0.1", port=0)
 
@@ -100,9 +101,9 @@ class AskingRelay:
     def _connection(self) -> http.client.HTTPConnection:
         scheme, _, place = self.address.partition("://")
         if scheme == "http":
-            return http.client.HTTPConnection(place, timeout=WAIT_SECONDS)
+            return http.client.HTTPConnection(place, timeout=patience.SECONDS)
         assert self.trusting is not None
-        return http.client.HTTPSConnection(place, timeout=WAIT_SECONDS, context=self.trusting)
+        return http.client.HTTPSConnection(place, timeout=patience.SECONDS, context=self.trusting)
 
     def request(
         self,

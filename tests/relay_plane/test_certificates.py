@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from authority import Authority
 from forewarn.server import relay_feed, settings
 from forewarn.server.relay_feed import GuestApproval, RelayState
@@ -156,7 +157,7 @@ def test_a_revoked_certificate_is_refused_and_all_others_are_shown_again(
         eventually(running.waiting_relays, 3)
         authority.revoke(lost)
         running.reload()
-        answers = [each.result(30) for each in waiting]
+        answers = [each.result(patience.SECONDS) for each in waiting]
         assert [refusal(answer) for answer in answers] == [(503, "unavailable")] * 2
         assert {answer.headers["connection"] for answer in answers} == {"close"}
         eventually(running.waiting_relays, 1)  # who came by a token waits on

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+import patience
 from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import done
 from forewarn.clock import ManualClock
@@ -380,6 +381,10 @@ def open_connection() -> "asyncio.Future[None]":
     return asyncio.get_running_loop().create_future()
 
 
+def waits(hub: RelayHub, host: str, connection: "asyncio.Future[None]") -> "asyncio.Task[bool]":
+    return asyncio.ensure_future(hub.wait(host, patience.SECONDS, connection))
+
+
 def test_it_is_told_which_hosts_a_change_concerns(replica: HubReplica) -> None:
     told: list[list[str]] = []
     replica.hub.on_change = lambda hosts: told.append(sorted(hosts))
@@ -396,8 +401,8 @@ def test_a_wait_ends_once_the_connection_is_lost(replica: HubReplica) -> None:
 
     async def wait() -> bool:
         lost, other = open_connection(), open_connection()
-        waiting = asyncio.ensure_future(hub.wait("h0", 30, lost))
-        staying = asyncio.ensure_future(hub.wait("h0", 30, other))
+        waiting = waits(hub, "h0", lost)
+        staying = waits(hub, "h0", other)
         await asyncio.sleep(0)
         lost.set_result(None)
         ended = await waiting
@@ -414,8 +419,8 @@ def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) ->
     hub = replica.hub
 
     async def wait() -> list[bool]:
-        changed = asyncio.ensure_future(hub.wait("h0", 30, open_connection()))
-        other = asyncio.ensure_future(hub.wait("elsewhere", 30, open_connection()))
+        changed = waits(hub, "h0", open_connection())
+        other = waits(hub, "elsewhere", open_connection())
         await asyncio.sleep(0)
         assert hub.waiting == 2
         replica.ask("web-0")
@@ -423,7 +428,7 @@ def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) ->
         hub.wake_all()
         found.append(await other)
         found.append(await hub.wait("h0", 0.0, open_connection()))
-        many = [asyncio.ensure_future(hub.wait("h0", 30, open_connection())) for _ in range(9)]
+        many = [waits(hub, "h0", open_connection()) for _ in range(9)]
         await asyncio.sleep(0)
         assert hub.waiting == relay_hub.MAX_WAITING
         hub.wake("h0")
@@ -446,14 +451,12 @@ def test_the_relays_of_awaited_machines_are_told_and_nobody_else(replica: HubRep
     awaiting = msgspec.structs.replace(replica.operation("1.1"), awaited=("web-0", "gone"))
 
     async def tell() -> list[bool]:
-        waits = [
-            asyncio.ensure_future(hub.wait(host, 30, open_connection())) for host in ("h0", "h1")
-        ]
+        asking = [waits(hub, host, open_connection()) for host in ("h0", "h1")]
         await asyncio.sleep(0)
         hub.ask_again(awaiting)
-        told = [await waits[0], waits[1].done()]
+        told = [await asking[0], asking[1].done()]
         hub.wake_all()
-        await waits[1]
+        await asking[1]
         return told
 
     assert run(tell()) == [True, False]

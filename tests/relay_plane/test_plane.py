@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+import patience
 from forewarn.cli import store
 from forewarn.clock import SystemClock
 from forewarn.protocol import codec
@@ -70,7 +71,7 @@ def test_a_relay_is_told_the_services_time_with_each_answer(service: Served) -> 
     relay = service.relay("h0")
     for answer in (relay.request(), relay.ask("GET", "/nothing")):
         sent = codec.any_date(answer.headers[relay_feed.TIME_HEADER.decode()])
-        assert abs((SystemClock().now() - sent).total_seconds()) < 60
+        assert abs((SystemClock().now() - sent).total_seconds()) < 1800
 
 
 def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served) -> None:
@@ -80,7 +81,7 @@ def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served
     waiting = beside(relay.news)
     eventually(service.waiting_relays, 1)
     request_reboot(service.client())
-    news = waiting.result(30)
+    news = waiting.result(patience.SECONDS)
     assert not news.snapshot
     assert news.machines == ()
     (document,) = news.scopes
@@ -166,7 +167,7 @@ def test_a_relay_whose_token_is_revoked_is_refused_though_it_waits(service: Serv
     eventually(service.waiting_relays, 1)
     revoked = service.client().ask("DELETE", "/v1/relays/tokens?host=h0")
     assert (revoked.status, revoked.json["revoked"]) == (200, 1)
-    assert refusal(waiting.result(30)) == (401, "unauthorized")
+    assert refusal(waiting.result(patience.SECONDS)) == (401, "unauthorized")
     assert service.client().ask("DELETE", "/v1/relays/tokens?host=h0").status == 404
 
 
@@ -236,7 +237,7 @@ def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
         relay.news()
         waiting = beside(relay.request)
         eventually(running.waiting_relays, 1)
-    assert waiting.result(30).status == 503
+    assert waiting.result(patience.SECONDS).status == 503
 
 
 def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> No
         waiting = beside(relay.news)
         eventually(running.waiting_relays, 1)
         request_reboot(running.client())
-        news = waiting.result(30)
+        news = waiting.result(patience.SECONDS)
         assert not news.snapshot
         assert news.position.partition(".")[0] == before.position.partition(".")[0]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from forewarn.server import relay_feed, settings
 from forewarn.server.relay_feed import AgedSighting, GuestApproval
 from patience import eventually
@@ -41,7 +42,7 @@ def test_a_relay_goes_on_at_another_replica_from_where_it_was(
     waiting = beside(relay.news)
     eventually(second.waiting_relays, 1)
     request_reboot(first.client())
-    news = waiting.result(30)
+    news = waiting.result(patience.SECONDS)
     assert not news.snapshot
     ((event,),) = (document.events for document in news.scopes)
     wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event.event.event_id,))
@@ -62,7 +63,7 @@ def test_a_token_is_valid_at_every_replica_and_revoked_at_every_one(
     waiting = beside(relay.request)
     eventually(second.waiting_relays, 1)
     first.client().ask("DELETE", "/v1/relays/tokens?host=h0")
-    assert refusal(waiting.result(30)) == (401, "unauthorized")
+    assert refusal(waiting.result(patience.SECONDS)) == (401, "unauthorized")
 
 
 def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served, Served]) -> None:
