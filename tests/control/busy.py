@@ -2,6 +2,7 @@
 
 import threading
 
+import patience
 from builders import NOW, mint
 from control.conftest import Counting
 from forewarn.clock import ManualClock
@@ -31,13 +32,13 @@ class Busy:
 
         def job(_: UnitOfWork) -> Work:
             self._entered.set()
-            assert self._go.wait(10)
+            assert self._go.wait(patience.SECONDS)
             return Work(None)
 
         self._go.clear()
         self._entered.clear()
         self.writer.submit(job)
-        assert self._entered.wait(10)
+        assert self._entered.wait(patience.SECONDS)
 
     def release(self) -> None:
         self._go.set()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
@@ -73,7 +74,7 @@ class Counting(Wrapped):
 
 
 def done(future: "Future[Any]") -> Any:
-    return future.result(timeout=10)
+    return future.result(timeout=patience.SECONDS)
 
 
 @contextmanager

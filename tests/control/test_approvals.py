@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from builders import FLEET
 from control.busy import Busy
 from control.conftest import done
@@ -54,12 +55,12 @@ def test_all_that_wait_share_one_commit_and_each_has_its_own_answer(busy: Fleet)
     again = busy.approve("web", *web, by="web-0")
     last = busy.approve("bastion", *bastion, by="bastion")
     busy.release()
-    assert [o.id for o in good.result(10)] == ["1.1"]
-    assert again.result(10)[0].events[0].approval.by == "web-3"
-    assert last.result(10)[0].status is EventStatus.STARTED
+    assert [o.id for o in good.result(patience.SECONDS)] == ["1.1"]
+    assert again.result(patience.SECONDS)[0].events[0].approval.by == "web-3"
+    assert last.result(patience.SECONDS)[0].status is EventStatus.STARTED
     for refused, event_id in ((unknown, UNKNOWN), (foreign, bastion[0]), (mixed, UNKNOWN)):
         with pytest.raises(Refused) as refusal:
-            refused.result(10)
+            refused.result(patience.SECONDS)
         assert refusal.value.facts == {"event_id": event_id}
     assert busy.store.commits == before + 2
 
@@ -69,7 +70,7 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     busy.hold()
     futures = [busy.approve("web", event_id) for event_id in events]
     busy.release()
-    operations = [future.result(10)[0] for future in futures]
+    operations = [future.result(patience.SECONDS)[0] for future in futures]
     assert [o.status for o in operations] == [
         EventStatus.STARTED,
         EventStatus.SCHEDULED,
@@ -93,7 +94,9 @@ def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     busy.hold()
     futures = [busy.approve(scopes[event_id], event_id) for event_id in events]
     busy.release()
-    assert {future.result(30)[0].status for future in futures} == {EventStatus.STARTED}
+    assert {future.result(patience.SECONDS)[0].status for future in futures} == {
+        EventStatus.STARTED
+    }
     assert busy.store.commits == before + 3
 
 
@@ -105,9 +108,9 @@ def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Fl
     busy.release()
     for future in futures:
         with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(10)
+            future.result(patience.SECONDS)
     busy.store.away = False
-    assert busy.approve("web", event_id).result(10)[0].status is EventStatus.STARTED
+    assert busy.approve("web", event_id).result(patience.SECONDS)[0].status is EventStatus.STARTED
 
 
 def test_a_defect_beside_them_costs_no_approval(busy: Fleet) -> None:
@@ -119,16 +122,16 @@ def test_a_defect_beside_them_costs_no_approval(busy: Fleet) -> None:
     approval = busy.approve("web", event_id)
     failed = busy.writer.submit(fail)
     busy.release()
-    assert approval.result(10)[0].status is EventStatus.STARTED
+    assert approval.result(patience.SECONDS)[0].status is EventStatus.STARTED
     with pytest.raises(ZeroDivisionError):
-        failed.result(10)
+        failed.result(patience.SECONDS)
 
 
 def test_when_the_service_stops_whoever_waits_is_told(busy: Fleet) -> None:
     (event_id,) = busy.ask("web-0")
     busy.writer.close()
     with pytest.raises(StoreUnavailable, match="the service is stopping"):
-        busy.approve("web", event_id).result(10)
+        busy.approve("web", event_id).result(patience.SECONDS)
 
 
 def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_none(

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from builders import NOW, mint
 from control import told_host
 from control.conftest import Counting, House, done
@@ -32,16 +33,7 @@ from forewarn.vocabulary import EventStatus, EventType
 from store.values import drain
 
 G = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
-PATIENCE = 30.0
-"""Seconds for what a program does by itself: it starts, it speaks, it ends."""
-
-
 MOMENT = timedelta(milliseconds=1)
-
-
-async def settle(turns: int = 200) -> None:
-    for _ in range(turns):
-        await asyncio.sleep(0)
 
 
 class Host:
@@ -60,7 +52,7 @@ class Host:
         await self.says({"domains": domains})
 
     async def hears(self) -> str:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience.SECONDS):
             return (await self._reader.readline()).decode().strip()
 
     async def dies(self) -> None:
@@ -111,7 +103,7 @@ class Hosts:
                 assert not running.done()
             finally:
                 self.sync.stop()
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(patience.SECONDS):
                     await running
                 server.close()
                 for writer in self._writers:
@@ -121,13 +113,8 @@ class Hosts:
 
     async def run_of(self, host: str) -> Host:
         """Return the next run of a host's program."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience.SECONDS):
             return await self._came[host].get()
-
-    async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                await settle(1)
 
     async def lost(self, host: str) -> None:
         """Wait until a host is an alert, for as long as that takes by the service's clock."""
@@ -136,7 +123,7 @@ class Hosts:
             self.house.clock.advance(timedelta(seconds=1))
             return (AlertKind.HOST_LOST, f"host {host}") in self.alerts()
 
-        await self.until(is_told)
+        await patience.reached(is_told)
 
     def saw(self, *hosts: str) -> bool:
         """Tell whether the lists of hosts were taken."""
@@ -198,14 +185,14 @@ def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) -> Non
             await h1.lists(domain(1))
             await h1.says(event("RESUMED", "1", domain(0)))
             await h0.says(event("STOPPED", "MIGRATED", domain(0, "off", "migrated")))
-            await hosts.until(lambda: hosts.machine(0).host == "h1")
+            await patience.reached(lambda: hosts.machine(0).host == "h1")
             assert hosts.machine(1).host == "h1"
             # One that the fleet learns of later is watched as well.
             vm_id = "00000000-0000-4000-8000-0000000000ff"
             late = fleet_file.StandaloneMachine(name="g7", vm_id=vm_id, host="h9")
             done(hosts.house.plane.apply_fleet(fleet_file.Fleet(machine=(late,))))
             await h0.says(event("STARTED", "0", {"uuid": vm_id, "name": "x", "state": "running"}))
-            await hosts.until(lambda: hosts.machine(7).host == "h0")
+            await patience.reached(lambda: hosts.machine(7).host == "h0")
 
     play(story)
 
@@ -216,14 +203,14 @@ def test_a_crash_is_an_unforeseen_reboot_of_that_machine(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0), domain(2))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             for host in (h0, h1):
                 assert await host.hears() == f"look {G[0]}"
             assert not hosts.operations()
             await h1.says({"domain": domain(0, "gone")})
             await h0.says({"domain": domain(0, "off", "failed", migrating=False)})
-            await hosts.until(hosts.operations)
+            await patience.reached(hosts.operations)
             (operation,) = hosts.operations()
             assert (operation.event_type, operation.machines) == (EventType.REBOOT, ("g0",))
             assert operation.status is EventStatus.STARTED
@@ -274,7 +261,7 @@ def test_a_program_that_dies_is_started_again_after_growing_pauses(hosts: Hosts)
             pause, longest = PAUSES
             for _ in range(3):
                 await h0.lists(domain(0))
-                await hosts.until(lambda: hosts.saw("h0", "h1"))
+                await patience.reached(lambda: hosts.saw("h0", "h1"))
                 await h0.says({"error": "end of file"})
                 await h0.dies()
                 await hosts.lost("h0")
@@ -286,9 +273,9 @@ def test_a_program_that_dies_is_started_again_after_growing_pauses(hosts: Hosts)
             # It went while nobody watched, to a host that told of it too early.
             await h1.says(event("STARTED", "1", domain(0, "handover")))
             await h0.lists(domain(0, "off", "migrated"))
-            await hosts.until(lambda: hosts.saw("h0"))
+            await patience.reached(lambda: hosts.saw("h0"))
             await h1.says(event("RESUMED", "1", domain(0)))
-            await hosts.until(lambda: hosts.machine(0).host == "h1")
+            await patience.reached(lambda: hosts.machine(0).host == "h1")
             assert hosts.alerts() == []
 
     play(story)
@@ -300,12 +287,12 @@ def test_a_host_that_its_drain_has_rebooted_is_no_alert_and_is_tried_at_once(hos
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             at_work = drain("h0", state=HostState.REBOOTING)
             hosts.sync.learn(Changes(drains=(at_work,)))
             waits = len(hosts.real.waits)
             await h0.dies()
-            await hosts.until(lambda: PAUSES[0] in hosts.real.waits[waits:])
+            await patience.reached(lambda: PAUSES[0] in hosts.real.waits[waits:])
             hosts.house.clock.advance(2 * LOST_AFTER)
             assert hosts.alerts() == []
             back = msgspec.structs.replace(at_work, state=HostState.BACK)
@@ -324,7 +311,7 @@ def test_a_program_that_says_nothing_is_killed(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             hosts.real.advance(timedelta(seconds=SILENT_SECONDS) - MOMENT)
             await h1.says({"alive": True})
             # The answer shows that the line before was read.
@@ -347,7 +334,7 @@ def test_a_program_that_hangs_is_killed_with_all_that_it_began(hosts: Hosts) -> 
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists()
             await h1.lists()
-            await hosts.until(lambda: "h2" in hosts.sync._running)
+            await patience.reached(lambda: "h2" in hosts.sync._running)
         # The end of `run` has waited until nobody holds the program's output.
         assert not hosts.sync._running
 
@@ -370,14 +357,14 @@ def test_a_store_that_takes_long_makes_no_host_silent_and_loses_no_crash(hosts: 
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             for host, state in ((h0, "off"), (h1, "gone")):
                 assert await host.hears() == f"look {G[0]}"
                 await host.says({"domain": domain(0, state)})
-            await hosts.until(lambda: asked)
+            await patience.reached(lambda: asked)
             hosts.real.advance(timedelta(seconds=SILENT_SECONDS))
-            await settle()
+            await patience.settled()
             assert not held.cancelled()
             held.set_result(None)
 
@@ -391,7 +378,7 @@ def test_a_line_that_cannot_be_read_is_a_lost_host_and_no_more(hosts: Hosts, lin
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(line)
             assert await h0.hears() == ""
             await hosts.lost("h0")
@@ -418,12 +405,12 @@ def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             store.away = True
             for again in (False, True):
                 if again:
-                    await settle()
+                    await patience.settled()
                     store.away = False
                     hosts.house.clock.advance(LOOK_AGAIN)
                     hosts.real.advance(timedelta(seconds=1))
@@ -431,7 +418,7 @@ def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
                     assert await host.hears() == f"look {G[0]}"
                     await host.says({"domain": domain(0, state)})
                 recorded = hosts.operations if again else lambda: store.refused
-                await hosts.until(recorded)
+                await patience.reached(recorded)
             (operation,) = hosts.operations()
             assert operation.machines == ("g0",)
             assert store.refused == 1
@@ -451,9 +438,9 @@ def test_an_internal_error_ends_neither_the_watch_nor_the_service(hosts: Hosts) 
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h1.lists(domain(0))
             await h0.lists(domain(2))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             hosts.real.advance(timedelta(seconds=1))  # it tries again
-            await settle()
+            await patience.settled()
             await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
             assert await h0.hears() == f"look {G[2]}"
 
@@ -477,14 +464,14 @@ def test_a_crash_is_told_again_after_an_internal_error(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             for asked in (1, 2):
                 for host, state in ((h0, "off"), (h1, "gone")):
                     assert await host.hears() == f"look {G[0]}"
                     await host.says({"domain": domain(0, state)})
-                await hosts.until(lambda now=asked: plane.asked == now)
-                await settle()
+                await patience.reached(lambda now=asked: plane.asked == now)
+                await patience.settled()
                 house.clock.advance(LOOK_AGAIN)
                 hosts.real.advance(timedelta(seconds=1))
             assert len(hosts.operations()) == 1
@@ -498,7 +485,7 @@ def test_what_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0), domain(2))
             await h1.lists(domain(1))
-            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await patience.reached(lambda: hosts.saw("h0", "h1"))
             await h0.says(FAILED)
             assert await h0.hears()
             # It leaves the fleet, and this is not told.
@@ -523,9 +510,9 @@ def test_without_hosts_nothing_is_run(house: House) -> None:
         assert not sync._machines
         assert not sync._work
         running = asyncio.create_task(sync.run())
-        await settle()
+        await patience.settled()
         assert sync.alerts() == []
         sync.stop()
-        await asyncio.wait_for(running, PATIENCE)
+        await asyncio.wait_for(running, patience.SECONDS)
 
     play(story)

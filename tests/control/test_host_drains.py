@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from builders import NOW, SECOND, mint
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
@@ -54,9 +55,6 @@ FLEET = msgspec.convert(
     },
     fleet_file.Fleet,
 )
-TURNS = 100
-"""Turns of the loop after which everything that can happen without time has happened."""
-
 ON_H1 = ("db", "web-0", "web-1")
 
 
@@ -173,11 +171,10 @@ class Site:
             finally:
                 await self.kill()
 
-        asyncio.run(asyncio.wait_for(run(), 60))
+        asyncio.run(asyncio.wait_for(run(), patience.SECONDS))
 
     async def settle(self) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await patience.settled()
         if self.store.dead:
             await self.kill()
             self.store.last_commit = None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import patience
 from builders import NOW
 from control.conftest import Counting
 from forewarn.clock import SystemClock
@@ -55,9 +56,9 @@ async def places(tail: NewsTail, sequence: int) -> list[int]:
 
 async def until(tail: NewsTail, sequence: int) -> None:
     """Wait until the tail has everything up to here."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience.SECONDS):
         while (await tail.after(sequence - 1)).sequence < sequence:
-            await tail.wait(0.05)
+            await tail.wait(patience.PAUSE_SECONDS)
 
 
 def test_the_writers_own_news_comes_without_the_store() -> None:

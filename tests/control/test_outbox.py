@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
+import patience
 from builders import FLEET, NOW, mint
 from control.conftest import lost_tail
 from forewarn.clock import ManualClock, SystemClock
@@ -97,7 +98,7 @@ class ReplicaProcess:
 
     def ask(self, *machines: str) -> str:
         request = Request(event_type=EventType.REBOOT, machines=machines)
-        return self.plane.request(request).result(10).operations[0].id
+        return self.plane.request(request).result(patience.SECONDS).operations[0].id
 
     def is_whole(self) -> None:
         """Compare memory with the store."""
@@ -449,7 +450,7 @@ def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: 
 
 def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemoryStore) -> None:
     replicas = [ReplicaProcess(store, name, threaded=True) for name in "abc"]
-    replicas[0].plane.apply_fleet(FLEET).result(10)
+    replicas[0].plane.apply_fleet(FLEET).result(patience.SECONDS)
     threads = [
         FollowerThread(each.follower, store, store.join(each.follower.replica), "1")
         for each in replicas
@@ -459,7 +460,7 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemorySt
 
     def write(replica: ReplicaProcess, machine: str) -> None:
         for _ in range(40):
-            replica.plane.cancel([replica.ask(machine)], reason="").result(10)
+            replica.plane.cancel([replica.ask(machine)], reason="").result(patience.SECONDS)
 
     machines = ("web-0", "web-1", "web-2")
     writing = [
@@ -476,7 +477,7 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemorySt
         assert not replica.feed.ended.done()
     for thread in threads:
         thread.close()
-        assert thread.ended.result(10) is None
+        assert thread.ended.result(patience.SECONDS) is None
     for replica in replicas:
         replica.writer.close()
 
@@ -487,8 +488,8 @@ def test_a_replica_hears_of_a_change_without_being_asked(store: MemoryStore) -> 
     second.feed.subscribe(lambda _: heard.set())
     thread = FollowerThread(second.follower, store, store.join("b"), "1")
     thread.start()
-    first.plane.apply_fleet(FLEET).result(10)
-    assert heard.wait(10)
+    first.plane.apply_fleet(FLEET).result(patience.SECONDS)
+    assert heard.wait(patience.SECONDS)
     thread.close()
     store.join("b").close()  # the name is free again
     for each in (first, second):
@@ -518,11 +519,11 @@ def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None
     thread = FollowerThread(replica.follower, store, store.join("a"), "1")
     thread.start()
     writer = ReplicaProcess(store, "b", threaded=True)
-    writer.plane.apply_fleet(FLEET).result(10)
-    assert heard.wait(10)
+    writer.plane.apply_fleet(FLEET).result(patience.SECONDS)
+    assert heard.wait(patience.SECONDS)
     assert store.errors == []
     thread.close()
-    assert thread.ended.result(10) is None
+    assert thread.ended.result(patience.SECONDS) is None
     for each in (replica, writer):
         each.writer.close()
 

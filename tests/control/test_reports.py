@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from builders import FLEET, MINUTE, NOW
 from control.busy import Busy
 from control.conftest import done
@@ -80,16 +81,18 @@ def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: 
     again = busy.finish(acts["1.1"])
     failed = busy.finish(acts["1.3"], Outcome(succeeded=False, message="no power"))
     busy.release()
-    assert [(o.id, o.status) for o in fine.result(10)] == [("1.1", EventStatus.COMPLETED)]
-    assert [o.outcome_unknown for o in doubted.result(10)] == ["lost"]
-    assert failed.result(10)[0].outcome == "no power"
+    assert [(o.id, o.status) for o in fine.result(patience.SECONDS)] == [
+        ("1.1", EventStatus.COMPLETED)
+    ]
+    assert [o.outcome_unknown for o in doubted.result(patience.SECONDS)] == ["lost"]
+    assert failed.result(patience.SECONDS)[0].outcome == "no power"
     for refused, code in (
         (stale, ErrorCode.STALE),
         (nothing, ErrorCode.NOT_FOUND),
         (again, ErrorCode.STALE),
     ):
         with pytest.raises(Refused) as refusal:
-            refused.result(10)
+            refused.result(patience.SECONDS)
         assert refusal.value.code is code
     assert busy.store.commits == before + 2
 
@@ -97,14 +100,14 @@ def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: 
 def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) -> None:
     busy.ask(EventType.PREEMPT, "batch_0", "batch_1")
     busy.clock.advance(MINUTE)
-    busy.plane.advance().result(10)
+    busy.plane.advance().result(patience.SECONDS)
     acts = busy.claim()
     before = busy.store.commits
     busy.hold()
     ends = [busy.finish(act) for act in acts.values()]
     busy.release()
     for end in ends:
-        end.result(10)
+        end.result(patience.SECONDS)
     assert busy.store.commits == before + 2
     with busy.store.read() as reading:
         last = reading.scopes()["batch"].incarnation
@@ -123,10 +126,10 @@ def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> 
     own = busy.finish(newer)
     twice = busy.finish(newer, Outcome(succeeded=False))
     busy.release()
-    assert own.result(10)[0].outcome == "fine"
+    assert own.result(patience.SECONDS)[0].outcome == "fine"
     for refused in (late, twice):
         with pytest.raises(Refused) as refusal:
-            refused.result(10)
+            refused.result(patience.SECONDS)
         assert refusal.value.code is ErrorCode.STALE
     assert busy.status("1.1") is EventStatus.COMPLETED
 
@@ -142,7 +145,7 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     futures = [busy.finish(act) for act in acts.values()]
     busy.release()
     for future in futures:
-        future.result(10)
+        future.result(patience.SECONDS)
     with busy.store.read() as reading:
         walked = reading.operations_of_maintenance(1)
         (walk,) = reading.maintenances([1])[1].rolling_updates
@@ -173,8 +176,8 @@ def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_tu
         moved = busy.finish(acts["2.1"], Outcome(succeeded=True, hosts={"bastion": "h1"}))
         stepped = busy.finish(acts["1.1"])
         busy.release()
-        moved.result(10)
-        stepped.result(10)
+        moved.result(patience.SECONDS)
+        stepped.result(patience.SECONDS)
         with busy.store.read() as reading:
             following = reading.operations(["1.2"])["1.2"]
         assert set(following.machines) == {"web-1", "bastion"}
@@ -193,7 +196,9 @@ def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     busy.hold()
     futures = [busy.finish(act) for act in acts.values()]
     busy.release()
-    assert {future.result(30)[0].status for future in futures} == {EventStatus.COMPLETED}
+    assert {future.result(patience.SECONDS)[0].status for future in futures} == {
+        EventStatus.COMPLETED
+    }
     assert busy.store.commits == before + 3
 
 
@@ -207,11 +212,11 @@ def test_a_store_that_is_away_answers_all_of_them_and_changes_nothing(busy: Flee
     busy.release()
     for future in futures:
         with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(10)
+            future.result(patience.SECONDS)
     assert len(busy.told) == told
     busy.store.away = False
     for act in acts.values():
-        assert busy.finish(act).result(10)[0].status is EventStatus.COMPLETED
+        assert busy.finish(act).result(patience.SECONDS)[0].status is EventStatus.COMPLETED
 
 
 def test_a_defect_in_deciding_one_fails_that_one_alone(busy: Fleet) -> None:
@@ -223,10 +228,10 @@ def test_a_defect_in_deciding_one_fails_that_one_alone(busy: Fleet) -> None:
     bad = busy.finish(acts["1.2"], Outcome(succeeded=True, message=None))  # type: ignore[arg-type]
     last = busy.finish(acts["1.3"])
     busy.release()
-    assert first.result(10)[0].status is EventStatus.COMPLETED
-    assert last.result(10)[0].status is EventStatus.COMPLETED
+    assert first.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
+    assert last.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
     with pytest.raises(TypeError):
-        bad.result(10)
+        bad.result(patience.SECONDS)
     assert busy.status("1.2") is EventStatus.STARTED
 
 
@@ -239,10 +244,10 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Pa
     bad = busy.finish(acts["1.2"], Outcome(succeeded=True, message="half a \ud800 pair"))
     last = busy.finish(acts["1.3"])
     busy.release()
-    assert first.result(10)[0].status is EventStatus.COMPLETED
-    assert last.result(10)[0].status is EventStatus.COMPLETED
+    assert first.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
+    assert last.result(patience.SECONDS)[0].status is EventStatus.COMPLETED
     with pytest.raises(UnicodeEncodeError):
-        bad.result(10)
+        bad.result(patience.SECONDS)
     assert busy.status("1.2") is EventStatus.STARTED
     busy.close()
 
@@ -256,9 +261,11 @@ def test_claims_that_are_renewed_together_share_one_commit(busy: Fleet) -> None:
     renewed = [busy.plane.renew(act.operation, act.attempt, LEASE) for act in acts.values()]
     stale = busy.plane.renew("1.1", 7, LEASE)
     busy.release()
-    assert [future.result(10)[0].lease_until for future in renewed] == [NOW + 1.5 * MINUTE] * 2
+    assert [future.result(patience.SECONDS)[0].lease_until for future in renewed] == [
+        NOW + 1.5 * MINUTE
+    ] * 2
     with pytest.raises(Refused, match="stale"):
-        stale.result(10)
+        stale.result(patience.SECONDS)
     assert busy.store.commits == before + 2
 
 
@@ -306,12 +313,14 @@ def play(seed: int, *, together: bool) -> list[list[Any]]:
                     event_type = EventType.PREEMPT
                     where = {"machines": (f"spot_{chance.randrange(4)}",)}
                 request = Request(event_type=event_type, **where)
-                built.plane.request(request).exception(10)  # a refusal is as good
+                built.plane.request(request).exception(patience.SECONDS)  # a refusal is as good
             with built.store.read() as reading:
                 live = sorted(reading.live_operations())
             for operation in live:
                 if chance.random() < 0.8:
-                    built.plane.approve_for_guests([operation], by="ann").exception(10)
+                    built.plane.approve_for_guests([operation], by="ann").exception(
+                        patience.SECONDS
+                    )
             reports: list[tuple[str, int, Outcome | None]] = []
             for act in built.claim().values():
                 hosts = {act.machines[0]: f"h{chance.randrange(4)}"}
@@ -341,11 +350,11 @@ def report(built: Fleet, reports: list[tuple[str, int, Outcome | None]], *, toge
         else:
             future = built.plane.finish(operation, attempt, outcome)
         if not together:
-            future.exception(10)
+            future.exception(patience.SECONDS)
         futures.append(future)
     built.release()
     for future in futures:
-        error = future.exception(10)
+        error = future.exception(patience.SECONDS)
         assert error is None or isinstance(error, Refused), error
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from builders import FLEET, NOW, SECOND, mint
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
@@ -20,7 +21,6 @@ from forewarn.maintenance.model import Changes, Operation, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
-WAIT_SECONDS = 20
 COMPLETED, FAILED, RETURNING = EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.RETURNING
 
 
@@ -39,7 +39,7 @@ class Slow(Plane):
         if not self.hold_back:
             return future
         late: Future[Operations] = Future()
-        self.held.append((late, future.result(WAIT_SECONDS)))
+        self.held.append((late, future.result(patience.SECONDS)))
         return late
 
 
@@ -107,11 +107,14 @@ class Room:
 
     async def until(self, question: Callable[[], object]) -> None:
         """Let the loop, the thread and the time go on until the answer is true."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not question():
-                if self.clock._sleepers:
-                    self.clock.advance(LOOK_EVERY)
-                await asyncio.sleep(0)
+
+        def is_answered() -> object:
+            if (answer := question()) or not self.clock._sleepers:
+                return answer
+            self.clock.advance(LOOK_EVERY)
+            return None
+
+        await patience.reached(is_answered)
 
     async def time_passes(self, seconds: float = 3.0) -> None:
         """Let the watch look a few times."""
@@ -185,7 +188,7 @@ def test_the_watch_rests_once_everybody_is_back(room: Room) -> None:
         naps = set()
         for _ in range(100):
             room.clock.advance(SECOND)
-            await asyncio.sleep(0)
+            await patience.settled()
             naps.update(at for at, _ in room.clock._sleepers)
         assert len(naps) < 10  # a nap of half a minute each
 
@@ -198,7 +201,7 @@ def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
         for _ in range(100):
             room.saw("web-0", "web-1", agent=AgentStatus.BACK)
             room.clock.advance(SECOND)
-            await asyncio.sleep(0)
+            await patience.settled()
         assert room.store.commits == commits
         assert room.plane.looks == []
 
@@ -227,9 +230,11 @@ def test_a_machine_that_leaves_while_the_plane_decides_is_not_forgotten(room: Ro
         done(room.plane.remove_machines(["web-0"]))
         await room.until(lambda: room.plane.held)
         room.plane.hold_back = False
+        told: list[Changes] = []
+        room.feed.subscribe(told.append)
         done(room.plane.remove_machines(["web-3"]))
-        for _ in range(100):  # the watch is told of that, and still waits for its answer
-            await asyncio.sleep(0)
+        await patience.reached(lambda: told)  # so is the watch, which still waits for its answer
+        await patience.settled()
         ((late, answer),) = room.plane.held
         late.set_result(answer)
         await room.until(lambda: not room.operation(operation).down)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+import patience
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done, lost_tail
 from control.scripted import Scripted
@@ -29,13 +30,6 @@ from forewarn.store import memory
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
-TURNS = 200
-"""Turns of the loop after which everything that can happen without time has happened."""
-
-
-async def settle() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
 
 
 def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
@@ -48,26 +42,26 @@ def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
         house.feed.subscribe(ticker.learn)
         house.feed.subscribe(executor.learn)
         tasks = [asyncio.create_task(ticker.run()), asyncio.create_task(executor.run())]
-        await settle()
+        await patience.settled()
         try:
             await story(connector)
         finally:
             ticker.stop()
             executor.stop()
-            await asyncio.wait_for(asyncio.gather(*tasks), 10)
+            await asyncio.wait_for(asyncio.gather(*tasks), patience.SECONDS)
 
     asyncio.run(run())
 
 
 async def passes(house: House, time: timedelta) -> None:
     house.clock.advance(time)
-    await settle()
+    await patience.settled()
 
 
 def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0")
-        await settle()
+        await patience.settled()
         await passes(house, 15 * MINUTE - SECOND)
         assert house.operation("1.1").status is EventStatus.SCHEDULED
         await passes(house, SECOND)
@@ -75,7 +69,7 @@ def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: 
         assert connector.asked == [("perform", "1.1", 1)]
         assert not connector.tasks[0].unforeseen
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True, message="fine"))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert house.operation("1.1").outcome == "fine"
 
@@ -88,7 +82,7 @@ def test_what_other_replicas_leave_of_their_share_is_claimed_a_moment_later(hous
         executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 2)
         house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
         task = asyncio.create_task(executor.run())
-        await settle()
+        await patience.settled()
         assert len(connector.asked) == 2
         await passes(house, CLAIM_AGAIN)
         assert len(connector.asked) == 3
@@ -101,9 +95,9 @@ def test_what_other_replicas_leave_of_their_share_is_claimed_a_moment_later(hous
 def test_an_earlier_not_before_moves_the_wakeup_forward(house: House) -> None:
     async def story(_: Scripted) -> None:
         house.ask(REBOOT, "web-0", not_before=NOW + timedelta(days=1))
-        await settle()
+        await patience.settled()
         house.ask(EventType.PREEMPT, "batch_0")
-        await settle()
+        await patience.settled()
         await passes(house, 30 * SECOND)
         assert house.operation("2.1").status is EventStatus.STARTED
         assert house.operation("1.1").status is EventStatus.SCHEDULED
@@ -116,7 +110,7 @@ def test_an_approval_is_carried_out_at_once(house: House) -> None:
         plan = house.ask(REBOOT, "web-0")
         event_id = plan.operations[0].events[0].id
         done(house.plane.approve("web", [event_id], by="web-0", address="10.0.0.10"))
-        await settle()
+        await patience.settled()
         assert connector.asked == [("perform", "1.1", 1)]
 
     play(house, story)
@@ -125,10 +119,10 @@ def test_an_approval_is_carried_out_at_once(house: House) -> None:
 def test_what_fails_is_recorded_with_its_reason(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", "bastion", no_notice=True)
-        await settle()
+        await patience.settled()
         connector.outcomes["1.1"].set_result(Outcome(succeeded=False, message="no such domain"))
         connector.outcomes["1.2"].set_exception(OSError("connector gone"))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.FAILED
         assert house.operation("1.1").outcome == "no such domain"
         assert house.operation("1.2").status is EventStatus.FAILED
@@ -140,13 +134,13 @@ def test_what_fails_is_recorded_with_its_reason(house: House) -> None:
 def test_a_long_act_keeps_its_lease(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)
-        await settle()
+        await patience.settled()
         for _ in range(6):
             await passes(house, RENEW_EVERY)
         assert house.operation("1.1").attempt == 1
         assert house.operation("1.1").lease_until == house.clock.now() + LEASE
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.COMPLETED
 
     play(house, story)
@@ -157,12 +151,12 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(ho
         assert isinstance(house.store, memory.MemoryStore)
         with lost_tail(house.store):
             house.ask(REBOOT, "web-0", no_notice=True)
-            await settle()
+            await patience.settled()
         with house.store.write() as transaction:
             transaction.skip_maintenance_numbers(1)
         await passes(house, RENEW_EVERY)
         house.ask(REBOOT, "bastion", no_notice=True)
-        await settle()
+        await patience.settled()
         await passes(house, RENEW_EVERY)
         assert [task.operation for task in connector.tasks] == ["1.1", "2.1"]
 
@@ -172,11 +166,11 @@ def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(ho
 def test_the_claim_of_an_act_that_has_just_ended_is_not_lost(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)
-        await settle()
+        await patience.settled()
         await passes(house, RENEW_EVERY / 2)
         connector.may_forget.clear()
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await settle()
+        await patience.settled()
         assert connector.asked[-1] == ("forget", "1.1", 1)
         with capture_logs() as told:
             await passes(house, RENEW_EVERY / 2)
@@ -195,7 +189,7 @@ def test_after_a_restart_an_act_is_checked_before_it_is_repeated(
     done(house.plane.release_claims())
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         # the act was claimed before the story began, so it has been checked as not done
         assert connector.asked[0] == ("check", "1.1", 2)
         assert connector.asked[1] == ("perform", "1.1", 2)
@@ -223,10 +217,10 @@ def play_with(
         executor = Executor(house.plane, connector, house.clock, "here", on_unknown=on_unknown)
         house.feed.subscribe(executor.learn)
         task = asyncio.create_task(executor.run())
-        await settle()
+        await patience.settled()
         await story(connector)
         executor.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, patience.SECONDS)
 
     asyncio.run(run())
 
@@ -241,7 +235,7 @@ def test_an_operator_is_asked_where_nobody_knows_and_may_have_it_repeated(house:
     claimed_before(house)
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         operation = house.operation("1.1")
         assert (operation.status, operation.lease_until) == (EventStatus.STARTED, None)
         assert "nobody knows" in operation.outcome_unknown
@@ -249,11 +243,11 @@ def test_an_operator_is_asked_where_nobody_knows_and_may_have_it_repeated(house:
         assert connector.asked == [("check", "1.1", 2)]
         connector.earlier = Found.NOT_DONE
         done(house.plane.resolve(["1.1"], Verdict.REPEAT, "ann"))
-        await settle()
+        await patience.settled()
         assert connector.asked[1:] == [("check", "1.1", 3), ("perform", "1.1", 3)]
         assert house.operation("1.1").repeat_after == 2
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.COMPLETED
 
     play_with(house, Found.UNKNOWN, story)
@@ -263,12 +257,12 @@ def test_what_nobody_knows_is_repeated_where_the_settings_say_so(house: House) -
     claimed_before(house)
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         assert connector.asked == [("check", "1.1", 2), ("perform", "1.1", 2)]
         for _ in range(MAX_REPEATS):
             assert house.operation("1.1").status is EventStatus.STARTED
             connector.outcomes["1.1"].set_result(Found.UNKNOWN)
-            await settle()
+            await patience.settled()
         assert house.operation("1.1").status is EventStatus.FAILED
         assert "nobody knows" in house.operation("1.1").outcome
 
@@ -279,7 +273,7 @@ def test_what_nobody_knows_has_failed_where_the_settings_say_so(house: House) ->
     claimed_before(house)
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         assert connector.asked == [("check", "1.1", 2), ("forget", "1.1", 2)]
         assert house.operation("1.1").status is EventStatus.FAILED
         assert "nobody knows" in house.operation("1.1").outcome
@@ -320,10 +314,10 @@ def test_a_replica_that_was_cut_off_tells_the_outcome_as_soon_as_it_hears_of_the
     done(house.plane.claim("there", MINUTE, 1))
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         assert connector.asked == []
         done(house.plane.report_unknown("1.1", 2, "nobody knows"))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.COMPLETED
 
     play_with(house, Outcome(succeeded=True), story)
@@ -340,11 +334,11 @@ def test_a_doubt_that_is_heard_of_together_with_a_start_is_looked_at_too(house: 
         executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 9)
         done(house.plane.claim("there", MINUTE, 1))
         task = asyncio.create_task(executor.run())
-        await settle()
+        await patience.settled()
         done(house.plane.report_unknown("1.1", 2, "nobody knows"))
         house.ask(REBOOT, "bastion", no_notice=True)
         executor.learn(Changes(operations=(house.operation("2.1"), house.operation("1.1"))))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.COMPLETED
         executor.stop()
         await task
@@ -382,9 +376,9 @@ def test_nobody_looks_for_what_it_reported_or_never_claimed(house: House) -> Non
 def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)
-        await settle()
+        await patience.settled()
         connector.outcomes["1.1"].set_result(Found.UNKNOWN)
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").outcome_unknown
 
     play(house, story)
@@ -393,10 +387,10 @@ def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) ->
 def test_an_outcomes_hosts_become_the_machines_own(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(EventType.REDEPLOY, "web-0", "web-3", no_notice=True)
-        await settle()
+        await patience.settled()
         hosts = {"WEB-0": "h7", "web-1": "h9"}
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True, hosts=hosts))
-        await settle()
+        await patience.settled()
         with house.store.read() as reading:
             machines = reading.machines(["web-0", "web-1", "web-3"])
         assert [machine.host for machine in machines.values()] == ["h7", "h1", ""]
@@ -421,7 +415,7 @@ def test_a_task_tells_what_was_asked_for_and_how(
             event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
         )
         done(house.plane.request(request))
-        await settle()
+        await patience.settled()
         for task in connector.tasks:
             assert (task.target, task.live_migration) == (target, True)
             assert task.description == planner.LIVE_MIGRATION
@@ -431,7 +425,7 @@ def test_a_task_tells_what_was_asked_for_and_how(
             assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
         assert connector.tasks
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await settle()
+        await patience.settled()
         with house.store.read() as reading:
             assert reading.machines(["web-0"])["web-0"].host == ""
 
@@ -443,7 +437,7 @@ def test_what_is_left_of_acts_that_are_over_is_swept_before_any_other(house: Hou
     house.ask(REBOOT, "web-1")
 
     async def story(connector: Scripted) -> None:
-        await settle()
+        await patience.settled()
         assert [set(live) for live in connector.swept] == [{"1.1"}]
         assert connector.asked
 
@@ -453,7 +447,7 @@ def test_what_is_left_of_acts_that_are_over_is_swept_before_any_other(house: Hou
 def test_stopping_leaves_acts_under_way_to_who_comes_next(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)
-        await settle()
+        await patience.settled()
         assert connector.asked
 
     play(house, story)
@@ -464,11 +458,11 @@ def test_stopping_leaves_acts_under_way_to_who_comes_next(house: House) -> None:
 def test_an_outcome_of_a_lost_claim_is_not_recorded(house: House) -> None:
     async def story(connector: Scripted) -> None:
         house.ask(REBOOT, "web-0", no_notice=True)
-        await settle()
+        await patience.settled()
         done(house.plane.release_claims())
         done(house.plane.claim("another", timedelta(hours=1), 1))
         connector.outcomes["1.1"].set_result(Outcome(succeeded=False))
-        await settle()
+        await patience.settled()
         assert house.operation("1.1").status is EventStatus.STARTED
         assert house.operation("1.1").attempt == 2
 
@@ -494,7 +488,7 @@ def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None
         house.clock.advance(2 * SECOND)
         frozen = asyncio.create_task(connector.perform(freeze))
         rebooted = asyncio.create_task(connector.perform(reboot))
-        await settle()
+        await patience.settled()
         assert await connector.check(freeze) is Found.NOT_DONE
         await passes(house, 2 * SECOND)
         assert not frozen.done()

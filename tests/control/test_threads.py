@@ -8,17 +8,18 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import patience
 from builders import FLEET, MINUTE, NOW, SECOND, mint
 from control.conftest import Counting, done
 from control.scripted import Scripted
-from forewarn.clock import ManualClock, SystemClock
+from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import LEASE, Executor
@@ -27,13 +28,14 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
-from forewarn.maintenance.model import Operation
+from forewarn.maintenance.model import Changes, Operation
 from forewarn.maintenance.planner import Request
 from forewarn.store import sqlite
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import EventStatus, EventType
 
-WAIT_SECONDS = 20
+STALL = 2 * SECOND
+"""Short of an outage by itself."""
 
 
 class Slow(Plane):
@@ -48,7 +50,7 @@ class Slow(Plane):
     def next_wakeup(self) -> "Future[datetime | None]":
         self.questions += 1
         future = super().next_wakeup()
-        answer = future.result(WAIT_SECONDS)
+        answer = future.result(patience.SECONDS)
         if not self.hold_back or answer is not None:
             return future
         late: Future[Any] = Future()
@@ -92,13 +94,6 @@ def room() -> Iterator[Room]:
     built.close()
 
 
-async def until(question: Callable[[], object]) -> None:
-    """Let the loop and the threads go on until the answer is true."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not question():  # noqa: ASYNC110 - what is waited for is told by nobody
-            await asyncio.sleep(0)
-
-
 # The ticker.
 
 
@@ -109,23 +104,26 @@ def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(r
         room.feed.deliver_on(asyncio.get_running_loop())
         running = asyncio.create_task(ticker.run())
         room.ask(EventType.PREEMPT, "batch_0")
-        await until(lambda: ticker.next_wakeup == NOW + 30 * SECOND)
-        await until(lambda: room.sleepers == 1)
+        await patience.reached(lambda: ticker.next_wakeup == NOW + 30 * SECOND)
+        await patience.reached(lambda: room.sleepers == 1)
         room.plane.hold_back = True
         room.clock.advance(30 * SECOND)
-        await until(lambda: room.plane.held)
+        await patience.reached(lambda: room.plane.held)
         room.plane.hold_back = False
         assert room.operation("1.1").status is EventStatus.STARTED
+        told: list[Changes] = []
+        room.feed.subscribe(told.append)
         room.ask(EventType.PREEMPT, "batch_1")
-        for _ in range(100):  # it is told of that, and still waits for the answer to its question
-            await asyncio.sleep(0)
+        # The ticker is told of that as well, and still waits for the answer to its question.
+        await patience.reached(lambda: told)
+        await patience.settled()
         room.clock.advance(25 * SECOND)
         ((late, answer),) = room.plane.held
         assert answer is None
         late.set_result(answer)
-        await until(lambda: room.sleepers == 1)
+        await patience.reached(lambda: room.sleepers == 1)
         room.clock.advance(5 * SECOND)
-        await until(lambda: room.operation("2.1").status is EventStatus.STARTED)
+        await patience.reached(lambda: room.operation("2.1").status is EventStatus.STARTED)
         ticker.stop()
         await running
 
@@ -136,10 +134,10 @@ def test_a_ticker_that_has_nothing_to_start_does_not_take_the_writers_turn(room:
     async def story() -> None:
         ticker = Ticker(room.plane, room.clock, Retention())
         running = asyncio.create_task(ticker.run())
-        await until(lambda: room.sleepers == 1)
+        await patience.reached(lambda: room.sleepers == 1)
         commits, questions = room.store.commits, room.plane.questions
         room.clock.advance(LONGEST_NAP)
-        await until(lambda: room.plane.questions > questions and room.sleepers == 1)
+        await patience.reached(lambda: room.plane.questions > questions and room.sleepers == 1)
         assert room.store.commits == commits
         ticker.stop()
         await running
@@ -158,22 +156,22 @@ def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(ro
         room.feed.deliver_on(asyncio.get_running_loop())
         running = asyncio.create_task(executor.run())
         room.ask(EventType.REBOOT, "web-0", no_notice=True)
-        await until(lambda: connector.asked)
-        await until(lambda: room.sleepers == 1)
+        await patience.reached(lambda: connector.asked)
+        await patience.reached(lambda: room.sleepers == 1)
         room.store.away = True
         room.clock.advance(2 * LEASE)
-        await until(lambda: room.store.refused > 0)
+        await patience.reached(lambda: room.store.refused > 0)
         room.store.away = False
         for _ in range(3):
-            await until(lambda: room.sleepers == 1)
+            await patience.reached(lambda: room.sleepers == 1)
             room.clock.advance(2 * SECOND)
-        await until(lambda: room.sleepers == 1)
+        await patience.reached(lambda: room.sleepers == 1)
         assert connector.asked == [("perform", "1.1", 1)]
         assert room.operation("1.1").lease_until > room.clock.now()
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await until(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+        await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
         assert room.operation("1.1").attempt == 1
-        await until(lambda: executor.running == 0)
+        await patience.reached(lambda: executor.running == 0)
         executor.stop()
         await running
 
@@ -192,9 +190,9 @@ def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_nothing_
         room.feed.deliver_on(asyncio.get_running_loop())
         running = asyncio.create_task(executor.run())
         room.ask(EventType.REBOOT, "web-0", no_notice=True)
-        await until(lambda: connector.asked)
+        await patience.reached(lambda: connector.asked)
         done(room.plane.release_claims())
-        await until(lambda: ("perform", "1.1", 2) in connector.asked)
+        await patience.reached(lambda: ("perform", "1.1", 2) in connector.asked)
         assert connector.asked == [
             ("perform", "1.1", 1),
             ("check", "1.1", 2),
@@ -202,7 +200,7 @@ def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_nothing_
         ]
         assert (connector.at_once, executor.running) == (1, 1)
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
-        await until(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+        await patience.reached(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
         assert room.operation("1.1").attempt == 2
         executor.stop()
         await running
@@ -221,7 +219,7 @@ class Stalled(asyncio.SelectorEventLoop):
         if threading.current_thread().name == "forewarn-writer":
             turns = threading.Event()
             super().call_soon_threadsafe(super().call_soon_threadsafe, turns.set)
-            turns.wait(1)
+            turns.wait(patience.SECONDS)
         return handle
 
 
@@ -240,7 +238,7 @@ def test_a_handler_meets_memory_before_a_change_or_after_it_and_never_between(ro
             future = room.plane.apply_fleet(msgspec.convert(again, Fleet))
             while not future.done() or len(second) <= n:
                 between += len(first) != len(second)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # so that it looks between any two turns
 
     with asyncio.Runner(loop_factory=Stalled) as runner:
         runner.run(story())
@@ -256,23 +254,23 @@ def test_a_writer_that_dies_answers_whoever_waits_and_says_so(room: Room) -> Non
     @contextmanager
     def write() -> Iterator[Transaction]:
         entered.set()
-        assert go.wait(WAIT_SECONDS)
+        assert go.wait(patience.SECONDS)
         raise SystemExit
         yield
 
     room.store.write = write  # type: ignore[method-assign] # a thread can die of anything
     waiting = [room.plane.probe()]
-    assert entered.wait(WAIT_SECONDS)
+    assert entered.wait(patience.SECONDS)
     waiting += [room.plane.probe() for _ in range(3)]
     go.set()
     for future in waiting:
         with pytest.raises(StoreUnavailable):
-            future.result(WAIT_SECONDS)
-    ended = room.writer.ended.exception(WAIT_SECONDS)
+            future.result(patience.SECONDS)
+    ended = room.writer.ended.exception(patience.SECONDS)
     assert isinstance(ended, StoreUnavailable)
     assert isinstance(ended.__cause__, SystemExit)
     with pytest.raises(StoreUnavailable):
-        room.plane.probe().result(WAIT_SECONDS)
+        room.plane.probe().result(patience.SECONDS)
 
 
 def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
@@ -281,9 +279,9 @@ def test_a_question_does_not_wait_for_whoever_writes(tmp_path: Path) -> None:
     plane = Plane(writer, mint("a"))
     with store.write():
         waiting = plane.probe()
-        assert plane.next_wakeup().result(WAIT_SECONDS) is None
+        assert plane.next_wakeup().result(patience.SECONDS) is None
         assert not waiting.done()
-    waiting.result(WAIT_SECONDS)
+    waiting.result(patience.SECONDS)
     writer.close()
     store.close()
 
@@ -306,42 +304,51 @@ class Interrupted(ManualClock):
         return now
 
 
-class Quick(SystemClock):
-    """The machine's own clock, ten times as fast: a stall of 2 s takes 0.2 s."""
-
-    def monotonic(self) -> float:
-        return 10 * super().monotonic()
-
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
-        await super().wait(seconds / 10, wake)
-
-
 def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(room: Room) -> None:
-    """The loop, its heartbeat and the writer's thread are real; something blocks the loop."""
-    real = Quick()
+    """The loop, its heartbeat and the writer's thread are real; time passes between two turns."""
+    real = ManualClock(NOW)
     watch = ServiceClock(room.clock, real)
     heartbeat = Heartbeat(room.plane, watch, real)
-    stalled = [0.0]
+
+    def not_before() -> datetime:
+        return room.operation("1.1").not_before
 
     async def scene() -> None:
-        nothing = asyncio.Event()
         await heartbeat.begin()
         watch.open()
         room.ask(EventType.REBOOT, "web-0")
         beating = asyncio.create_task(heartbeat.run())
+        await patience.settled()
         for _ in range(3):
-            await real.wait(0.5, nothing)
-            began = real.monotonic()
-            threading.Event().wait(0.2)
-            stalled.append(real.monotonic() - began)
-        while room.operation("1.1").not_before == NOW + 15 * MINUTE:
-            await real.wait(0.1, nothing)
+            real.advance(STALL)
+            await patience.settled()
+
+        def has_moved() -> bool:
+            real.advance(SECOND / 100)  # the heartbeat tries again, by and by
+            return not_before() > NOW + 15 * MINUTE
+
+        await patience.reached(has_moved)
         heartbeat.stop()
         await beating
 
     asyncio.run(scene())
-    moved = room.operation("1.1").not_before - (NOW + 15 * MINUTE)
-    assert moved >= timedelta(seconds=sum(stalled))
+    assert not_before() == NOW + 15 * MINUTE + 3 * STALL
+
+
+class Contended:
+    """A lock that knows whether anybody has had to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waited = False
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.waited = True
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -> None:
@@ -351,11 +358,12 @@ def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -
     watch.open()
     assert watch.may_start()
     real.advance(10 * SECOND)
+    watch._lock = lock = Contended()  # type: ignore[assignment] # it tells that somebody waits
     beat = threading.Thread(target=watch.beat)
 
     def beats() -> None:
         beat.start()
-        beat.join(0.2)  # it waits for the one who asks, or is through already
+        patience.until(lambda: lock.waited or not beat.is_alive())
 
     original = watch._held_up
 
@@ -365,5 +373,5 @@ def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -
 
     watch._held_up = held_up  # type: ignore[method-assign] # the instant between two looks
     assert not watch.may_start()
-    beat.join(WAIT_SECONDS)
+    beat.join(patience.SECONDS)
     assert not beat.is_alive()

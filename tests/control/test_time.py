@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+import patience
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
 from forewarn.clock import ManualClock
@@ -432,8 +433,7 @@ def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
     async def let_pass(time: timedelta) -> None:
         for _ in range(int(time / SECOND * 4)):
             start.clock.advance(SECOND / 4)
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await patience.settled()
 
     async def scene() -> None:
         running = asyncio.create_task(heartbeat.run())
@@ -459,11 +459,9 @@ def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(star
         await running
 
     async def let_pass(time: timedelta) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await patience.settled()
         start.clock.advance(time)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await patience.settled()
 
     async def scene() -> None:
         start.clock.jump(HOUR)

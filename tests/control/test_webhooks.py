@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+import patience
 from builders import NOW
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
@@ -24,8 +25,6 @@ from forewarn.store.port import NewChange, Reading, Store
 from forewarn.vocabulary import ErrorCode, WebhookFormat
 
 DOWN = DeliveryFailure(reason="down", status=503)
-PATIENCE = 20_000
-"""Turns of the loop until a test gives up: what is awaited here takes no time of any clock."""
 
 
 def webhook(name: str = "ours", **fields: object) -> Webhook:
@@ -114,31 +113,23 @@ class Stage:
         finally:
             self.all.remove(made)
             made.stop()
-            await asyncio.wait_for(running, 30)
+            await asyncio.wait_for(running, patience.SECONDS)
 
     async def until(self, reached: Callable[[], object]) -> None:
-        for _ in range(PATIENCE):
-            if reached():
-                return
-            await asyncio.sleep(0)
-        raise AssertionError(f"not reached; {self.receivers.got}")
+        await patience.reached(reached, lambda: self.receivers.got)
 
     async def until_by_then(self, seconds: float, reached: Callable[[], object]) -> None:
         """Let time pass, so many seconds at a time, until that is reached."""
-        for _ in range(PATIENCE // 200):
+        for _ in range(100):
             if reached():
                 return
             await self.pass_time(seconds)
         raise AssertionError(f"not reached; {self.receivers.got}")
 
-    async def settle(self) -> None:
-        for _ in range(200):
-            await asyncio.sleep(0)
-
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
         self.real.advance(timedelta(seconds=seconds))
-        await self.settle()
+        await patience.settled()
 
 
 @pytest.fixture
@@ -197,7 +188,7 @@ def test_what_is_refused_is_tried_again_before_anything_after_it(stage: Stage) -
         async with stage.delivering():
             await stage.until(lambda: stage.row().tries == 1)
             stage.tell(item())
-            await stage.settle()
+            await patience.settled()
             await stage.pass_time(4)
             assert stage.receivers.got == [("ours refused", (1, 0))]
             await stage.until_by_then(2, lambda: stage.row().tries == 2)
@@ -286,7 +277,7 @@ def test_a_webhook_that_is_removed_is_told_of_nothing_more(stage: Stage) -> None
             deliveries.look()
             await stage.until(lambda: deliveries.waiting_seconds() == {})
             stage.tell(item())
-            await stage.settle()
+            await patience.settled()
             assert stage.receivers.got == []
             stage.add()
             deliveries.look()
@@ -307,12 +298,12 @@ def test_one_that_is_added_again_by_its_name_does_not_get_the_place_of_the_old_o
         stage.receivers.slow["ours"] = asyncio.Event()
         async with stage.delivering() as deliveries:
             await stage.until(lambda: "ours" in deliveries.waiting_seconds())
-            await stage.settle()
+            await patience.settled()
             done(stage.plane.order(orders.remove, ["ours"]))
             stage.clock.advance(timedelta(seconds=1))
             stage.add()
             stage.receivers.slow.pop("ours").set()
-            await stage.settle()
+            await patience.settled()
             assert stage.row().delivered == 0
             deliveries.look()
             stage.tell(item())
@@ -341,7 +332,7 @@ def test_what_a_webhook_is_not_told_of_is_written_down_at_the_end(stage: Stage) 
     async def play() -> None:
         async with stage.delivering() as deliveries:
             await stage.until(lambda: "ours" in deliveries.waiting_seconds())
-            await stage.settle()
+            await patience.settled()
 
     asyncio.run(play())
     assert (stage.row().place, stage.row().delivered) == ((1, 1), 0)
@@ -383,7 +374,7 @@ def test_a_replica_that_stood_still_lets_another_deliver_in_its_place(stage: Sta
                 stage.tell(item())
                 await stage.until(lambda: stage.receivers.got)
                 await stage.until(lambda: "ours" not in one.waiting_seconds())
-                await stage.settle()
+                await patience.settled()
                 assert stage.row().holder == "two"
 
     asyncio.run(play())
@@ -442,7 +433,7 @@ def test_a_quiet_time_writes_nothing(stage: Stage) -> None:
             await stage.until(lambda: "ours" in deliveries.waiting_seconds())
             before = counting.commits
             stage.real.advance(timedelta(seconds=600))
-            await stage.settle()
+            await patience.settled()
             assert counting.commits == before
 
     asyncio.run(play())

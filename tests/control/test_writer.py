@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+import patience
 from builders import NOW
 from control.busy import Busy
 from control.conftest import Counting
@@ -49,7 +50,9 @@ def test_what_waits_together_shares_a_commit_and_a_now(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(save(f"m{n}")) for n in range(50)]
     threaded.release()
-    assert [future.result(10) for future in futures] == [(f"m{n}", NOW) for n in range(50)]
+    assert [future.result(patience.SECONDS) for future in futures] == [
+        (f"m{n}", NOW) for n in range(50)
+    ]
     assert threaded.store.commits == 2
     assert [len(changes.scopes) for changes in threaded.told] == [50]
 
@@ -58,7 +61,7 @@ def test_a_batch_has_a_limit(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(save("m")) for _ in range(MAX_BATCH + 1)]
     threaded.release()
-    assert len([future.result(30) for future in futures]) == MAX_BATCH + 1
+    assert len([future.result(patience.SECONDS) for future in futures]) == MAX_BATCH + 1
     assert threaded.store.commits == 3
 
 
@@ -68,10 +71,10 @@ def test_a_refusal_concerns_its_own_job_alone(threaded: Busy) -> None:
     refused = threaded.writer.submit(refuse)
     after = threaded.writer.submit(save("b"))
     threaded.release()
-    assert before.result(10)[0] == "a"
-    assert after.result(10)[0] == "b"
+    assert before.result(patience.SECONDS)[0] == "a"
+    assert after.result(patience.SECONDS)[0] == "b"
     with pytest.raises(Refused, match="no, at"):
-        refused.result(10)
+        refused.result(patience.SECONDS)
     assert threaded.store.names() == {"a", "b"}
     assert threaded.store.commits == 2
 
@@ -82,10 +85,10 @@ def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
     failed = threaded.writer.submit(fail)
     after = threaded.writer.submit(save("b"))
     threaded.release()
-    assert before.result(10)[0] == "a"
-    assert after.result(10)[0] == "b"
+    assert before.result(patience.SECONDS)[0] == "a"
+    assert after.result(patience.SECONDS)[0] == "b"
     with pytest.raises(ZeroDivisionError):
-        failed.result(10)
+        failed.result(patience.SECONDS)
     assert threaded.store.names() == {"a", "b"}
 
 
@@ -97,10 +100,10 @@ def test_a_defect_leaves_nothing_of_what_its_job_wrote(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(job) for job in (save("a"), spoil)]
     threaded.release()
-    assert futures[0].result(10)[0] == "a"
+    assert futures[0].result(patience.SECONDS)[0] == "a"
     for failed in (futures[1], threaded.writer.submit(spoil)):
         with pytest.raises(ZeroDivisionError):
-            failed.result(10)
+            failed.result(patience.SECONDS)
     with threaded.store.read() as reading:
         assert reading.setting("half") is None
 
@@ -112,10 +115,10 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: B
     threaded.release()
     for future in futures:
         with pytest.raises(StoreUnavailable, match="the disk is full"):
-            future.result(10)
+            future.result(patience.SECONDS)
     assert threaded.told == []
     threaded.store.away = False
-    assert threaded.writer.submit(save("c")).result(10)[0] == "c"
+    assert threaded.writer.submit(save("c")).result(patience.SECONDS)[0] == "c"
     assert threaded.store.names() == {"c"}
 
 
@@ -129,7 +132,7 @@ def test_jobs_that_run_alone_are_refused_once_the_store_is_away(threaded: Busy) 
     threaded.release()
     for future in futures:
         with pytest.raises(StoreUnavailable):
-            future.result(10)
+            future.result(patience.SECONDS)
     assert threaded.store.refused == 1
 
 
@@ -144,13 +147,13 @@ def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> 
             assert large
             return refuse(unit)
 
-        assert threaded.writer.submit(job).exception(10) is not None
+        assert threaded.writer.submit(job).exception(patience.SECONDS) is not None
         return weakref.ref(large)
 
     gc.disable()
     try:
         refused = submit()
-        threaded.writer.submit(save("next")).result(10)
+        threaded.writer.submit(save("next")).result(patience.SECONDS)
         threaded.hold()  # the writer has let go of the batch before this one
         assert refused() is None
     finally:
@@ -170,9 +173,9 @@ def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
 
     first = threaded.writer.submit(wait_in_vain)
     with pytest.raises(StoreUnavailable):
-        first.result(10)
-    assert isinstance(behind[0].exception(10), StoreUnavailable) is refused
-    assert threaded.writer.submit(save("after")).result(10)[0] == "after"
+        first.result(patience.SECONDS)
+    assert isinstance(behind[0].exception(patience.SECONDS), StoreUnavailable) is refused
+    assert threaded.writer.submit(save("after")).result(patience.SECONDS)[0] == "after"
     assert threaded.store.names() == ({"after"} if refused else {"behind", "after"})
 
 
@@ -182,16 +185,15 @@ def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) ->
     def wait_in_vain(_: UnitOfWork) -> Work:
         closing.append(threading.Thread(target=threaded.writer.close))
         closing[0].start()
-        while not threaded.writer._closed:
-            threading.Event().wait(0.001)
+        patience.until(lambda: threaded.writer._closed)
         threaded.clock.advance(timedelta(seconds=2 * LONG_SECONDS))
         raise StoreUnavailable("another program has it locked")
 
     with pytest.raises(StoreUnavailable):
-        threaded.writer.submit(wait_in_vain).result(10)
-    closing[0].join(10)
+        threaded.writer.submit(wait_in_vain).result(patience.SECONDS)
+    closing[0].join(patience.SECONDS)
     assert not closing[0].is_alive()
-    threaded.writer.ended.result(10)
+    threaded.writer.ended.result(patience.SECONDS)
 
 
 def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy) -> None:
@@ -205,7 +207,7 @@ def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy)
     threaded.hold()
     futures.append(threaded.writer.submit(save("a")))
     threaded.release()
-    futures[0].result(10)
+    futures[0].result(patience.SECONDS)
     assert seen == [({"a"}, False)]
 
 
@@ -216,10 +218,10 @@ def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> N
     heard: list[Changes] = []
     threaded.feed.subscribe(broken)
     threaded.feed.subscribe(heard.append)
-    assert threaded.writer.submit(save("a")).result(10)[0] == "a"
-    assert isinstance(threaded.feed.ended.exception(10), ZeroDivisionError)
+    assert threaded.writer.submit(save("a")).result(patience.SECONDS)[0] == "a"
+    assert isinstance(threaded.feed.ended.exception(patience.SECONDS), ZeroDivisionError)
     told = len(threaded.told)
-    assert threaded.writer.submit(save("b")).result(10)[0] == "b"
+    assert threaded.writer.submit(save("b")).result(patience.SECONDS)[0] == "b"
     assert (len(threaded.told), heard) == (told, []), "what is half changed is changed no more"
 
 
@@ -243,12 +245,12 @@ def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Bus
         msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet_file.Fleet)
         for some in (machines, machines[:1])
     )
-    threaded.plane.apply_fleet(both).result(10)
+    threaded.plane.apply_fleet(both).result(patience.SECONDS)
     threaded.hold()
     threaded.plane.apply_fleet(one, prune=True)
     asked = threaded.plane.request(Request(event_type=EventType.FREEZE, machines=("web-1",)))
     threaded.release()
-    refusal = asked.exception(10)
+    refusal = asked.exception(patience.SECONDS)
     assert isinstance(refusal, Refused)
     assert refusal.code is ErrorCode.NOT_FOUND
 
