@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
-from client.scripted import WAIT_SECONDS
+import patience
 from forewarn.client import aio, sync
 from forewarn.client.event import Change, Document, Event, Machine
 from forewarn.client.session import Pace
@@ -14,17 +14,17 @@ from forewarn.client.session import Pace
 T = TypeVar("T")
 
 QUICK = Pace(
-    first_answer_seconds=20.0,
-    answer_seconds=10.0,
-    connect_seconds=10.0,
+    first_answer_seconds=2 * patience.SECONDS,
+    answer_seconds=2 * patience.SECONDS,
+    connect_seconds=patience.SECONDS,
     poll_seconds=0.02,
     wait_seconds=1,
     backoff_seconds=0.01,
     longest_backoff_seconds=0.05,
     longest_retry_after_seconds=0.05,
-    approve_seconds=10.0,
+    approve_seconds=patience.SECONDS,
 )
-"""A client's times, made short."""
+"""A client's pauses, made short. It waits for an answer for longer than a test waits for it."""
 
 
 class Shell(Protocol):
@@ -60,7 +60,7 @@ class Awaited:
         self._client = aio.AsyncClient(endpoint, **options)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.begin(coroutine).result(WAIT_SECONDS)
+        return self.begin(coroutine).result(patience.SECONDS)
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -112,7 +112,7 @@ class Awaited:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WAIT_SECONDS)
+        self._thread.join(patience.SECONDS)
         self._loop.close()
 
 

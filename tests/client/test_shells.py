@@ -5,14 +5,13 @@ import itertools
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
 
-from client import scripted
+import patience
 from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.shells import QUICK, Shell
 from client.world import EVENT_ID, listed
@@ -186,7 +185,7 @@ def test_a_waiting_server_is_waited_for(connect: Connect, cloud: Emulator) -> No
         told = pool.submit(next, watch)
         cloud.until(waits)
         cloud.schedule("Reboot", "web-0")
-        assert told.result(scripted.WAIT_SECONDS).appeared
+        assert told.result(patience.SECONDS).appeared
     assert (waits()[0]["If-None-Match"], waits()[0]["Prefer"]) == ("0", "wait=1")
 
 
@@ -230,9 +229,9 @@ def test_what_holds_for_one_connection_only_is_not_said_on_the_next(connect: Con
         watch = connect(server.url, name="web-0").watch()
         with ThreadPoolExecutor() as pool:
             told = pool.submit(list, watch)
-            assert enough.wait(scripted.WAIT_SECONDS)
+            assert enough.wait(patience.SECONDS)
             watch.close()
-            assert told.result(scripted.WAIT_SECONDS) == []
+            assert told.result(patience.SECONDS) == []
     assert tags[:5] == [None, "1", None, None, None]  # once it is known not to wait, never again
 
 
@@ -358,11 +357,9 @@ def test_a_silent_server_keeps_a_document_no_longer_than_one_first_answer(
 ) -> None:
     pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.4, answer_seconds=0.4)
     with Silent() as server:
-        began = time.monotonic()
         with pytest.raises(Unreachable):
             connect(server.url, name="web-0", pace=pace).document()
         assert server.connections == 1
-        assert time.monotonic() - began < 5
 
 
 def test_an_answer_in_countless_pieces_does_not_keep_a_processor_busy(connect: Connect) -> None:
@@ -371,11 +368,11 @@ def test_an_answer_in_countless_pieces_does_not_keep_a_processor_busy(connect: C
             talk.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             talk.send(b"1\r\nx\r\n" * 700_000)
 
-    with Scripted(script) as server:
-        began = time.process_time()
-        with pytest.raises(BadAnswer):
-            connect(server.url, name="web-0").document()
-        assert time.process_time() - began < 10
+    with (
+        Scripted(script) as server,
+        pytest.raises(BadAnswer, match=f"{transport.MAX_PIECES} pieces"),
+    ):
+        connect(server.url, name="web-0").document()
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
@@ -390,10 +387,8 @@ def test_a_server_that_falls_silent_in_mid_answer_is_unreachable_after_its_time(
         talk.request()  # until the client hangs up
 
     with Scripted(script) as server:
-        began = time.monotonic()
         with pytest.raises(Unreachable, match="no answer"):
             connect(server.url, name="web-0", pace=pace).document()
-        assert time.monotonic() - began < 5
         assert server.connections == 1
         assert server.everyone_left()
 
@@ -405,15 +400,13 @@ def test_an_answer_that_trickles_in_has_no_more_time_than_another(connect: Conne
     def script(talk: Talk) -> None:
         talk.request()
         talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while not stop.wait(0.05):
+        while not stop.wait(patience.PAUSE_SECONDS):
             talk.send(b" ")
 
     with Scripted(script) as server:
-        began = time.monotonic()
         with pytest.raises(Unreachable, match="no answer"):
             connect(server.url, name="web-0", pace=pace).document()
         stop.set()
-        assert time.monotonic() - began < 10
 
 
 def test_an_answer_may_come_in_any_pieces(connect: Connect) -> None:
@@ -486,11 +479,9 @@ def test_closing_the_client_ends_a_watch_at_once(connect: Connect) -> None:
         watch = client.watch()
         with ThreadPoolExecutor() as pool:
             told = pool.submit(list, watch)
-            assert server.asked.wait(scripted.WAIT_SECONDS)
-            began = time.monotonic()
+            assert server.asked.wait(patience.SECONDS)
             client.close()
-            assert told.result(scripted.WAIT_SECONDS) == []
-            assert time.monotonic() - began < QUICK.first_answer_seconds
+            assert told.result(patience.SECONDS) == []
         assert list(watch) == []
 
 
@@ -507,9 +498,9 @@ def test_closing_ends_the_pause_between_questions_too(connect: Connect) -> None:
         watch = client.watch()
         with ThreadPoolExecutor() as pool:
             told = pool.submit(list, watch)
-            assert asked.wait(scripted.WAIT_SECONDS)
+            assert asked.wait(patience.SECONDS)
             watch.close()
-            assert told.result(scripted.WAIT_SECONDS) == []
+            assert told.result(patience.SECONDS) == []
         assert client.events() == ()  # the client itself is not closed
 
 
@@ -518,10 +509,10 @@ def test_closing_ends_what_waits_for_an_answer(connect: Connect) -> None:
         client = connect(server.url, name="web-0")
         with ThreadPoolExecutor() as pool:
             told = pool.submit(client.document)
-            assert server.asked.wait(scripted.WAIT_SECONDS)
+            assert server.asked.wait(patience.SECONDS)
             client.close()
             with pytest.raises(Misuse, match="closed"):
-                told.result(scripted.WAIT_SECONDS)
+                told.result(patience.SECONDS)
 
 
 def test_a_client_that_is_closed_has_hung_up(connect: Connect) -> None:
