@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import patience
 from forewarn.connectors import libvirt_domains
 
 PYTHON = "/usr/bin/python3"
@@ -53,7 +54,7 @@ class Watched:
     def hangs_up(self) -> int:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return self._process.wait(20)
+        return self._process.wait(patience.SECONDS)
 
     def _send(self, line: str) -> None:
         assert self._process.stdin is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from connectors import hypervisor
 from forewarn.connectors import libvirt_domains
 
@@ -49,7 +50,7 @@ def run(*arguments: str, given: str = "", python: str = hypervisor.PYTHON) -> di
     """Return what the program's last line says."""
     argv = [python, "-I", str(hypervisor.PROGRAM), *arguments]
     done = subprocess.run(
-        argv, input=given, check=False, capture_output=True, text=True, timeout=60
+        argv, input=given, check=False, capture_output=True, text=True, timeout=patience.SECONDS
     )
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == (1 if "error" in told else 0)

@@ -242,8 +242,7 @@ def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Worksh
         first = asyncio.create_task(connector.perform(task(operation="2.1")))
         await told(began)
         stale = asyncio.create_task(connector.perform(task(attempt=1)))
-        while not connector._slots._waiters:  # noqa: ASYNC110 - until it waits for its turn
-            await asyncio.sleep(0)
+        await patience.reached(lambda: connector._slots._waiters)  # it waits for its turn
         assert await connector.check(task(attempt=2)) is Found.NOT_DONE
         await tell(go)
         await first

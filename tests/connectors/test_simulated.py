@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from connectors.workshop import STARTED, play, task
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Found, Outcome
@@ -32,8 +33,7 @@ class Room:
         return SimulatedConnector(self.clock, {}, lambda: self.machines, self.file)
 
     async def done(self, work: "asyncio.Task[Outcome]") -> bool:
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await patience.settled()
         return work.done()
 
 

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import patience
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Task
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
-LIMIT_SECONDS = 60
-"""How long a story may take: many times what it does take."""
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ def play(story: Coroutine[Any, Any, T]) -> T:
     """Run a story to its end."""
 
     async def run() -> T:
-        return await asyncio.wait_for(story, LIMIT_SECONDS)
+        return await asyncio.wait_for(story, patience.SECONDS)
 
     return asyncio.run(run())
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from connectors.workshop import Workshop, play, task, told
 from forewarn.connectors.command import MAX_RUNS, CommandUnusable
 from forewarn.connectors.libvirt import connector as libvirt
@@ -140,8 +141,7 @@ def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(shop: Wor
     async def story() -> None:
         rebooting = asyncio.create_task(hosts.reboot_host("h1"))
         assert await asyncio.to_thread(begun.read_text) == "begun\n"
-        for _ in range(200):  # asyncio's own loop goes on for some turns after the fork
-            await asyncio.sleep(0)
+        await patience.settled()  # asyncio's own loop goes on for some turns after the fork
         rebooting.cancel()
         await asyncio.wait({rebooting})  # it waits until nobody holds the command's output
 
@@ -155,7 +155,7 @@ def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
     )
     asked = [sys.executable, "-c", code]
     ran = subprocess.run(  # it waits until nobody holds the program's output
-        asked, capture_output=True, check=True, start_new_session=True, timeout=60
+        asked, capture_output=True, check=True, start_new_session=True, timeout=patience.SECONDS
     )
     assert ran.stdout == b"ended\n"
 
