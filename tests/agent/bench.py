@@ -149,7 +149,7 @@ class Bench:
     def find(self, which: str, **facts: Any) -> list[str]:
         return self.tell(FactsFound(self.runs[which].run, facts))
 
-    def wait(self, seconds: float) -> list[str]:
+    def let_pass(self, seconds: float) -> list[str]:
         """Let time pass, waking the decider whenever it asked for it."""
         said, until = [], self.now + seconds
         while self.decider.wake_at is not None and self.decider.wake_at <= until:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from agent import workplace
 from agent.bench import event
 from agent.workplace import Done, Site, Units
@@ -121,8 +122,7 @@ def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Pa
     pids = tmp_path / "pids"
     program = workplace.python(tmp_path, "family", FAMILY)
     begun = Done(command={"run": [program, str(pids)]}).begin()
-    while not pids.exists():
-        begun.run.wait(0.01)
+    patience.until(pids.exists)
     assert begun.stop() == "cut"
     assert all(workplace.ended(int(pid)) for pid in pids.read_text().split())
 
@@ -314,7 +314,7 @@ def test_a_signal_brings_a_checkpoint_about(
     assert done.prepare() == f"SIGUSR1 to process {checkpointer.pid}"
     assert (tmp_path / "saved").read_text() == "saved"
     done.recover()
-    assert checkpointer.wait(10) == 0
+    assert checkpointer.wait(patience.SECONDS) == 0
 
 
 def test_a_signal_is_waited_for_until_the_process_has_ended(
@@ -322,7 +322,7 @@ def test_a_signal_is_waited_for_until_the_process_has_ended(
 ) -> None:
     units.put("batch", f"active {checkpointer.pid}")
     Done(signal={"unit": "batch"}).prepare()
-    assert checkpointer.wait(10) == -signal.SIGTERM
+    assert checkpointer.wait(patience.SECONDS) == -signal.SIGTERM
 
 
 def test_a_signal_without_a_wait_is_done_when_it_is_sent(
@@ -490,7 +490,7 @@ def test_a_request_without_its_secret_is_not_sent(site: Site) -> None:
 def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
     site.hold.clear()
     begun = Done(http={"url": site.url}).begin()
-    assert site.arrived.wait(10)
+    assert site.arrived.wait(patience.SECONDS)
     assert begun.stop() == "cut"
 
 

@@ -29,10 +29,10 @@ def test_the_first_machine_asks_the_others_and_approves_when_all_are_prepared() 
     assert bench.end("web") == ["ask web-1 web-2"]
     assert bench.hear("web-1") == []
     assert bench.decider.wake_at == START + PEERS_SECONDS
-    assert bench.wait(PEERS_SECONDS) == ["ask web-1 web-2"]
+    assert bench.let_pass(PEERS_SECONDS) == ["ask web-1 web-2"]
     assert bench.hear("web-1", "web-2", "stranger") == ["approve E1"]
     assert bench.answer(taken=True) == []
-    assert bench.wait(NOTICE) == []
+    assert bench.let_pass(NOTICE) == []
     assert len(bench.approvals) == 1
 
 
@@ -40,7 +40,7 @@ def test_all_must_be_prepared_in_one_round() -> None:
     bench = prepared(*OURS)
     bench.end("web")
     bench.hear("web-1")
-    bench.wait(PEERS_SECONDS)
+    bench.let_pass(PEERS_SECONDS)
     assert bench.hear("web-2") == []
     assert bench.approvals == []
 
@@ -48,11 +48,11 @@ def test_all_must_be_prepared_in_one_round() -> None:
 def test_a_machine_that_is_not_the_first_asks_and_approves_nothing() -> None:
     bench = prepared("web-1", ME)
     assert bench.end("web") == []
-    assert bench.wait(NOTICE) == []
+    assert bench.let_pass(NOTICE) == []
 
 
 def test_peers_are_not_asked_before_the_own_machine_is_prepared() -> None:
-    assert "ask web-1 web-2" not in prepared(*OURS).wait(1)
+    assert "ask web-1 web-2" not in prepared(*OURS).let_pass(1)
 
 
 def test_the_only_machine_of_an_event_has_nobody_to_ask() -> None:
@@ -71,8 +71,8 @@ def test_a_round_that_nobody_answers_is_lost_and_another_begun() -> None:
     bench.end("web")
     lost = bench.asked[-1].round
     assert bench.decider.wake_at == START + PEERS_LIMIT_SECONDS
-    assert bench.wait(PEERS_LIMIT_SECONDS - 1) == []
-    assert bench.wait(1) == ["ask web-1 web-2"]
+    assert bench.let_pass(PEERS_LIMIT_SECONDS - 1) == []
+    assert bench.let_pass(1) == ["ask web-1 web-2"]
     late = PeersAnswered(lost, frozenset({"web-1", "web-2"}))
     assert bench.tell(late) == []  # what is true of a round is not true of the next
     assert bench.hear("web-1", "web-2") == ["approve E1"]
@@ -84,8 +84,8 @@ def test_an_approval_that_nobody_knows_the_fate_of_is_sent_again() -> None:
     bench.end("web")
     assert bench.answer(taken=None) == []
     assert bench.decider.wake_at == START + APPROVAL_SECONDS
-    assert bench.wait(APPROVAL_SECONDS - 1) == []
-    assert bench.wait(1) == ["approve E1"]
+    assert bench.let_pass(APPROVAL_SECONDS - 1) == []
+    assert bench.let_pass(1) == ["approve E1"]
 
 
 def test_peers_are_asked_again_before_an_approval_is_sent_again() -> None:
@@ -93,8 +93,8 @@ def test_peers_are_asked_again_before_an_approval_is_sent_again() -> None:
     bench.end("web")
     bench.hear("web-1", "web-2")
     bench.answer(taken=None)
-    assert bench.wait(APPROVAL_SECONDS - 1) == []
-    assert bench.wait(1) == ["ask web-1 web-2"], "and not before: what they said would be old"
+    assert bench.let_pass(APPROVAL_SECONDS - 1) == []
+    assert bench.let_pass(1) == ["ask web-1 web-2"], "and not before: what they said would be old"
     assert bench.hear("web-1", "web-2") == ["approve E1"]
 
 
@@ -110,8 +110,8 @@ def test_an_approval_that_is_refused_is_sent_again_a_minute_later(
         bench.hear(*others)
     assert bench.answer(taken=False) == []
     assert bench.phase == "Prepared"
-    assert bench.wait(REFUSED_SECONDS - 1) == []
-    assert bench.wait(1) == (["ask web-1 web-2"] if others else ["approve E1"])
+    assert bench.let_pass(REFUSED_SECONDS - 1) == []
+    assert bench.let_pass(1) == (["ask web-1 web-2"] if others else ["approve E1"])
     if others:
         assert bench.hear(*others) == ["approve E1"]
     bench.answer(taken=True)
@@ -142,13 +142,13 @@ def test_nothing_is_approved_that_has_started() -> None:
     bench.end("web")
     bench.see(event(resources=OURS, status="Started"))
     assert bench.hear("web-1", "web-2") == []
-    assert bench.wait(60) == []
+    assert bench.let_pass(60) == []
 
 
 def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
     bench = Bench(rule(approve="at-once", match={"machine": "any"}), me=None)
     assert bench.see(event(concerns_me=None)) == []
-    assert bench.wait(NAME_SECONDS) == ["approve E1"]
+    assert bench.let_pass(NAME_SECONDS) == ["approve E1"]
     bench = prepared(*OURS)
     assert bench.end("web") == ["ask web-1 web-2"]
     bench.me = None
@@ -200,5 +200,5 @@ def test_an_approval_takes_more_than_one_round_only_as_long_as_needed() -> None:
     bench.end("web")
     for _ in range(3):
         bench.hear()
-        bench.wait(PEERS_SECONDS)
+        bench.let_pass(PEERS_SECONDS)
     assert len(bench.asked) == 4

@@ -67,7 +67,7 @@ def test_a_retry_that_no_event_waits_for_keeps_nobody_from_ending() -> None:
     bench.see(event(starts_by=bench.now + 80))
     bench.end("web", FAILED)
     bench.see(event(starts_by=bench.now + 20))  # an operator moved it
-    bench.wait(70)
+    bench.let_pass(70)
     assert bench.phase == "Held"
     assert not bench.decider.busy
 

@@ -380,7 +380,7 @@ def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> N
     stop = ActionBegun(effect="stop", undo=False, event_id="E1", index=0, attempt=1)
     bench.decider.state.apply(stop)
     bench.see(event("E2"))
-    bench.wait(60)
+    bench.let_pass(60)
     effects = bench.decider.state.effects
     assert (effects[drain.key].order, effects["stop"].order) == (1, 2)
     assert effects[drain.key].served == ["E1", "E2"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+import patience
 from agent.bench import command, event, rule
 from client.scripted import document, message, serving
 from client.world import EVENT_ID, listed
-from end_to_end.agents import until
 from forewarn import clock
 from forewarn.agent.daemon import Daemon
 from forewarn.agent.decider import DocumentSeen
@@ -45,7 +45,9 @@ def answers(folder: Path) -> dict[str, int]:
     found = {}
     try:
         for path in ("/healthz", "/readyz", "/status", "/metrics", "/nothing"):
-            connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", daemon.port, timeout=patience.SECONDS
+            )
             connection.request("GET", path)
             found[path] = connection.getresponse().status
             connection.close()
@@ -90,7 +92,7 @@ def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) ->
     daemon = Daemon(settings, journal, tuple)
     seen = event(starts_by=clock.monotonic() + 900)
     daemon._handle(DocumentSeen((seen,), "web-0"))
-    until(lambda: not daemon._inputs.empty())  # the first action has ended
+    patience.until(lambda: not daemon._inputs.empty())  # the first action has ended
     daemon.signal(signal.SIGTERM)
     while not daemon._over():
         daemon._turn()
@@ -113,7 +115,7 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
         settings = AgentSettings(client=client, status=StatusSettings(listen=OFF))
         daemon = Daemon(settings, again, tuple)
         daemon._poller.start()
-        told = daemon._inputs.get(timeout=30)
+        told = daemon._inputs.get(timeout=patience.SECONDS)
         daemon._poller.close()
     again.close()
     assert isinstance(told, DocumentSeen)
@@ -165,7 +167,7 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(patience.SECONDS)
     journal.close()
     assert not thread.is_alive()
 

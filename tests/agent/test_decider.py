@@ -53,7 +53,7 @@ def test_an_event_that_stays_started_for_an_hour_is_acted_on_once() -> None:
     bench.end("web")
     bench.answer(taken=True)
     for _ in range(60):
-        bench.wait(60)
+        bench.let_pass(60)
         assert bench.see(event(status="Started")) == []
     assert bench.see() == ["undo web"]
 
@@ -98,7 +98,7 @@ def test_another_machines_event_is_nobodys_business_unless_a_rule_says_so() -> N
 def test_an_event_is_nobodys_while_the_own_name_is_not_known() -> None:
     bench = Bench(rule(service()), me=None)
     assert bench.see(event(concerns_me=None)) == []
-    assert bench.wait(NAME_SECONDS) == ["do log"]
+    assert bench.let_pass(NAME_SECONDS) == ["do log"]
     bench.me = ME
     assert bench.see(event()) == ["do web"]
 
@@ -111,7 +111,7 @@ def test_a_failure_holds_what_is_left_and_the_approval() -> None:
     bench.see(event())
     assert bench.end("web", FAILED) == []
     assert bench.phase == "Held"
-    assert bench.wait(NOTICE) == []
+    assert bench.let_pass(NOTICE) == []
     assert bench.see() == ["undo web"]  # it may be half done
 
 
@@ -129,14 +129,14 @@ def test_an_action_is_tried_again_after_a_pause_as_often_as_it_may() -> None:
     assert bench.runs["web"].attempt == 1
     assert bench.end("web", FAILED) == []
     assert bench.decider.wake_at == START + 10
-    assert bench.wait(9) == []
-    assert bench.wait(1) == ["do web"]
+    assert bench.let_pass(9) == []
+    assert bench.let_pass(1) == ["do web"]
     assert bench.runs["web"].attempt == 2
     bench.end("web", FAILED)
-    assert bench.wait(10) == ["do web"]
+    assert bench.let_pass(10) == ["do web"]
     assert bench.end("web", FAILED) == []
     assert bench.phase == "Held"
-    assert bench.wait(NOTICE) == []
+    assert bench.let_pass(NOTICE) == []
 
 
 def test_a_retry_that_does_not_fit_is_not_waited_for() -> None:
@@ -151,7 +151,7 @@ def test_a_retry_that_the_notice_overtakes_is_a_failure_and_no_cut() -> None:
     bench.see(event())
     bench.end("web", FAILED)
     bench.see(event(starts_by=START + 6))
-    assert bench.wait(10) == []
+    assert bench.let_pass(10) == []
     assert results(bench) == [FAILED]
     assert bench.phase == "Held"
 
@@ -166,8 +166,8 @@ def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None
         bench.end("web", FAILED)
         assert bench.decider.wake_at is not None
         waited.append(bench.decider.wake_at - bench.now)
-        assert bench.wait(waited[-1] - 1) == []
-        assert bench.wait(1) == ["undo web"]
+        assert bench.let_pass(waited[-1] - 1) == []
+        assert bench.let_pass(1) == ["undo web"]
     assert waited == [4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
     assert bench.runs["web"].attempt == 7
     bench.end("web", FAILED)
@@ -210,7 +210,7 @@ def test_of_what_an_action_said_its_beginning_and_its_end_are_kept() -> None:
 def test_an_action_that_took_too_long_says_so() -> None:
     bench = Bench(rule(service(time_limit_seconds=90)))
     bench.see(event())
-    assert bench.wait(90) == ["stop web"]
+    assert bench.let_pass(90) == ["stop web"]
     bench.end("web", CUT)
     last = bench.journal[-1]
     assert isinstance(last, ActionEnded)
@@ -224,8 +224,8 @@ def test_what_does_not_fit_is_cut_and_nothing_is_approved() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event(starts_by=START + 30))
     assert bench.runs["web"].until == START + 25
-    assert bench.wait(24) == []
-    assert bench.wait(1) == ["stop web"]
+    assert bench.let_pass(24) == []
+    assert bench.let_pass(1) == ["stop web"]
     assert bench.end("web", CUT) == []
     assert results(bench) == [CUT, None]
     assert bench.phase == "Held"
@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_cut_and_nothing_is_approved() -> None:
 def test_what_does_not_fit_may_be_approved_all_the_same() -> None:
     bench = Bench(rule(service("web"), command("drain"), when_cut="approve"))
     bench.see(event(starts_by=START + 30))
-    bench.wait(25)
+    bench.let_pass(25)
     assert bench.end("web", FAILED) == ["approve E1"]
     assert results(bench) == [CUT, ActionOutcome.NO_TIME]
     assert bench.see() == ["undo web"]
@@ -243,7 +243,7 @@ def test_what_does_not_fit_may_be_approved_all_the_same() -> None:
 def test_an_action_that_ends_well_although_it_was_stopped_has_ended_well() -> None:
     bench = Bench(rule(service("web")))
     bench.see(event(starts_by=START + 30))
-    assert bench.wait(25) == ["stop web"]
+    assert bench.let_pass(25) == ["stop web"]
     assert bench.end("web") == ["approve E1"]
 
 
@@ -267,7 +267,7 @@ def test_an_action_that_takes_longer_than_its_own_limit_has_failed() -> None:
     bench = Bench(rule(service(time_limit_seconds=20), when_cut="approve"))
     bench.see(event())
     assert bench.runs["web"].until == START + 20
-    assert bench.wait(20) == ["stop web"]
+    assert bench.let_pass(20) == ["stop web"]
     bench.end("web", CUT)
     assert results(bench) == [FAILED]
     assert bench.phase == "Held"
@@ -276,15 +276,15 @@ def test_an_action_that_takes_longer_than_its_own_limit_has_failed() -> None:
 def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
     bench = Bench(rule(service(time_limit_seconds=20, retries=2, retry_seconds=1)))
     bench.see(event(starts_by=START + 60))
-    assert bench.wait(20) == ["stop web"]
+    assert bench.let_pass(20) == ["stop web"]
     bench.end("web", CUT)
-    assert bench.wait(1) == ["do web"]
+    assert bench.let_pass(1) == ["do web"]
     assert bench.runs["web"].until == START + 41
-    assert bench.wait(20) == ["stop web"]
+    assert bench.let_pass(20) == ["stop web"]
     bench.end("web", CUT)
-    assert bench.wait(1) == ["do web"]
+    assert bench.let_pass(1) == ["do web"]
     assert bench.runs["web"].until == START + 55  # the notice, less the margin
-    assert bench.wait(13) == ["stop web"]
+    assert bench.let_pass(13) == ["stop web"]
     bench.end("web", CUT)
     assert results(bench) == [CUT]
 
@@ -298,9 +298,9 @@ def test_an_action_that_says_itself_that_it_was_cut_was_cut() -> None:
 def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
     bench = Bench(rule(service(time_limit_seconds=20), command("drain")))
     bench.see(event())
-    bench.wait(20)
-    assert bench.wait(GRACE_SECONDS - 1) == []
-    assert bench.wait(1) == []
+    bench.let_pass(20)
+    assert bench.let_pass(GRACE_SECONDS - 1) == []
+    assert bench.let_pass(1) == []
     assert results(bench) == [FAILED, None]
     assert bench.end("web") == []  # too late: it says nothing any more
     assert bench.phase == "Held"
@@ -312,19 +312,19 @@ def test_undoing_has_the_actions_own_limit_and_no_deadline() -> None:
     bench.end("web")
     assert bench.see() == ["undo web"]
     assert bench.runs["web"].until == START + 20
-    assert bench.wait(19) == []
-    assert bench.wait(1) == ["stop web"]
+    assert bench.let_pass(19) == []
+    assert bench.let_pass(1) == ["stop web"]
     assert bench.end("web", CUT) == []
-    assert bench.wait(1) == ["undo web"]
+    assert bench.let_pass(1) == ["undo web"]
 
 
 def test_a_notice_that_is_prolonged_prolongs_what_is_under_way() -> None:
     bench = Bench(rule(service()))
     bench.see(event(starts_by=START + 30))
-    bench.wait(20)
+    bench.let_pass(20)
     assert bench.see(event(starts_by=START + 60)) == []
-    assert bench.wait(34) == []
-    assert bench.wait(1) == ["stop web"]
+    assert bench.let_pass(34) == []
+    assert bench.let_pass(1) == ["stop web"]
 
 
 def test_an_event_that_started_without_notice_is_not_prepared_for() -> None:
@@ -344,10 +344,10 @@ def test_an_event_that_started_without_notice_is_prepared_for_if_the_rule_says_s
 def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event(starts_by=START + 30))
-    bench.wait(10)
+    bench.let_pass(10)
     assert bench.see(event(status="Started")) == []
-    assert bench.wait(14) == []
-    assert bench.wait(1) == ["stop web"]
+    assert bench.let_pass(14) == []
+    assert bench.let_pass(1) == ["stop web"]
     bench.end("web")
     assert results(bench) == [DONE, ActionOutcome.STARTED]
 
@@ -356,7 +356,7 @@ def test_a_rule_that_prepares_even_if_started_goes_on_after_the_start() -> None:
     bench = Bench(rule(service("web"), command("drain"), even_if_started=True))
     bench.see(event(starts_by=START + 30))
     bench.see(event(status="Started"))
-    assert bench.wait(30) == []
+    assert bench.let_pass(30) == []
     assert bench.end("web") == ["do drain"]
 
 
@@ -374,7 +374,7 @@ def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing()
     bench.see(event())
     assert bench.tell(ShutdownRequested()) == []
     assert bench.decider.busy
-    assert bench.wait(20) == ["stop web"]
+    assert bench.let_pass(20) == ["stop web"]
     assert bench.end("web") == []
     assert not bench.decider.busy
     bench.start()
@@ -395,7 +395,7 @@ def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
     bench.see(event())
     bench.end("web", FAILED)
     assert bench.decider.busy
-    bench.wait(1)
+    bench.let_pass(1)
     bench.end("web")
     assert bench.decider.busy
     bench.answer(taken=True)
@@ -453,8 +453,8 @@ def test_a_rule_for_little_notice_takes_the_event_when_it_is_so() -> None:
     assert bench.see(event()) == ["do log"]
     bench.end("log")
     assert bench.decider.wake_at == START + NOTICE - 120
-    assert bench.wait(NOTICE - 121) == []
-    assert bench.wait(1) == ["do web"]
+    assert bench.let_pass(NOTICE - 121) == []
+    assert bench.let_pass(1) == ["do web"]
     assert bench.end("web") == ["approve E1"]
     assert bench.see() == ["undo web"]
     assert bench.end("web") == ["undo log"]
@@ -513,7 +513,7 @@ def test_no_rule_takes_an_event_while_its_machines_name_may_still_come() -> None
     """A rule for any machine would keep what another says of this machine's own."""
     bench = Bench(rule(command("drain")), ANYBODYS, me=None)
     assert bench.see(event(concerns_me=None)) == []
-    assert bench.wait(NAME_SECONDS - 1) == []
+    assert bench.let_pass(NAME_SECONDS - 1) == []
     assert bench.decider.busy
     bench.me = ME
     assert bench.see(event()) == ["do drain"]
@@ -522,11 +522,11 @@ def test_no_rule_takes_an_event_while_its_machines_name_may_still_come() -> None
 def test_a_name_that_does_not_come_keeps_no_event_waiting() -> None:
     bench = Bench(rule(command("drain")), ANYBODYS, me=None)
     bench.see(event(concerns_me=None))
-    assert bench.wait(NAME_SECONDS - 1) == []
+    assert bench.let_pass(NAME_SECONDS - 1) == []
     assert bench.see(event("E1", concerns_me=None), event("E2", concerns_me=None)) == []
-    assert bench.wait(1) == ["do web"]
+    assert bench.let_pass(1) == ["do web"]
     assert set(bench.decider.state.cases) == {"E1"}
-    bench.wait(NAME_SECONDS)
+    bench.let_pass(NAME_SECONDS)
     assert set(bench.decider.state.cases) == {"E1", "E2"}
 
 
@@ -536,7 +536,7 @@ def test_nothing_is_undone_that_an_event_of_unknown_machines_may_want() -> None:
     bench.end("web")
     bench.me = None
     assert bench.see(event("E2", concerns_me=None)) == []
-    assert bench.wait(NAME_SECONDS) == []
+    assert bench.let_pass(NAME_SECONDS) == []
     assert bench.decider.state.cases["E2"].rule == ANYBODYS
     assert bench.see() == ["undo web"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from agent import workplace
 from agent.workplace import Done, Site
 from forewarn.agent.actions import drains
@@ -88,11 +89,10 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
     made = Balancer(tmp_path, site.server_port)
-    patience = made.done().run
     with socket.socket(socket.AF_UNIX) as probe:
-        while probe.connect_ex(made.socket):  # its name is there before it listens
-            assert made.process.poll() is None
-            patience.wait(0.01)
+        # Its name is there before it listens.
+        patience.until(lambda: made.process.poll() is not None or not probe.connect_ex(made.socket))
+    assert made.process.poll() is None
     yield made
     made.process.kill()
     made.process.wait()
@@ -141,8 +141,7 @@ def test_a_server_is_waited_for_until_its_checks_or_an_administrator_say_otherwi
     action = balancer.action("checked")
     assert action._ask("set server web/checked health down").strip() == ""
     begun = done.begin(undo=True)
-    while balancer.state("checked") != "ready":
-        begun.run.wait(0.01)
+    patience.until(lambda: balancer.state("checked") == "ready")
     assert not drains._is_up(action._row())
     assert begun.outcome == ""
     assert action._ask(f"set server web/checked {word}").strip() == ""
@@ -156,7 +155,7 @@ def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balance
     done.turn()
     action = done.action = Counting(done.action)
     begun = done.begin()
-    assert action.waits.wait(30)
+    assert action.waits.wait(patience.SECONDS)
     said = begun.stop()
     assert said.startswith("cut")
     assert "web/checked" in said
@@ -187,10 +186,9 @@ def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> 
     site.hold.clear()
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(30)
+        assert site.arrived.wait(patience.SECONDS)
         begun = balancer.done().begin()
-        while balancer.state() != "drain":
-            begun.run.wait(0.01)
+        patience.until(lambda: balancer.state() == "drain")
         assert begun.outcome == ""
         site.hold.set()
         assert begun.end().startswith("done")
@@ -203,11 +201,11 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
     site.hold.clear()
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
-        assert site.arrived.wait(30)
+        assert site.arrived.wait(patience.SECONDS)
         done = balancer.done()
         action = done.action = Counting(done.action)
         begun = done.begin()
-        assert action.counted.wait(30)
+        assert action.counted.wait(patience.SECONDS)
         assert re.fullmatch(r"cut .*\b1\b.*", begun.stop())
         site.hold.set()
         asking.communicate()

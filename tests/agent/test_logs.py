@@ -127,7 +127,7 @@ def test_an_action_that_waits_by_failing_is_told_once(log: pytest.LogCaptureFixt
     bench.see(event())
     for _ in range(5):
         bench.end("room", ActionOutcome.FAILED)
-        bench.wait(1)
+        bench.let_pass(1)
     assert sum("tries again" in line for line in log.messages) == 1
     bench.end("room", ActionOutcome.FAILED)
     assert log.messages[-2].endswith(": failed: said so")
@@ -139,9 +139,9 @@ def test_whose_word_is_waited_for_is_told_when_it_changes(log: pytest.LogCapture
     bench.see(both)
     bench.end("drain")
     bench.hear()
-    bench.wait(1)
+    bench.let_pass(1)
     bench.hear()
-    bench.wait(1)
+    bench.let_pass(1)
     bench.hear("web-1")
     waited_for = [line.rpartition(" waits for ")[2] for line in log.messages if " waits " in line]
     assert waited_for == ["web-1, web-2", "web-2"]

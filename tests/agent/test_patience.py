@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from agent import workplace
 from agent.bench import begin, event, rule
-from end_to_end.agents import until
 from forewarn import status_port
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.daemon import Poller
@@ -24,7 +24,7 @@ from forewarn.agent.decider import (
     PeersAnswered,
 )
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.status import ANSWER_SECONDS, Peers
+from forewarn.agent.status import Peers
 from forewarn.status_port import CONNECTIONS, SECONDS, StatusServer
 
 READY = b"ok\n"
@@ -41,8 +41,8 @@ class Told:
         self.causes.append(cause)
         self._some.set()
 
-    def first(self, seconds: float = 30.0) -> Input:
-        assert self._some.wait(seconds)
+    def first(self) -> Input:
+        assert self._some.wait(patience.SECONDS)
         return self.causes[0]
 
 
@@ -62,7 +62,7 @@ class Drip:
         connected, _ = self._listens.accept()
         with connected, contextlib.suppress(OSError):
             connected.sendall(self._head)
-            while not self.over.wait(0.05):
+            while not self.over.wait(patience.PAUSE_SECONDS):
                 connected.sendall(b"x")
         self.ended.set()
 
@@ -91,8 +91,8 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
     told = Told()
     with dripping(head) as peer:
         Peers([peer.address], told).ask(AskPeers(1, "E1", ("web-1",)))
-        assert told.first(ANSWER_SECONDS + 30) == PeersAnswered(1, frozenset())
-        assert peer.ended.wait(30)
+        assert told.first() == PeersAnswered(1, frozenset())
+        assert peer.ended.wait(patience.SECONDS)
 
 
 def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
@@ -112,23 +112,23 @@ def test_probes_are_answered_however_many_others_drip() -> None:
     slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
 
     def drip() -> None:
-        while not over.wait(0.2):
+        while not over.wait(SECONDS / 20):
             for each in slow:
                 with contextlib.suppress(OSError):
                     each.sendall(b"G")
 
     dripper = threading.Thread(target=drip)
     dripper.start()
+
+    def answered() -> bytes:
+        probe = http.client.HTTPConnection("127.0.0.1", port.number, timeout=patience.SECONDS)
+        with contextlib.closing(probe), contextlib.suppress(OSError):
+            probe.request("GET", "/healthz")
+            return probe.getresponse().read()
+        return b""
+
     try:
-        for _ in range(int(SECONDS) + 10):
-            probe = http.client.HTTPConnection("127.0.0.1", port.number, timeout=10)
-            with contextlib.closing(probe), contextlib.suppress(OSError):
-                probe.request("GET", "/healthz")
-                assert probe.getresponse().read() == READY
-                break
-            over.wait(1)
-        else:
-            raise AssertionError("no probe was answered")
+        assert patience.until(answered) == READY
     finally:
         over.set()
         dripper.join()
@@ -185,7 +185,7 @@ def test_a_program_ends_though_its_stop_gets_no_thread(tmp_path: Path) -> None:
     stubborn += "pathlib.Path(sys.argv[1]).touch()\nsignal.pause()\n"
     program = workplace.python(tmp_path, "stubborn", stubborn)
     action = workplace.Done(command={"run": [program, str(begun)]}).begin()
-    until(begun.exists)
+    patience.until(begun.exists)
     with without_threads():
         action.run.stop()
     assert action.end() == "cut"

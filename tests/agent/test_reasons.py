@@ -79,7 +79,7 @@ def test_the_word_to_forewarn_says_what_cannot_be_undone() -> None:
     bench.end("web")
     bench.see()
     fail(bench, "web", "Job for web failed.")
-    bench.wait(1)
+    bench.let_pass(1)
     assert status.word(bench.decider) == ("recovering", "service: Job for web failed.")
 
 
@@ -97,7 +97,7 @@ def test_while_an_action_is_tried_again_its_last_try_says_why() -> None:
     bench.see(event())
     fail(bench, "web", "first")
     assert reasons(bench) == ["first"]
-    assert bench.wait(3) == ["do web"]
+    assert bench.let_pass(3) == ["do web"]
     assert reasons(bench) == ["first"]
     bench.end("web")
     assert reasons(bench) == [""]
@@ -109,7 +109,7 @@ def test_an_action_that_no_time_is_left_to_try_again_keeps_its_reason() -> None:
     bench.see(event(starts_by=START + 30))
     fail(bench, "web", "first")
     bench.see(event(starts_by=bench.now + 6))
-    bench.wait(2)
+    bench.let_pass(2)
     (shown,) = told(bench)["events"]
     assert shown["actions"] == [{"kind": "service", "result": "failed", "reason": "first"}]
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_undone_says_why() -> None:
     bench.end("web")
     bench.see()
     fail(bench, "web", "Job for web failed.")
-    bench.wait(1)
+    bench.let_pass(1)
     (effect,) = told(bench)["standing"]
     assert (effect["undoing"], effect["reason"]) == (True, "Job for web failed.")
     fail(bench, "web", "Again.")

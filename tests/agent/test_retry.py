@@ -46,12 +46,12 @@ def test_a_try_has_all_its_retries_again() -> None:
     bench.see(event())
     bench.end("web")
     bench.end("drain", FAILED)
-    bench.wait(1)
+    bench.let_pass(1)
     bench.end("drain", FAILED)
     bench.retry()
     bench.end("drain", FAILED)
     assert bench.phase == "Preparing"
-    assert bench.wait(1) == ["do drain"]
+    assert bench.let_pass(1) == ["do drain"]
     assert bench.runs["drain"].attempt == 2
 
 
@@ -100,7 +100,7 @@ def test_no_reload_no_look_and_no_boot_leads_out_of_held() -> None:
     assert bench.see(event()) == []
     bench.start("boot-2")
     assert bench.see(event()) == []
-    assert bench.wait(60) == []
+    assert bench.let_pass(60) == []
     assert bench.phase == "Held"
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import patience
 from agent.bench import Bench, command, event, rule
 from forewarn import status_port
 from forewarn.agent import status
@@ -115,7 +116,9 @@ def shown(path: str, own: bool) -> status_port.Page | None:
 
 
 def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(by, 0))
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port, timeout=patience.SECONDS, source_address=(by, 0)
+    )
     connection.request("GET", path)
     answer = connection.getresponse()
     found = answer.status, answer.read()
@@ -132,7 +135,7 @@ def test_it_answers_one_after_another_until_it_is_closed() -> None:
     with pytest.raises(ConnectionRefusedError):
         ask(port.number, "/here")
     for thread in set(threading.enumerate()) - before:  # a request's own may be about to end
-        thread.join(10)
+        thread.join(patience.SECONDS)
         assert not thread.is_alive()
 
 
@@ -154,7 +157,7 @@ def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
     with ExitStack() as silent:
         for _ in range(2 * status_port.CONNECTIONS):
             where = ("127.0.0.1", port.number)
-            silent.enter_context(socket.create_connection(where, timeout=10))
+            silent.enter_context(socket.create_connection(where, timeout=patience.SECONDS))
         assert ask(port.number, "/here")[0] == 200
         assert threading.active_count() < 2 * status_port.CONNECTIONS
     port.close()
@@ -169,7 +172,9 @@ def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
 
 def test_a_balancer_may_ask_for_the_head_alone() -> None:
     port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    with socket.create_connection(("127.0.0.1", port.number), timeout=10) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", port.number), timeout=patience.SECONDS
+    ) as connection:
         connection.sendall(b"HEAD /here HTTP/1.1\r\nHost: x\r\n\r\n")
         with connection.makefile("rb") as answer:
             head = answer.read()  # until the port closes the connection
@@ -189,7 +194,9 @@ def test_a_balancer_may_ask_for_the_head_alone() -> None:
 )
 def test_what_is_not_a_get_is_refused(sent: bytes, status_code: int) -> None:
     port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    with socket.create_connection(("127.0.0.1", port.number), timeout=10) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", port.number), timeout=patience.SECONDS
+    ) as connection:
         connection.sendall(sent)
         assert connection.recv(64).startswith(b"HTTP/1.1 %d" % status_code)
     port.close()

@@ -48,10 +48,10 @@ def test_an_event_that_supersedes_another_takes_over_what_is_under_way() -> None
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event())
     assert bench.see(PREEMPT) == []
-    assert bench.wait(24) == []
+    assert bench.let_pass(24) == []
     assert bench.end("web") == ["do drain"]
     assert bench.runs["drain"].until == START + 25
-    assert bench.wait(1) == ["stop drain"]
+    assert bench.let_pass(1) == ["stop drain"]
 
 
 def test_what_one_does_for_itself_alone_is_undone_when_that_one_is_over() -> None:
@@ -77,7 +77,7 @@ def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
     assert bench.see(event(), PREEMPT) == []
-    assert bench.wait(25) == []
+    assert bench.let_pass(25) == []
     second = bench.decider.state.cases["E2"]
     assert second.results == [ActionOutcome.NO_TIME]
     assert bench.end("web") == ["approve E1"]
@@ -87,7 +87,7 @@ def test_what_was_begun_for_a_short_notice_goes_on_for_a_longer_one() -> None:
     bench = Bench(rule(service()))
     bench.see(PREEMPT)
     bench.see(PREEMPT, event())
-    assert bench.wait(25) == []
+    assert bench.let_pass(25) == []
     assert bench.decider.state.cases["E2"].results == [ActionOutcome.CUT]
     assert bench.end("web") == ["approve E1"]
     assert bench.decider.state.cases["E2"].results == [ActionOutcome.CUT]
@@ -135,7 +135,7 @@ def test_an_undo_that_may_not_be_repeated_is_waited_for_until_the_notice_is_over
     bench.end("drain")
     bench.see()
     bench.see(PREEMPT)
-    assert bench.wait(25) == []
+    assert bench.let_pass(25) == []
     assert bench.decider.state.cases["E2"].results == [ActionOutcome.NO_TIME]
 
 
@@ -194,7 +194,7 @@ def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
     assert said[0] == "do drain"
     assert len(said) == 1 + OTHERS_AT_ONCE
     assert len(bench.decider.state.cases) == 1 + OTHERS_AT_ONCE
-    assert bench.wait(1) == [], "the rest is taken up as these end"
+    assert bench.let_pass(1) == [], "the rest is taken up as these end"
     bench.tell(ActionFinished(bench.runs["log"].run, ActionOutcome.DONE))
     assert len(bench.decider.state.cases) == 2 + OTHERS_AT_ONCE
 
@@ -278,7 +278,7 @@ def test_an_event_that_waits_for_anothers_action_waits_no_longer_than_its_own_no
     bench.see(event())
     bench.see(event(), event("E2", starts_by=START + 30))
     assert bench.decider.wake_at == START + 30 - MARGIN
-    bench.wait(30 - MARGIN)
+    bench.let_pass(30 - MARGIN)
     phases = {key: case.phase for key, case in bench.decider.state.cases.items()}
     assert phases == {"E1": "Preparing", "E2": "Held"}
 
@@ -294,7 +294,7 @@ def test_a_chat_that_is_down_keeps_no_machine_from_coming_back() -> None:
     bench.end("web")
     assert bench.standing == ["notify"]
     assert status.word(bench.decider) == (AgentStatus.BACK, "")
-    assert bench.wait(1) == ["undo notify"]
+    assert bench.let_pass(1) == ["undo notify"]
 
 
 def test_a_chat_is_told_of_the_end_when_all_that_came_after_it_is_undone() -> None:
@@ -310,5 +310,5 @@ def test_a_chat_is_told_of_the_end_when_all_that_came_after_it_is_undone() -> No
 def test_a_chat_that_does_not_answer_leaves_most_of_the_shortest_notice() -> None:
     bench = Bench(rule({"notify": {"slack": "https://chat.example/x"}}, {"ready": {}}))
     bench.see(PREEMPT)
-    assert bench.wait(10) == ["stop notify"]
+    assert bench.let_pass(10) == ["stop notify"]
     assert bench.end("notify", ActionOutcome.CUT) == ["do ready"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+import patience
 from agent.bench import begin, event
 from forewarn.agent.actions import action
 from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
@@ -125,7 +126,7 @@ class Begun:
             self.outcome = f"cut {cut}".strip()
 
     def end(self) -> str:
-        self._thread.join(20)
+        self._thread.join(patience.SECONDS)
         assert not self._thread.is_alive()
         return self.outcome
 
@@ -157,7 +158,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.asked.append((self.command, self.path, headers, body))
         self.server.arrived.set()
-        self.server.hold.wait(30)
+        self.server.hold.wait(patience.SECONDS)
         with contextlib.suppress(OSError):
             self.send_response(self.server.status)
             self.send_header("Content-Length", "4")
