@@ -11,10 +11,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
+import psycopg
+from psycopg.pq import ExecStatus
+
+import patience
 from ports import free_port
 
 BIN: Final = max(
@@ -23,7 +26,6 @@ BIN: Final = max(
 OWNER: Final = "postgres"
 """The database's superuser, and as root the user that runs the server."""
 
-START_SECONDS: Final = 30.0
 TRUST: Final = "".join(
     f"{kind} {databases} all {where} trust\n"
     for kind, where in (("local", ""), ("host", "all"))
@@ -83,11 +85,13 @@ class Postgres:
                 start_new_session=True,
                 **_as_owner(),
             )
-        deadline = time.monotonic() + START_SECONDS
-        while self._run("pg_isready", "--quiet", *self._place(), check=False).returncode:
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
+        patience.until(self._answers, self.log)
         return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log()
+        return not self._run("pg_isready", "--quiet", *self._place(), check=False).returncode
 
     def stop(self) -> None:
         """End it in order; what it was asked is broken off."""
@@ -117,8 +121,19 @@ class Postgres:
 
     def sql(self, statement: str, database: str = OWNER) -> str:
         """Run a statement as superuser; return what it printed, one row a line."""
-        psql = ("psql", *self._place(), "--dbname", database, "-XqAt", "-v", "ON_ERROR_STOP=1")
-        return self._run(*psql, "-c", statement).stdout.strip()
+        try:
+            with psycopg.connect(
+                host=str(self.folder), port=self.port, user=OWNER, dbname=database, autocommit=True
+            ) as connection:
+                found = connection.pgconn.exec_(statement.encode())  # the words that psql prints
+        except psycopg.Error as error:
+            raise AssertionError(f"{statement}: {error}") from error
+        assert found.status in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}, found.error_message
+        rows = (
+            [found.get_value(row, column) or b"" for column in range(found.nfields)]
+            for row in range(found.ntuples)
+        )
+        return "\n".join(b"|".join(row).decode() for row in rows)
 
     def create_database(self, name: str, template: str = "template1") -> str:
         """Make a database, a copy of another one; return its address."""
@@ -182,7 +197,7 @@ class Postgres:
             self._process.send_signal(number)
             self._process.send_signal(signal.SIGCONT)
             try:
-                self._process.wait(START_SECONDS)
+                self._process.wait(patience.SECONDS)
             finally:
                 self._process = None
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from sqlalchemy import event
 
+import patience
 from control.busy import Busy
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes
@@ -148,14 +149,16 @@ def test_a_batch_of_approvals_takes_the_same_few_statements(tmp_path: Path, many
     assert isinstance(store, sql.SqlStore)
     busy, names = Busy(store), tuple(f"m{n}" for n in range(many))
     wanted = msgspec.convert({"machine": [{"name": name} for name in names]}, fleet_file.Fleet)
-    busy.plane.apply_fleet(wanted).result(10)
-    plan = busy.plane.request(Request(event_type=EventType.FREEZE, machines=names)).result(10)
+    busy.plane.apply_fleet(wanted).result(patience.SECONDS)
+    plan = busy.plane.request(Request(event_type=EventType.FREEZE, machines=names)).result(
+        patience.SECONDS
+    )
     events = [operation.events[0] for operation in plan.operations]
     busy.hold()
     with statements(store) as seen:
         asked = [busy.plane.approve(e.scope, [e.id], by="m", address="") for e in events]
         busy.release()
-        assert all(one.result(10)[0].status is EventStatus.STARTED for one in asked)
+        assert all(one.result(patience.SECONDS)[0].status is EventStatus.STARTED for one in asked)
     busy.close()
     verbs = [text.partition(" ")[0] for text, _ in seen]
     assert (verbs.count("SELECT"), verbs.count("INSERT")) == (3, 4)

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import forked
+import patience
 from forewarn.maintenance.model import Changes
 from forewarn.store import postgresql
 from forewarn.store.port import (
@@ -175,14 +176,13 @@ def test_a_commit_that_is_still_under_way_is_unknown_and_not_nothing(url: str) -
 
 def test_a_commit_that_gave_up_on_its_standby_is_unknown_though_it_succeeded(url: str) -> None:
     with waiting_for_a_standby() as waits, ThreadPoolExecutor(1) as threads:
-        opened = postgresql.open_store(url, patience=Patience(answer=20.0))
+        opened = postgresql.open_store(url, patience=Patience(answer=patience.SECONDS))
         waits()
         saving = threads.submit(save_and_append, opened, "a")
         waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        while int(server().sql(f"SELECT count(pg_cancel_backend(pid)) {waiting}")) == 0:
-            pass
+        patience.until(lambda: int(server().sql(f"SELECT count(pg_cancel_backend(pid)) {waiting}")))
         with pytest.raises(OutcomeUnknown):
-            saving.result(20)
+            saving.result(patience.SECONDS)
     opened.close()
 
 
@@ -203,8 +203,7 @@ def waiting_for_a_standby() -> "Iterator[object]":
 
 
 def has_standby_names(expected: str) -> None:
-    while server().sql("SHOW synchronous_standby_names") != expected:
-        pass
+    patience.eventually(lambda: server().sql("SHOW synchronous_standby_names"), expected)
 
 
 def test_a_lock_that_another_replica_keeps_is_not_waited_for_without_end(
@@ -258,7 +257,7 @@ def told_to_go_on(holder: forked.Forked) -> str:
     assert holder.stdin is not None
     with holder.stdin as line:
         line.write("go on\n")
-    said: str = holder.communicate(20)[0]
+    said: str = holder.communicate(patience.SECONDS)[0]
     return said
 
 
@@ -353,7 +352,7 @@ def test_a_beat_during_a_removal_leaves_nothing_of_the_machine(url: str) -> None
             transaction.save(Changes(removed_machines=("a",)))
             beating = threads.submit(beats.beat, replica(), [seen("a")])
             wait_for_locks(1)
-        beating.result(20)
+        beating.result(patience.SECONDS)
         with beats.read() as reading:
             assert reading.sightings() == {}
 
@@ -369,8 +368,8 @@ def test_a_beat_and_a_removal_never_wait_for_each_other(url: str) -> None:
             wait_for_locks(1)
             beating = threads.submit(beats.beat, replica(), [seen("a"), seen("b")])
             wait_for_locks(2)
-        removing.result(20)
-        beating.result(20)
+        removing.result(patience.SECONDS)
+        beating.result(patience.SECONDS)
         with beats.read() as reading:
             assert reading.sightings() == {}
 
@@ -383,7 +382,7 @@ def test_what_a_beat_wrote_after_a_removal_is_news_since_then(url: str) -> None:
             beating = threads.submit(beats.beat, replica(), [seen("b")])
             wait_for_locks(1)
             removed_at = removes.beat(replica())
-        assert beating.result(20) > removed_at
+        assert beating.result(patience.SECONDS) > removed_at
         with beats.read() as reading:
             assert [*reading.sightings(removed_at)] == ["b"]
 
@@ -396,22 +395,21 @@ def test_beats_go_on_while_a_long_removal_is_under_way(url: str) -> None:
             removing = threads.submit(save, removes, Changes(removed_machines=("a",)))
             wait_for_locks(1)
             beats.beat(replica(), [seen("a"), seen("b")])
-        removing.result(20)
+        removing.result(patience.SECONDS)
         with beats.read() as reading:
             assert [*reading.sightings()] == ["b"]
 
 
 def opened(url: str) -> "contextlib.closing[PostgresqlStore]":
     # What another test makes slow is no lock that is held for too long.
-    patience = Patience(lock=60.0, answer=60.0)
-    return contextlib.closing(postgresql.open_store(url, patience=patience))
+    long = Patience(lock=patience.SECONDS, answer=patience.SECONDS)
+    return contextlib.closing(postgresql.open_store(url, patience=long))
 
 
 def wait_for_locks(count: int) -> None:
     """Return when so many connections wait for a lock."""
     waiting = "FROM pg_stat_activity WHERE datname = 'troubled' AND wait_event_type = 'Lock'"
-    while int(server().sql(f"SELECT count(*) {waiting}")) < count:
-        pass
+    patience.until(lambda: int(server().sql(f"SELECT count(*) {waiting}")) >= count)
 
 
 def test_replicas_increments_are_all_counted_and_their_changes_are_in_order(url: str) -> None:
@@ -485,11 +483,11 @@ def test_a_name_whose_connection_is_lost_is_free_and_its_holder_is_told(
         beside.join("r1")
     proxy.cut()
     with pytest.raises(StoreUnavailable):
-        member.wait(10)
+        member.wait(patience.SECONDS)
     member.close()
     again = beside.join("r1")
     append_alone(beside, "a")
-    assert again.wait(10) == 1
+    assert again.wait(patience.SECONDS) == 1
     again.close()
 
 
@@ -627,8 +625,8 @@ def test_a_standby_alone_is_not_enough_and_the_primary_is_found_behind_it(
     try:
         made = primary.create_database("fleet")
         postgresql.open_store(made).close()
-        while not standby.sql("SELECT 1 FROM pg_database WHERE datname = 'fleet'"):
-            pass
+        there = "SELECT 1 FROM pg_database WHERE datname = 'fleet'"
+        patience.until(lambda: standby.sql(there))
         refused = refusal(standby.url("fleet"), "", tmp_path)
         assert type(refused) is StoreUnavailable
         both = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, event, exc
 
 import forked
+import patience
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
@@ -233,7 +234,7 @@ def test_readers_go_on_while_a_writer_is_at_work(store: sql.SqlStore) -> None:
 
         reader = threading.Thread(target=look)
         reader.start()
-        reader.join(10)
+        reader.join(patience.SECONDS)
         assert seen == [0]
 
 
