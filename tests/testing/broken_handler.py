@@ -20,7 +20,7 @@ PAUSE = threading.Event()
 
 def ask(url: str, body: bytes | None = None) -> bytes:
     request = urllib.request.Request(url, data=body, headers={"Metadata": "true"})
-    with urllib.request.urlopen(request, timeout=150) as answer:
+    with urllib.request.urlopen(request) as answer:
         content: bytes = answer.read()
         return content
 

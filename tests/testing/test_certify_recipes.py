@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from agent import workplace
 from forewarn.testing import certify
 from forewarn.testing.certify import Handler, HandlerVerdict
@@ -29,8 +30,6 @@ pytestmark = [
 EXAMPLES = ROOT / "docs" / "examples"
 LOG = "drain.log"
 NAMES = {scenario.name for scenario in certify.SCENARIOS}
-PATIENCE = 120.0
-"""Sixteen agents begin at once, perhaps beside other tests."""
 
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.1", "wait_seconds = 5 ": "wait_seconds = 0.1 "}
 ALONE = {"two-machines"}
@@ -57,7 +56,7 @@ def by_the_agent(folder: Path, settings: str) -> str:
 def judged(command: str, *but: str, undrains: bool = True) -> list[tuple[str, str, str]]:
     """Return what is wrong with it in the scenarios, but those that are left out."""
     assert set(but) <= NAMES
-    handler = Handler(("sh", "-c", command), patience_seconds=PATIENCE, undrains=undrains)
+    handler = Handler(("sh", "-c", command), patience_seconds=patience.SECONDS, undrains=undrains)
     chosen = [each for each in certify.SCENARIOS if each.name not in but]
     return [
         (each.name, each.message, each.output)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 import forewarn
+import patience
 from forewarn.testing import Emulator, ScenarioBroken, ScriptError
-
-PATIENCE = 30.0
-"""Real seconds that end a test which would hang otherwise."""
 
 APPROVED = """
 fleet
@@ -47,19 +45,20 @@ def test_a_clock_that_runs_starts_the_event_when_it_has_said_so() -> None:
         emulator.machine("web-0")
         before = datetime.now(UTC)
         event = emulator.schedule("Reboot", "web-0")
-        emulator.until(lambda: event.status != "Scheduled", PATIENCE)
+        emulator.until(lambda: event.status != "Scheduled", patience.SECONDS)
         started = datetime.now(UTC)
     assert started >= before + timedelta(seconds=1) - SLACK
 
 
 def test_a_clock_that_runs_drives_a_handler_to_the_end() -> None:
-    with Emulator(scale=60) as emulator:  # fifteen seconds to approve, and 1.5 to reboot
+    with Emulator(scale=60) as emulator:
         machine = emulator.machine("web-0")
         with forewarn.Client(machine.endpoint, pace=forewarn.Pace(poll_seconds=0.05)) as client:
             thread = threading.Thread(target=approve_until_gone, args=(client,))
             thread.start()
-            event = emulator.schedule("Reboot", "web-0")
-            emulator.until_idle(PATIENCE)
+            # So it is approved by the handler, however slow, and not by the end of its notice.
+            event = emulator.schedule("Reboot", "web-0", notice=60 * patience.SECONDS)
+            emulator.until_idle(patience.SECONDS)
             thread.join()
         assert (event.status, event.start_cause) == ("Completed", "approved")
 
@@ -83,8 +82,8 @@ def test_a_clock_that_runs_is_waited_for() -> None:
 def test_what_is_due_has_happened_when_a_wait_for_a_clock_that_runs_is_over() -> None:
     with Emulator(scale=10) as emulator:
         emulator.machine("spot-0", priority="low")
-        while emulator.now.microsecond > 200_000:
-            pass  # NotBefore, a whole second rounded up, is then well beyond thirty seconds
+        # NotBefore, a whole second rounded up, is then well beyond thirty seconds.
+        patience.until(lambda: emulator.now.microsecond <= 200_000, every=patience.PAUSE_SECONDS)
         event = emulator.schedule("Preempt", "spot-0")
         emulator.advance("30s")
         assert event.status != "Scheduled"
@@ -108,7 +107,7 @@ def test_a_scenario_is_played_for_a_handler(tmp_path: Path) -> None:
         with forewarn.Client(machine.endpoint) as client:
             thread = threading.Thread(target=approve_until_gone, args=(client,))
             thread.start()
-            emulator.play(write(tmp_path, APPROVED), PATIENCE)
+            emulator.play(write(tmp_path, APPROVED), patience.SECONDS)
             thread.join()
         (event,) = emulator.history()
         assert (event.status, event.outcome) == ("Completed", "done")

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 import forewarn
+import patience
 from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
 from forewarn.vocabulary import ErrorCode
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PATIENCE = 30.0
-"""Real seconds that end a test which would hang otherwise."""
 
 QUICK = forewarn.Pace(poll_seconds=0.05)
 
@@ -190,9 +189,9 @@ def test_a_handler_is_driven_until_nothing_is_left(
 ) -> None:
     with Handler(web) as handler:
         event = emulator.schedule("Reboot", web.name)
-        emulator.until_idle(PATIENCE)
+        emulator.until_idle(patience.SECONDS)
         assert event.status == "Completed"
-        emulator.until(lambda: handler.told[-1:] == ["gone"], PATIENCE)
+        emulator.until(lambda: handler.told[-1:] == ["gone"], patience.SECONDS)
     assert handler.told == ["appeared", "started", "gone"]
     assert emulator.now == NOON + timedelta(seconds=90)
 
@@ -208,7 +207,7 @@ def test_one_rolling_update_is_driven_through_all_domains(emulator: Emulator) ->
     )
     with Handler(machines[0]):
         emulator.schedule("Reboot", scope="web")
-        emulator.until_idle(PATIENCE)
+        emulator.until_idle(patience.SECONDS)
     assert [(e.machines, e.status) for e in emulator.history()] == [
         (("web-0",), "Completed"),
         (("web-1",), "Completed"),
@@ -235,14 +234,14 @@ def test_who_waits_is_refused_when_the_emulator_stops() -> None:
 
         def wait() -> None:
             with pytest.raises(Refused):
-                emulator.until(waits.set, PATIENCE)
+                emulator.until(waits.set, 2 * patience.SECONDS)
             refused.set()
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert waits.wait(PATIENCE)
+        assert waits.wait(patience.SECONDS)
         emulator.stop()
-        assert refused.wait(PATIENCE / 2)
+        assert refused.wait(patience.SECONDS)
         thread.join()
 
 
@@ -256,7 +255,7 @@ def test_a_handler_that_asks_again_has_decided_about_its_event(
 
     with Handler(web, decline):
         event = emulator.schedule("Reboot", "web-0")
-        emulator.until_asked("WEB-0", times=2, seconds=PATIENCE)
+        emulator.until_asked("WEB-0", times=2, seconds=patience.SECONDS)
         assert decided == [event.event_id]
         assert event.approved_by == ""
 
@@ -277,7 +276,7 @@ def test_answers_with_a_fault_do_not_show_a_handler_its_event(
     emulator.schedule("Reboot", "web-0")
     emulator.faults("status")
     with Handler(web):
-        emulator.until_asked("web-0", times=1, seconds=PATIENCE)
+        emulator.until_asked("web-0", times=1, seconds=patience.SECONDS)
     assert [each.status for each in asked(emulator)][:2] == [503, 200]
 
 
@@ -292,12 +291,12 @@ def test_waiting_requests_are_answered_when_the_clock_has_moved(
             answered.set()
 
     with Handler(web, handle):
-        emulator.until(lambda: asked(emulator, prefer="wait="), PATIENCE)
+        emulator.until(lambda: asked(emulator, prefer="wait="), patience.SECONDS)
         emulator.advance("15m")
         waited = asked(emulator, prefer="wait=")[0]
         assert waited.status == 200
         assert event.event_id.encode() in waited.answer
-        assert answered.wait(PATIENCE)
+        assert answered.wait(patience.SECONDS)
 
 
 def test_a_machine_that_waits_for_news_is_asked_whether_it_is_back(
@@ -305,11 +304,11 @@ def test_a_machine_that_waits_for_news_is_asked_whether_it_is_back(
 ) -> None:
     event = emulator.schedule("Reboot", web.name)
     with Handler(web, lambda *_: None):
-        emulator.until(lambda: asked(emulator, prefer="wait="), PATIENCE)
+        emulator.until(lambda: asked(emulator, prefer="wait="), patience.SECONDS)
         emulator.advance("15m")
-        emulator.until(lambda: asked(emulator, prefer="wait=")[-1].status == 0, PATIENCE)
+        emulator.until(lambda: asked(emulator, prefer="wait=")[-1].status == 0, patience.SECONDS)
         emulator.finish()  # its request would wait for a minute: the document has not changed
-        emulator.until_idle(PATIENCE)
+        emulator.until_idle(patience.SECONDS)
     assert event.status == "Completed"
 
 
@@ -350,7 +349,7 @@ def test_an_asyncio_handler_runs_in_the_thread_that_asks(emulator: Emulator) -> 
         told = []
         event = emulator.schedule("Reboot", "web-0")
         async with forewarn.AsyncClient(web.endpoint, pace=QUICK) as client:
-            idle = asyncio.create_task(asyncio.to_thread(emulator.until_idle, PATIENCE))
+            idle = asyncio.create_task(asyncio.to_thread(emulator.until_idle, patience.SECONDS))
             async for change in client.watch():
                 told.append(change.kind)
                 if change.appeared:
@@ -382,7 +381,7 @@ def test_turning_on_is_delayed_by_the_clock(web: EmulatedMachine) -> None:
     with Emulator(rules=rules, beginning=NOON) as emulator:
         machine = emulator.machine("web-0")
         with Handler(machine):
-            emulator.until(lambda: asked(emulator), PATIENCE)
+            emulator.until(lambda: asked(emulator), patience.SECONDS)
             emulator.advance("119s")
             assert asked(emulator)[0].status == 0
             emulator.advance("1s")
@@ -428,7 +427,7 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
     ended: list[BaseException | str] = []
 
     def stop(emulator: Emulator, together: threading.Barrier) -> None:
-        together.wait(PATIENCE)
+        together.wait(patience.SECONDS)
         try:
             emulator.stop()
             assert emulator._thread is not None
@@ -439,7 +438,7 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
             ended.append("stopped")
 
     def ask(emulator: Emulator, together: threading.Barrier) -> None:
-        together.wait(PATIENCE)
+        together.wait(patience.SECONDS)
         try:
             while True:
                 emulator.events()
@@ -457,7 +456,7 @@ def test_threads_may_stop_it_together_while_another_asks() -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(PATIENCE)
+                thread.join(patience.SECONDS)
         refused = [each for each in ended if isinstance(each, Refused)]
         assert [each.code for each in refused] == [ErrorCode.UNAVAILABLE]
         assert [each for each in ended if each not in refused] == ["stopped"] * stopping

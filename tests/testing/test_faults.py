@@ -9,12 +9,11 @@ import pytest
 import requests
 
 import forewarn
+import patience
 from forewarn.testing import EmulatedMachine, Emulator, ScenarioBroken
 from forewarn.testing.faults import PLAYBOOKS, Concerns, FaultKind, FaultPlan, named
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PATIENCE = 30.0
-"""Real seconds that end a test which would hang otherwise."""
 
 QUICK = forewarn.Pace(
     poll_seconds=0.02,
@@ -41,7 +40,7 @@ def get(machine: EmulatedMachine, **headers: str) -> requests.Response:
     return requests.get(
         f"{machine.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
         headers={"Metadata": "true", **headers},
-        timeout=PATIENCE,
+        timeout=patience.SECONDS,
     )
 
 
@@ -50,7 +49,7 @@ def post(machine: EmulatedMachine, event_id: str) -> requests.Response:
         f"{machine.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
         headers={"Metadata": "true"},
         json={"StartRequests": [{"EventId": event_id}]},
-        timeout=PATIENCE,
+        timeout=patience.SECONDS,
     )
 
 
@@ -69,12 +68,12 @@ def test_a_request_is_delayed_by_the_emulators_clock(
     emulator: Emulator, web: EmulatedMachine
 ) -> None:
     emulator.faults("slow-start")
-    with socket.create_connection(("127.0.0.1", port(web)), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", port(web)), patience.SECONDS) as connection:
         connection.sendall(
             b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
             b"Host: 127.0.0.1\r\nMetadata: true\r\n\r\n"
         )
-        emulator.until(lambda: emulator.requests, PATIENCE)
+        emulator.until(lambda: emulator.requests, patience.SECONDS)
         emulator.advance("119s")
         (exchange,) = emulator.requests
         assert (exchange.status, exchange.was_read) == (0, False)

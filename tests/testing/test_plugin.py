@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from forewarn.testing import plugin
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[s
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience.SECONDS,
         check=False,
     )
 
@@ -128,7 +129,11 @@ def test_the_extra_has_all_that_an_emulator_loads() -> None:
     named = project["optional-dependencies"]["testing"]
     assert {re.split("[>=]", each)[0].replace("-", "_") for each in named} == EXTRA
     shown = subprocess.run(
-        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", LOADED],
+        capture_output=True,
+        text=True,
+        timeout=patience.SECONDS,
+        check=True,
     ).stdout
     ours = {distribution.replace("-", "_") for distribution in ("h11", "msgspec", "rich", "typer")}
     installed = {name for name, found in metadata.packages_distributions().items() if found}
@@ -151,7 +156,11 @@ BY_START = {"sitecustomize", "distutils_precedence"}
 def test_what_is_missing_is_said_in_one_line(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from forewarn.testing import Emulator"
     failed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=patience.SECONDS,
+        check=False,
     )
     last = failed.stderr.splitlines()[-1]
     assert last.startswith("ImportError")

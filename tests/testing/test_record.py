@@ -8,11 +8,11 @@ import pytest
 import requests
 
 import forewarn
+import patience
 from forewarn.testing import Emulator
 from forewarn.testing.record import Recording
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PATIENCE = 30.0
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 HEADERS = (
     ("Content-Type", "application/json; charset=utf-8"),
@@ -48,7 +48,7 @@ def get(emulator: Emulator) -> requests.Response:
     return requests.get(
         f"{emulator.endpoint}/metadata/scheduledevents?api-version=2020-07-01",
         headers={"Metadata": "true"},
-        timeout=PATIENCE,
+        timeout=patience.SECONDS,
     )
 
 
@@ -87,7 +87,7 @@ def test_documents_come_back_to_the_byte(tmp_path: Path) -> None:
         emulator.machine("other")  # before the recording's own fleet
         thread = threading.Thread(target=read_all)
         thread.start()
-        emulator.play(write(tmp_path, recorded(keep_names=True)), PATIENCE)
+        emulator.play(write(tmp_path, recorded(keep_names=True)), patience.SECONDS)
         over.set()
         thread.join()
     told = [answer for answer in seen if answer.headers["Server"] == HEADERS[1][1]]
@@ -117,7 +117,7 @@ def test_a_handler_meets_a_recorded_event(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=handle)
         thread.start()
-        emulator.play(write(tmp_path, recorded(keep_names=False)), PATIENCE)
+        emulator.play(write(tmp_path, recorded(keep_names=False)), patience.SECONDS)
         thread.join()
         approvals = [e for e in emulator.requests if e.method == "POST"]
     assert told == ["appeared", "gone"]

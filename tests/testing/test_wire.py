@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
+import patience
 from forewarn.server.guest.limits import Limits
 from forewarn.testing import EmulatedEvent, Emulator
 from forewarn.testing.emulated_service import EmulatedService
 
-PATIENCE = 30.0
 EVENTS = b"/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 HEAD = b"HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n"
 GET = b"GET " + EVENTS + b" " + HEAD + b"\r\n"
@@ -32,7 +32,7 @@ def event(emulator: Emulator) -> EmulatedEvent:
 @contextmanager
 def connected(emulator: Emulator) -> Iterator[socket.socket]:
     port = int(emulator.endpoint.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", port), patience.SECONDS) as connection:
         yield connection
 
 
@@ -127,7 +127,7 @@ def test_a_client_that_ends_its_side_gets_its_answer_at_once(
     waiting = GET.replace(b"\r\n\r\n", b"\r\nIf-None-Match: 1\r\nPrefer: wait=60\r\n\r\n")
     with connected(emulator) as connection:
         connection.sendall(waiting)
-        emulator.until(lambda: emulator.requests, PATIENCE)
+        emulator.until(lambda: emulator.requests, patience.SECONDS)
         connection.shutdown(socket.SHUT_WR)
         assert statuses(rest(connection)) == [304]
     assert event.status == "Scheduled"
@@ -189,10 +189,13 @@ def test_a_connection_without_a_request_is_closed_in_its_time(emulator: Emulator
 
 
 def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None:
+    def hurry(service: EmulatedService) -> None:
+        service.wire.limits = Limits(head_seconds=0.1, body_seconds=0.1, idle_seconds=0.1)
+
     with Emulator(scale=1) as emulator:
+        emulator.read(hurry)
         emulator.machine("web-0")
-        seconds = Limits().head_seconds + 1.5
-        emulator.faults("delay", seconds=seconds)
+        emulator.faults("delay", seconds=0.5)
         with connected(emulator) as connection:
             connection.sendall(GET)
             connection.shutdown(socket.SHUT_WR)
