@@ -90,10 +90,11 @@ machines_of_unit = lookup.machines_of_unit
 @pytest.mark.parametrize(
     ("place", "name", "other"),
     [
-        (lookup, "machines_of_unit", only_there),
-        (rollout_forecast, "MOVE", timedelta(minutes=-10)),
+        pytest.param(
+            *(lookup, "machines_of_unit", only_there), id="update domains", marks=pytest.mark.soak
+        ),
+        pytest.param(rollout_forecast, "MOVE", timedelta(minutes=-10), id="notices"),
     ],
-    ids=["update domains", "notices"],
 )
 def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any) -> None:
     with broken(place, name, other), pytest.raises(AssertionError):  # noqa: PT012 - until one does

@@ -39,9 +39,9 @@ from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
 
-SEEDS = (*range(1, 25), 32, 59, 80)
-"""Of these, 32 removes a scope that had events and adds it again, 59 repeats what was in doubt, and
-80 dies as a check's result is recorded: few seeds do."""
+SEEDS = (1, 2, 4, 5, 7, 8, 12, 27, 57, 70, 80, 96)
+"""Together they reach every corner, most of them by several: 27 and 70 drain a host of a rollout,
+and 80 dies as a check's result is recorded. `make prove AREA=simulation` plays 200 seeds."""
 
 STEPS = 1200
 
@@ -310,120 +310,84 @@ def play_all(first: int) -> None:
         run.play(seed, STEPS)
 
 
+BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
+    "domains": (transitions.Transitions, "_obstacle", never_in_the_way, "are down", 1),
+    "queue": (transitions.Transitions, "_ahead", never_in_the_way, "is announced although", 4),
+    "failures": (
+        transitions.Transitions,
+        "_await",
+        nobody_after_failures,
+        "nobody has acknowledged",
+        1,
+    ),
+    "returns": (transitions.Transitions, "_asked_again", unasked, "has not asked again", 2),
+    "held hosts": (transitions.Transitions, "located", where_it_was, "is on hold", 24),
+    "rolling_updates": (
+        transitions.Transitions,
+        "continue_rolling_updates",
+        forgetful,
+        "not on the attention list",
+        4,
+    ),
+    "snapshots": (
+        lookup,
+        "around",
+        short_sighted,
+        "are down|is also in operation|is announced although",
+        6,
+    ),
+    "postponing": (notice, "later", unjudged, "back to|before its window opens", 1),
+    "gate": (ServiceClock, "may_start", at_any_time, "started while", 1),
+    "outages": (
+        commands,
+        "extend_notices",
+        not_given_back,
+        "before its guests had their notice",
+        3,
+    ),
+    "trusting": (
+        service_clock,
+        "believe",
+        believed_for_nothing,
+        "before its guests had their notice",
+        3,
+    ),
+    "clock": (ServiceClock, "clock_doubt", unlisted, "the clock is not listed", 32),
+    "asking": (commands, "record_requests", as_of_now, "was asked at", 1),
+    "on_unknown": (Executor, "outcome", again, "nobody said so|and is again", 1),
+    "repeating": (lookup, "_task", untold, "its connector is not told", 59),
+    "hosts": (commands, "finish_task", hosts_unheard, "is on", 1),
+    "moving": (fleet_file, "_check_live", nothing, "moves or goes", 1),
+    "incarnations": (fleet_file, "_skip_incarnations", nothing, "was at incarnation", 2),
+    "removed scopes": (tombstones, "record", unrecorded, "is new at", 32),
+    "rollouts' limit": (rollout_model, "amount", all_at_once, "are under way, at most", 32),
+    "rollouts' windows": (rollout, "_window", at_any_hour, "outside its windows", 2),
+    "rollouts' checks": (
+        rollout_check,
+        "needed",
+        unchecked,
+        "before its check had passed|and its check has not",
+        2,
+    ),
+    "rollouts' leases": (rollout_check, "waits_until", run_again, "two runs of its check", 2),
+    "rollouts' approval": (rollout, "not_before", by_notice_alone, "without the approval", 2),
+    "windows": (Operation, "closed", never_closed, "after its window closed", 14),
+    "targets": (host_drain, "closed", nowhere, "a host that is drained", 1),
+    "empty hosts": (host_drain, "_look", empty_at_once, "and has", 4),
+    "reboots": (host_drain, "_rebooting", back_at_once, "has not rebooted", 32),
+    "looks": (host_drain, "_look_again", at_once, "to rest", 20),
+    "stuck drains": (alerts, "of_drains", no_alerts, "nobody is told", 32),
+}
+ALWAYS = {"queue", "removed scopes"}
+"""The cheapest show the judge red with every test. The others do with `make prove AREA=breaks`,
+which is for who changes the judge."""
+
+
 @pytest.mark.parametrize(
     ("place", "name", "other", "told", "seed"),
     [
-        pytest.param(
-            transitions.Transitions, "_obstacle", never_in_the_way, "are down", 1, id="domains"
-        ),
-        pytest.param(
-            transitions.Transitions,
-            "_ahead",
-            never_in_the_way,
-            "is announced although",
-            4,
-            id="queue",
-        ),
-        pytest.param(
-            transitions.Transitions,
-            "_await",
-            nobody_after_failures,
-            "nobody has acknowledged",
-            1,
-            id="failures",
-        ),
-        pytest.param(
-            transitions.Transitions, "_asked_again", unasked, "has not asked again", 2, id="returns"
-        ),
-        pytest.param(
-            transitions.Transitions, "located", where_it_was, "is on hold", 24, id="held hosts"
-        ),
-        pytest.param(
-            transitions.Transitions,
-            "continue_rolling_updates",
-            forgetful,
-            "not on the attention list",
-            4,
-            id="rolling_updates",
-        ),
-        pytest.param(
-            lookup,
-            "around",
-            short_sighted,
-            "are down|is also in operation|is announced although",
-            6,
-            id="snapshots",
-        ),
-        pytest.param(
-            notice, "later", unjudged, "back to|before its window opens", 1, id="postponing"
-        ),
-        pytest.param(ServiceClock, "may_start", at_any_time, "started while", 1, id="gate"),
-        pytest.param(
-            commands,
-            "extend_notices",
-            not_given_back,
-            "before its guests had their notice",
-            3,
-            id="outages",
-        ),
-        pytest.param(
-            service_clock,
-            "believe",
-            believed_for_nothing,
-            "before its guests had their notice",
-            3,
-            id="trusting",
-        ),
-        pytest.param(
-            ServiceClock, "clock_doubt", unlisted, "the clock is not listed", 32, id="clock"
-        ),
-        pytest.param(commands, "record_requests", as_of_now, "was asked at", 1, id="asking"),
-        pytest.param(Executor, "outcome", again, "nobody said so|and is again", 1, id="on_unknown"),
-        pytest.param(lookup, "_task", untold, "its connector is not told", 59, id="repeating"),
-        pytest.param(commands, "finish_task", hosts_unheard, "is on", 1, id="hosts"),
-        pytest.param(fleet_file, "_check_live", nothing, "moves or goes", 1, id="moving"),
-        pytest.param(
-            fleet_file, "_skip_incarnations", nothing, "was at incarnation", 2, id="incarnations"
-        ),
-        pytest.param(tombstones, "record", unrecorded, "is new at", 32, id="removed scopes"),
-        pytest.param(
-            rollout_model, "amount", all_at_once, "are under way, at most", 32, id="rollouts' limit"
-        ),
-        pytest.param(
-            rollout, "_window", at_any_hour, "outside its windows", 2, id="rollouts' windows"
-        ),
-        pytest.param(
-            rollout_check,
-            "needed",
-            unchecked,
-            "before its check had passed|and its check has not",
-            2,
-            id="rollouts' checks",
-        ),
-        pytest.param(
-            rollout_check,
-            "waits_until",
-            run_again,
-            "two runs of its check",
-            2,
-            id="rollouts' leases",
-        ),
-        pytest.param(
-            rollout,
-            "not_before",
-            by_notice_alone,
-            "without the approval",
-            2,
-            id="rollouts' approval",
-        ),
-        pytest.param(
-            Operation, "closed", never_closed, "after its window closed", 14, id="windows"
-        ),
-        pytest.param(host_drain, "closed", nowhere, "a host that is drained", 1, id="targets"),
-        pytest.param(host_drain, "_look", empty_at_once, "and has", 4, id="empty hosts"),
-        pytest.param(host_drain, "_rebooting", back_at_once, "has not rebooted", 32, id="reboots"),
-        pytest.param(host_drain, "_look_again", at_once, "to rest", 20, id="looks"),
-        pytest.param(alerts, "of_drains", no_alerts, "nobody is told", 32, id="stuck drains"),
+        pytest.param(*case, id=name, marks=() if name in ALWAYS else pytest.mark.soak)
+        for name, case in BREAKS.items()
     ],
 )
 def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str, seed: int) -> None:
