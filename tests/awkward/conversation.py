@@ -8,8 +8,7 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-READ_SECONDS = 60.0
-"""How long a connection may idle: longer than any test."""
+import patience
 
 MAX_HEAD = 65_536
 
@@ -42,7 +41,7 @@ class Conversation:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._socket.settimeout(READ_SECONDS)
+        self._socket.settimeout(2 * patience.SECONDS)  # longer than any test
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each byte by itself
         self._read = b""
         self.sent = 0

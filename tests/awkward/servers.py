@@ -19,13 +19,13 @@ from awkward.story import DAYS, MACHINE, OURS, Story, http_date
 MAX_ENDLESS = 160 * 1024 * 1024
 """Where even an endless answer ends: whoever has read so much has no limit."""
 
-DOWN_SECONDS = 0.4
+DOWN = 0.4
 """How long a server is away that has died."""
 
-LATE_SECONDS = 100.0
+LATE = 100.0
 """How long the first answer takes, as in a cloud that turns the service on with it."""
 
-NEVER_SECONDS = 60.0
+NEVER = 60.0
 """How long a slow answer takes in all: more than a client waits for any but the first."""
 
 
@@ -54,7 +54,7 @@ class Host:
         self.story.deaths += 1
         self.note(died=self.story.deaths)
         arguments = ("--port", str(self.port), "--state", self.story.state())
-        scale = ("--scale", str(self.scale), "--down", str(DOWN_SECONDS))
+        scale = ("--scale", str(self.scale), "--down", str(DOWN))
         record = ("--record", str(self._record))
         os.execv(
             sys.executable,
@@ -132,7 +132,7 @@ def hangs_up_on_the_second_request(talk: Conversation, request: Request, host: H
 def first_answer_late(talk: Conversation, request: Request, host: Host) -> None:
     """Answers the first request after 100 seconds, those beside it too, and later ones at once."""
     if host.story.step == 0 and host.story.served == 0:
-        talk.pause(LATE_SECONDS / host.scale)
+        talk.pause(LATE / host.scale)
     tell(talk, request, host)
 
 
@@ -400,7 +400,7 @@ def slow_bytes(talk: Conversation, request: Request, host: Host) -> None:
         tell(talk, request, host)
         return
     answer = rendered("200 OK", as_json(host.story.document()))
-    spread = NEVER_SECONDS if number == 1 and host.story.step % 2 else 2.0
+    spread = NEVER if number == 1 and host.story.step % 2 else 2.0
     for byte in answer:
         talk.send(bytes([byte]))
         talk.pause(spread / host.scale / len(answer))

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 import forked
-from awkward.servers import LATE_SECONDS, NEVER_SECONDS, SERVERS
+import patience
+from awkward.servers import LATE, NEVER, SERVERS
 from awkward.story import OTHERS, OURS, TOLD
 from client import shells
 from forewarn.client.event import Change, Trouble
@@ -20,9 +21,6 @@ from forewarn.client.session import Pace
 
 TESTS = Path(__file__).resolve().parents[1]
 SCALE = 20.0
-PATIENCE = 60.0
-"""Seconds in which any of the stories is over, many times what the slowest takes."""
-
 ENOUGH = 5
 """How often the end must have been told before a test believes that nothing more follows."""
 
@@ -37,12 +35,15 @@ SCALED = Pace(
     poll_seconds=0.02,
     backoff_seconds=0.01,
     longest_backoff_seconds=0.1,
-    approve_seconds=PATIENCE,
+    approve_seconds=patience.SECONDS,
 )
 """The client's own patience, as much quicker as the servers'; polls and pauses are made short."""
 
 PATIENT = msgspec.structs.replace(
-    SCALED, first_answer_seconds=PATIENCE, answer_seconds=4.5, connect_seconds=PATIENCE
+    SCALED,
+    first_answer_seconds=patience.SECONDS,
+    answer_seconds=4.5,
+    connect_seconds=patience.SECONDS,
 )
 """For servers that answer in the end: one that a busy machine lets stand still is no trouble."""
 
@@ -138,13 +139,9 @@ def test_every_change_is_told_once_and_what_is_approved_counts_once(
     handler = Handler(client)
     thread = threading.Thread(target=handler.run)
     thread.start()
-    waited = threading.Event()
-    for _ in range(int(PATIENCE / 0.05)):
-        if not thread.is_alive() or len(server.record("over")) >= ENOUGH:
-            break
-        waited.wait(0.05)
+    patience.until(lambda: not thread.is_alive() or len(server.record("over")) >= ENOUGH)
     handler.watch.close()
-    thread.join(PATIENCE)
+    thread.join(patience.SECONDS)
     assert not thread.is_alive()
     assert handler.failure is None
     assert handler.told == list(TOLD)
@@ -160,7 +157,7 @@ def test_every_change_is_told_once_and_what_is_approved_counts_once(
 
 
 def test_the_scaled_servers_are_as_late_and_as_slow_as_the_clients_patience_is_long() -> None:
-    late, never = LATE_SECONDS / SCALE, NEVER_SECONDS / SCALE
+    late, never = LATE / SCALE, NEVER / SCALE
     assert SCALED.answer_seconds < late < SCALED.first_answer_seconds
     assert PATIENT.answer_seconds < late < PATIENT.first_answer_seconds
     assert SCALED.answer_seconds < never
