@@ -56,7 +56,7 @@ from store.wrapped import Wrapped
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
 
-AWAY_SECONDS = 6.0 / SCALE
+AWAY_FOR = 6.0 / SCALE
 """How long a request waits for a store that is away: twenty of them take longer than a lease."""
 
 FLEET = msgspec.convert(
@@ -111,7 +111,7 @@ class Stalling(Wrapped):
                 self._refusals = self._chance.random.randint(1, 20)
             if self._refusals:
                 self._refusals -= 1
-                threading.Event().wait(AWAY_SECONDS)
+                threading.Event().wait(AWAY_FOR)
                 raise StoreUnavailable("the disk is full")
         with super().write() as transaction:
             yield transaction

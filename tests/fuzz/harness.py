@@ -51,14 +51,14 @@ LARGEST_ANSWER: Final = 4096
 MAX_SENT: Final = 60_000
 """What one program may send in all, so that SEND_AGAIN does not make a fuzzer slow."""
 
-COSTLY_SECONDS: Final = 0.001
+LOOK_COSTS: Final = 0.001
 """What each look at the clock costs where the loop is costly: a guest has used its share after five
 requests."""
 
 MAX_TURNS: Final = 100_000
 """Of the loop in one step: MAX_SENT of the shortest requests take far fewer."""
 
-MAX_WAITS: Final = MAX_SENT // 100
+MAX_PIPELINED: Final = MAX_SENT // 100
 """Requests that a program can pipeline and that wait, one after the other; each is longer."""
 
 MAX_PEERS: Final = 10
@@ -81,7 +81,7 @@ PEERS: Final = (
 )
 """Who connects: two machines, a stranger, a trusted proxy, and two by loopback."""
 
-OVER_SECONDS: Final = 130.0
+LONG_AFTER: Final = 130.0
 """More than any wait of a connection for its peer."""
 
 
@@ -186,7 +186,7 @@ class Play:
 
     def monotonic(self) -> float:
         """Tell the time, of which each look at it costs some."""
-        self.spent += COSTLY_SECONDS
+        self.spent += LOOK_COSTS
         return self.plane.clock.monotonic() + self.spent
 
     def connect(self, kind: int) -> None:
@@ -360,7 +360,7 @@ class Play:
         plane = self.plane
         plane.approvals.waits = False
         plane.approvals.decide_all()
-        for times in range(MAX_WAITS):
+        for times in range(MAX_PIPELINED):
             for peer in self.peers:
                 peer.takes = True
                 peer.take()
@@ -369,7 +369,7 @@ class Play:
             is_over = all(peer.lost for peer in self.peers) and not asyncio.all_tasks(self.loop)
             if times > 3 and is_over:  # who asked is saved a while after the last answer
                 break
-            plane.pass_time(OVER_SECONDS)
+            plane.pass_time(LONG_AFTER)
             self.turn()
             self.judge()
         assert all(peer.lost for peer in self.peers), [p.connection._stage for p in self.peers]

@@ -33,7 +33,7 @@ def test_a_manual_clock_never_runs_back() -> None:
 def test_a_wait_ends_when_its_time_has_passed_and_not_before() -> None:
     async def play() -> list[bool]:
         manual = clock.ManualClock(START)
-        waiting = asyncio.ensure_future(manual.wait(10, asyncio.Event()))
+        waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=asyncio.Event()))
         seen = []
         for step in (0, 9, 1):
             manual.advance(timedelta(seconds=step))
@@ -48,7 +48,7 @@ def test_a_wait_ends_when_it_is_woken() -> None:
     async def play() -> float:
         manual = clock.ManualClock(START)
         wake = asyncio.Event()
-        waiting = asyncio.ensure_future(manual.wait(10, wake))
+        waiting = asyncio.ensure_future(manual.wait(seconds=10, wake=wake))
         await patience.settled()
         wake.set()
         await waiting
@@ -75,7 +75,7 @@ def test_a_scaled_wait_lasts_its_scaled_time() -> None:
     async def play() -> float:
         scaled = clock.ScaledClock(1_000_000, START, datetime.now(UTC))
         before = scaled.monotonic()
-        await asyncio.wait_for(scaled.wait(20_000, asyncio.Event()), patience.SECONDS)
+        await asyncio.wait_for(scaled.wait(seconds=20_000, wake=asyncio.Event()), patience.SECONDS)
         return scaled.monotonic() - before
 
     assert asyncio.run(play()) >= 20_000
