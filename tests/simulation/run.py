@@ -1,4 +1,4 @@
-"""`make simulate`: plays seeds, says how fast, and prints the line that replays a failing one."""
+"""Plays seeds, says how fast, and prints the line that replays one that fails."""
 
 import argparse
 import cProfile
@@ -28,9 +28,14 @@ def play(seed: int, steps: int, **given: Any) -> Town:
                 town.step()
             town.settle()
         except Exception as error:
-            error.add_note(f"at step {town.steps}: make simulate SEED={seed} STEPS={steps}")
+            error.add_note(f"at step {town.steps}: {replay(seed, steps)}")
             raise
     return town
+
+
+def replay(seed: int, steps: int) -> str:
+    """Return the command that plays a seed again."""
+    return f'make prove AREA=simulation ARGS="--seed {seed} --steps {steps}"'
 
 
 def say(line: str) -> None:
@@ -78,7 +83,7 @@ def main() -> int:
         f"{steps / worked:,.0f} in a second of a core; {starts} starts, {ends} ends"
     )
     for seed in failed:
-        say(f"FAILED: make simulate SEED={seed} STEPS={wanted.steps}")
+        say(f"FAILED: {replay(seed, wanted.steps)}")
     return 1 if failed else 0
 
 

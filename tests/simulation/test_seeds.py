@@ -1,6 +1,6 @@
 """A fixed set of seeds, the memory held to the real store, and proof that broken rules show.
 
-`make simulate SEEDS=N` plays more of them; a failing one prints the line that replays it.
+`make prove AREA=simulation` plays more of them; one that fails prints the line that replays it.
 """
 
 import functools
@@ -394,4 +394,4 @@ def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str, 
     """The seed shows it soonest; the others are played where it does so no more."""
     with broken(place, name, other), pytest.raises(AssertionError, match=told) as noticed:
         play_all(seed)
-    assert "make simulate SEED=" in noticed.value.__notes__[0]
+    assert "make prove AREA=simulation" in noticed.value.__notes__[0]
