@@ -24,9 +24,9 @@ IN_ORDER = "SCAN operations USING INDEX ix_operations_announced_at_sequence"
 """The first page of all there is: it walks the index of times, and no further than the page."""
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[sql.SqlStore]:
-    opened = sqlite.open_store(tmp_path / "it.db")
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sql.SqlStore]:
+    opened = sqlite.open_store(tmp_path_factory.mktemp("plans") / "it.db")
     assert isinstance(opened, sql.SqlStore)
     fill(opened)
     yield opened
