@@ -28,11 +28,11 @@ NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
 IN_VAIN = {"stays-away", "leaves-no-marks"}
-"""What such a handler does not do is waited for in vain: a third of the usual time is enough."""
+"""What such a handler does not do is waited for in vain: half of the usual time is enough."""
 
 
 def judged(fault: str, *names: str) -> list[Result]:
-    waits = certify.PATIENCE_SECONDS / 3 if fault in IN_VAIN else patience.SECONDS
+    waits = certify.PATIENCE_SECONDS / 2 if fault in IN_VAIN else patience.SECONDS
     handler = Handler((sys.executable, str(BROKEN), fault), patience_seconds=waits)
     return certify.run(handler, [SCENARIOS[name] for name in names])
 
@@ -111,26 +111,26 @@ Begun = dict[str, "Future[list[Result]]"]
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
-    """Handlers that are right: the docs' in every scenario, others in some."""
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
+    """Each handler with a fault, in the scenario that is for it; right ones, the docs' in all."""
     new = tmp_path_factory.mktemp
-    with ThreadPoolExecutor(4) as pool:
-        yield {
+    with ThreadPoolExecutor(len(FAULTS) + 3) as pool:
+        yield {fault: pool.submit(judged, fault, scenario) for fault, scenario, _ in FAULTS} | {
             "nothing": pool.submit(judged, "nothing", *{scenario for _, scenario, _ in FAULTS}),
             "in python": pool.submit(by_itself, new("python"), in_python),
             "in a namespace": pool.submit(in_a_namespace, new("namespace")),
         }
 
 
-def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it(right: Begun) -> None:
-    results = right["in python"].result()
+def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it(begun: Begun) -> None:
+    results = begun["in python"].result()
     assert told(results) == []
     skipped = [each.name for each in results if each.verdict is HandlerVerdict.SKIPPED]
     assert skipped == ["preview"]
 
 
-def test_without_a_fault_the_handler_passes_where_each_fault_is_found(right: Begun) -> None:
-    results = right["nothing"].result()
+def test_without_a_fault_the_handler_passes_where_each_fault_is_found(begun: Begun) -> None:
+    results = begun["nothing"].result()
     assert {each.verdict for each in results} == {HandlerVerdict.PASSED}
 
 
@@ -143,16 +143,9 @@ def test_the_other_handlers_pass_too(tmp_path: Path, made: Callable[[Path], str]
     assert wrong == (["two-machines"] if made is by_the_agent else []), told(results)
 
 
-@pytest.fixture(scope="module")
-def wrong() -> Iterator[Begun]:
-    """Handlers with a fault, each in the scenario that is for it."""
-    with ThreadPoolExecutor(len(FAULTS)) as pool:
-        yield {fault: pool.submit(judged, fault, scenario) for fault, scenario, _ in FAULTS}
-
-
 @pytest.mark.parametrize(("fault", "scenario", "word"), FAULTS)
-def test_each_fault_is_found(wrong: Begun, fault: str, scenario: str, word: str) -> None:
-    [result] = wrong[fault].result()
+def test_each_fault_is_found(begun: Begun, fault: str, scenario: str, word: str) -> None:
+    [result] = begun[fault].result()
     assert (result.name, result.verdict) == (scenario, HandlerVerdict.FAILED), result
     assert word in result.message
     if fault != "leaves-zombies":
@@ -167,9 +160,9 @@ def test_a_program_that_is_not_there_fails_its_scenarios() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 @NEEDS_CURL
-def test_a_handler_with_the_address_in_it_runs_unchanged_in_a_namespace(right: Begun) -> None:
+def test_a_handler_with_the_address_in_it_runs_unchanged_in_a_namespace(begun: Begun) -> None:
     try:
-        results = right["in a namespace"].result()
+        results = begun["in a namespace"].result()
     except handler_process.CannotIsolate as error:
         pytest.skip(str(error))
     assert len(results) == len(IN_A_NAMESPACE)
