@@ -26,7 +26,7 @@ def main() -> int:
     if asked.keep:
         print("\n".join(map(str, outcome.kills)))
     print(outcome.report())
-    wrong = outcome.complaints + outcome.shortfalls()
+    wrong = outcome.complaints
     for sentence in wrong:
         print(f"- {sentence}")
     print(f"{len(wrong)} complaints" if wrong else "Nothing was lost, nothing was done twice.")

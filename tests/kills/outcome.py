@@ -1,5 +1,6 @@
 """What a run of kills came to: the counts, what they fell short of, and the complaints."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,8 +9,28 @@ from kills import judge, phases
 from kills.evidence import Final as LastWord
 from kills.phases import Kill, Phase, Start
 
-ENOUGH_STARTS: Final = 20
-"""From so many kills of starts on, each phase of a start must have been met."""
+MANY: Final = 100
+"""From so many kills of a service that serves on, chance does not excuse what they missed."""
+
+LEAST_IN_REQUESTS: Final = 0.25
+"""Of many kills, the share that must fall in a request: they are aimed until two thirds do."""
+
+
+class Laps:
+    """Where the time of a run goes, for people; nothing is judged by it."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    def end(self, lap: str) -> None:
+        """End a lap, which may be one of several of its name; the next one begins."""
+        now = time.monotonic()
+        self._spent[lap] = self._spent.get(lap, 0.0) + now - self._began
+        self._began = now
+
+    def __str__(self) -> str:
+        return ", ".join(f"{lap} {seconds:.1f} s" for lap, seconds in self._spent.items())
 
 
 class Outcome:
@@ -21,6 +42,7 @@ class Outcome:
         runs: What the connector's program wrote down.
         final: What the service shows at the end.
         collisions: How many starts met the lock of the killed process.
+        laps: Where the time went.
     """
 
     def __init__(
@@ -30,6 +52,7 @@ class Outcome:
         runs: list[dict[str, Any]],
         final: LastWord,
         collisions: int,
+        laps: Laps,
     ) -> None:
         self.kills = kills
         self.journals = journals
@@ -40,22 +63,22 @@ class Outcome:
         self.serving = [kill for kill in kills if not kill.start]
         self.in_request = sum(phases.in_request(k, journals.values()) for k in self.serving)
         self.complaints = judge.judge(journals, runs, final)
+        aimed = self.in_request >= LEAST_IN_REQUESTS * len(self.serving)
+        if len(self.serving) >= MANY and not aimed:
+            self.complaints.append(
+                f"only {self.in_request} of {len(self.serving)} kills fell in a request"
+            )
+        laps.end("judge")
+        self.laps = laps
 
-    def shortfalls(self) -> list[str]:
-        """Return in what the kills fell short of what they are to prove; nothing if in nothing."""
-        found = [
-            f"no kill met an act in the phase '{phase}'"
-            for phase in Phase
-            if not any(phase in kill.phases for kill in self.serving)
+    def missed(self) -> list[str]:
+        """Return the phases that no kill met: chance has it, and no promise is broken by it."""
+        acts = {phase for kill in self.serving for phase in kill.phases}
+        starts = {kill.start for kill in self.of_starts}
+        return [
+            *(f"an act '{phase}'" for phase in Phase if phase not in acts),
+            *(f"a start '{phase}'" for phase in Start if phase not in starts),
         ]
-        if self.in_request * 2 < len(self.serving):
-            found.append(f"only {self.in_request} of {len(self.serving)} kills fell in a request")
-        met = {kill.start for kill in self.of_starts}
-        if len(self.of_starts) >= ENOUGH_STARTS:
-            found += [f"no kill met a start '{phase}'" for phase in Start if phase not in met]
-        elif not self.of_starts:
-            found.append("no kill met a start")
-        return found
 
     def report(self) -> str:
         """Return the counts, for people."""
@@ -87,4 +110,7 @@ class Outcome:
         ]
         if self.collisions:
             lines.append(f"{self.collisions} starts found the database still locked, and went on")
+        if missed := self.missed():
+            lines.append("no kill met " + ", ".join(missed))
+        lines.append(f"time: {self.laps}")
         return "\n".join(lines)

@@ -15,17 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 import forked
+import patience
 from kills import journal
 from ports import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
-ANSWER_SECONDS = 20.0
-"""How long a process of ours may take over an order; far longer than any of them does."""
+ANSWER_SECONDS = patience.SECONDS
+"""How long a process of ours may take over an order."""
 
 HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
 """Variables that come too late for a process that is forked."""
 
-READY_SECONDS = 60.0
 POLL_SECONDS = 0.001
 
 
@@ -175,7 +175,7 @@ class Service:
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
-        until = time.monotonic() + READY_SECONDS
+        until = time.monotonic() + patience.SECONDS
         wanted = f'"pid": {self.pid},'.encode()
         heard: list[bytes] = []
         while not any(b'"event": "ready"' in line and wanted in line for line in heard):

@@ -13,10 +13,11 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import patience
 from kills import journal, judge, phases
 from kills.evidence import Final as LastWord
 from kills.evidence import moment
-from kills.outcome import Outcome
+from kills.outcome import Laps, Outcome
 from kills.phases import Kill, Phase, Start
 from kills.processes import POLL_SECONDS, Service, Told, let_pass
 
@@ -91,9 +92,6 @@ DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER
 
 AIM_SECONDS: Final = 0.6
 """How long an aim may wait for its moment; then the kill comes as it comes."""
-
-END_SECONDS: Final = 60.0
-"""How long everything may take to end after the last start; notices are under two seconds."""
 
 STARTS: Final = 5
 """How often a start is tried again while the killed process's lock is still held, as a supervisor
@@ -201,7 +199,7 @@ class Rounds:
         """Let everything end, read it all by the two planes, and stop the service."""
         for client in self._clients.values():
             client.tell(do="drain")
-        until = time.monotonic() + END_SECONDS
+        until = time.monotonic() + patience.SECONDS
         while self._service.ask("GET", "/v1/events")["events"] and time.monotonic() < until:
             let_pass(0.05)
         for client in self._clients.values():
@@ -447,13 +445,19 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Ou
         fresh: How many of them hit a process that was started anew, not forked.
         broken: What is broken in the service on purpose.
     """
+    laps = Laps()
     with Rounds(folder, seed, broken) as rounds:
         rounds.prepare(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
+        laps.end("start")
         while len(rounds.kills) < kills:
             rounds.kill_once(fresh=rounds.fresh < fresh)
         for _ in range(min(MORE, kills)):
             if not rounds.missing():
                 break
             rounds.kill_once(fresh=False, wanted=rounds.missing()[0])
+        laps.end("kills")
         final = rounds.settle()
-        return Outcome(rounds.kills, rounds.journals(), rounds.runs(), final, rounds.collisions)
+        laps.end("settle")
+        return Outcome(
+            rounds.kills, rounds.journals(), rounds.runs(), final, rounds.collisions, laps
+        )
