@@ -23,7 +23,7 @@ class Final(NamedTuple):
     read_between: tuple[float, float]
     scale: float
     stale_seconds: float = 0.0
-    """Real seconds by which a replica may show what another has shown before."""
+    """Real seconds for which what a replica shows proves nothing about the others."""
 
 
 class Times:

@@ -347,7 +347,7 @@ class Rounds:
         return before, time.time()
 
 
-def last_word(service: Service, scale: float, stale_seconds: float = 0.0) -> LastWord:
+def last_word(service: Service, scale: float) -> LastWord:
     """Return what the service shows by its two planes."""
     before = time.time()
     live = service.ask("GET", "/v1/events")
@@ -367,7 +367,6 @@ def last_word(service: Service, scale: float, stale_seconds: float = 0.0) -> Las
         now=moment(live["now"]),
         read_between=(before, after),
         scale=scale,
-        stale_seconds=stale_seconds,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
+import patience
 from kills import journal, program, rounds
 from kills.processes import ANSWER_SECONDS, Service, Told, let_pass
 from replicas import judge
@@ -21,7 +22,6 @@ SCALE: Final = 1.0
 """Replicas go by the database's clock: nothing starts here unless somebody has approved it."""
 
 NAMES: Final = ("r1", "r2", "r3")
-READY_SECONDS: Final = 30.0
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 AWAY: Final = (OSError, AssertionError, TimeoutError)
 """What asking a replica that was killed, or cannot reach its database, may raise."""
@@ -141,7 +141,7 @@ class Cluster:
 
     def wait_until_ready(self) -> None:
         """Return when every replica says that it can do all its work."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patience.SECONDS
         for replica in self.replicas.values():
             while True:
                 try:
@@ -176,19 +176,11 @@ class Cluster:
                 told += 1
         return told
 
-    def settle(self, seconds: float, stale_seconds: float = judge.STALE_SECONDS) -> list[str]:
-        """Let everything end, and judge it; all replicas run.
-
-        Args:
-            seconds: How long that may take.
-            stale_seconds: See the judge.
-
-        Returns:
-            What is wrong, a sentence each.
-        """
+    def settle(self) -> list[str]:
+        """Let everything end while all replicas run; return what is wrong, a sentence each."""
         for client in self._clients.values():
             client.tell(do="drain")
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.SECONDS
         while (live := self.ask("GET", "/v1/events")["events"]) and time.monotonic() < deadline:
             self._approve([event for event in live if event["status"] == "Scheduled"])
             self.resolve()
@@ -199,10 +191,8 @@ class Cluster:
             while (said := client.hear()) and "ended" not in said:
                 pass
             assert said, f"{name} did not end"
-        finals = [
-            rounds.last_word(replica, SCALE, stale_seconds) for replica in self.replicas.values()
-        ]
-        return judge.judge(self.journals(), journal.read(self.runs_path), finals, stale_seconds)
+        finals = [rounds.last_word(replica, SCALE) for replica in self.replicas.values()]
+        return judge.judge(self.journals(), journal.read(self.runs_path), finals)
 
     def _approve(self, events: list[dict[str, Any]]) -> None:
         """Approve for the guests, and write it down as the clients do."""

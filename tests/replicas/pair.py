@@ -10,7 +10,6 @@ from tcp_proxy import TcpProxy
 
 DATABASE: Final = "forewarn"
 STANDBY: Final = "b"
-STREAMING_SECONDS: Final = 30.0
 
 
 class Pair:
@@ -70,9 +69,7 @@ class Pair:
             self.primary.reload(f"synchronous_standby_names = '{STANDBY}'")
         wanted = "sync" if self._synchronous else "async"
         state = "SELECT sync_state FROM pg_stat_replication"
-        until(
-            lambda: self.primary.sql(state) == wanted, self.standby.log, seconds=STREAMING_SECONDS
-        )
+        until(lambda: self.primary.sql(state) == wanted, self.standby.log)
 
     def hold_back_standby(self) -> None:
         """Keep what is committed from now on from the standby."""
@@ -90,4 +87,4 @@ class Pair:
         caught_up = (
             f"SELECT coalesce(bool_and(flush_lsn >= '{at}'), false) FROM pg_stat_replication"
         )
-        until(lambda: self.primary.sql(caught_up) == "t", seconds=STREAMING_SECONDS)
+        until(lambda: self.primary.sql(caught_up) == "t")

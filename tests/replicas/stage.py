@@ -14,9 +14,6 @@ from replicas.cluster import AWAY, Cluster
 T = TypeVar("T")
 
 MACHINES: Final = tuple(f"m{number}" for number in range(8))
-SOON_SECONDS: Final = 20.0
-"""How long anything may take that should come at once: the machine is a busy one."""
-
 OK: Final = 200
 MADE: Final = 201
 UNAVAILABLE: Final = 503
@@ -102,6 +99,9 @@ class Reads:
         self.slowest = 0.0
         self.refused = 0
         self.documents: list[dict[str, Any]] = []
+
+    def __str__(self) -> str:
+        return f"{len(self.documents)} documents read, the slowest in {self.slowest:.1f} s"
 
     def complaints(self) -> list[str]:
         """Return what no guest may see: a number that goes back, or one of two contents."""
