@@ -18,8 +18,12 @@ from relays import network
 
 EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 POLL_SECONDS: Final = 0.1
-ANSWER_SECONDS: Final = 5.0
-"""A guest that waits longer for an answer has none."""
+ANSWER_SECONDS: Final = 60.0
+"""A guest that waits longer for an answer has none. A relay refuses, or closes, much sooner; what
+a busy machine only delays is no failure."""
+
+LOST: Final = 0
+"""In the place of a status: there was no answer."""
 
 
 class Poll(NamedTuple):
@@ -29,7 +33,7 @@ class Poll(NamedTuple):
     at: float
     """Both by `time.time()`."""
     status: int
-    """0 where there was no answer."""
+    """LOST where there was no answer."""
     document: dict[str, Any]
     age: int
     """Of the answer, in seconds, as its header says; 0 without one."""
@@ -65,13 +69,13 @@ class Machine:
         return [poll for poll in self.polls if poll.began >= since and poll.status != 200]
 
     def approve(self, event_id: str) -> int:
-        """Approve an event, and return the status; 0 where there was no answer."""
+        """Approve an event, and return the status; LOST where there was no answer."""
         body = json.dumps({"StartRequests": [{"EventId": event_id}]})
         self.approvals.setdefault(event_id, []).append(time.time())
         answers: list[int] = []
 
         def post() -> None:
-            answers.append(_ask("POST", body, 30.0)[0])
+            answers.append(_ask("POST", body)[0])
 
         network.on_thread_in(self._guest, post).join()
         return answers[0]
@@ -85,13 +89,13 @@ class Machine:
         while not self._ends.wait(POLL_SECONDS):
             with self.polling:
                 began = time.time()
-                status, body, age, error = _ask("GET", None, ANSWER_SECONDS)
+                status, body, age, error = _ask("GET", None)
                 document = json.loads(body) if status == 200 else {}
                 self.polls.append(Poll(began, time.time(), status, document, age, error))
 
 
-def _ask(method: str, body: str | None, seconds: float) -> tuple[int, bytes, int, str]:
-    connection = HTTPConnection(network.ENDPOINT, 80, seconds)
+def _ask(method: str, body: str | None) -> tuple[int, bytes, int, str]:
+    connection = HTTPConnection(network.ENDPOINT, 80, ANSWER_SECONDS)
     try:
         connection.request(method, EVENTS, body, {"Metadata": "true"})
         answer = connection.getresponse()
@@ -99,7 +103,7 @@ def _ask(method: str, body: str | None, seconds: float) -> tuple[int, bytes, int
         error = "" if answer.status == 200 else data.decode()
         return answer.status, data, int(answer.headers.get("Age", "0")), error
     except (OSError, HTTPException) as error:
-        return 0, b"", 0, repr(error)
+        return LOST, b"", 0, repr(error)
     finally:
         connection.close()
 

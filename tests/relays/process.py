@@ -5,14 +5,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
 
+import patience
 from patience import until
-
-T = TypeVar("T")
-
-WAIT_SECONDS: Final = 60.0
-"""An end to waiting, for a machine that does much else."""
 
 
 def certify(folder: Path, address: str) -> tuple[Path, Path]:
@@ -90,7 +85,7 @@ class Relay:
         process, self._process = self._process, None
         process.send_signal(number)
         try:
-            return process.wait(WAIT_SECONDS)
+            return process.wait(patience.SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -11,29 +11,32 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kills import rounds
+from kills.outcome import Laps
 from kills.processes import let_pass
 from ports import free_port
 from relays.process import Relay
+from replicas import judge
 from replicas.cluster import NAMES, Cluster
 
 HOSTS: Final = ("h0", "h1", "h2")
 """Three, as there are update domains: a host has no more than one of each scope."""
 
-STALE_SECONDS: Final = 10.0
-"""The longest that a guest may read what others have read replaced, while half of the processes
-are killed: its relay looks for a replica that lives."""
+RELAY, REPLICAS, BOTH = "relay", "replicas", "both"
+"""Who is killed in a round; both of them at the same moment."""
 
-RELAY_ALONE, REPLICAS_ALONE = 0.4, 0.7
-"""Of so many rounds each; in the others a relay and a replica are killed at the same moment."""
+VICTIMS: Final = (BOTH, RELAY, REPLICAS, RELAY, BOTH, RELAY, REPLICAS, BOTH, RELAY, REPLICAS)
+"""The victims of ten rounds, which are shuffled; in fewer rounds relays still have their turn."""
+
+MANY: Final = 30
+"""In so many rounds some kill falls in a request, whatever chance has."""
 
 ALL_REPLICAS: Final = 0.25
 """How many of the kills of replicas kill all of them: relays then start without the service."""
 
 IN_REQUEST: Final = 0.6
 AWAY_SECONDS: Final = (0.0, 0.0, 0.1, 0.4, 1.0)
-END_SECONDS: Final = 90.0
 
-RELAY: Final = """
+SETTINGS: Final = """
 [upstream]
 urls = {upstream}
 token_file = "{token}"
@@ -90,7 +93,7 @@ class Relayed(Cluster):
         token.touch(mode=0o600)
         token.write_text(self.ask("POST", "/v1/relays/tokens", {"host": host})["token"])
         upstream = json.dumps([f"http://127.0.0.1:{port}" for port in self._planes.values()])
-        settings = RELAY.format(
+        settings = SETTINGS.format(
             upstream=upstream, token=token, folder=folder, port=self.ports[host]
         )
         return Relay(folder, host, settings)
@@ -113,6 +116,8 @@ class Outcome(NamedTuple):
     answered: Counter[str]
     reads: int
     away: int
+    stale_seconds: float
+    laps: Laps
 
     def report(self) -> str:
         """Return the counts, for people."""
@@ -120,23 +125,27 @@ class Outcome(NamedTuple):
         return (
             f"{self.relays} relays and {self.replicas} replicas were killed, {self.in_request} of "
             f"them in a request; {self.alone} relays started without a replica\n"
-            f"{self.reads} documents noted; answered: {answers}; {self.away} x 503"
+            f"{self.reads} documents noted; answered: {answers}; {self.away} x 503\n"
+            f"what others had read replaced was read for {self.stale_seconds:.2f} s at the most\n"
+            f"time: {self.laps}"
         )
 
 
 def run(folder: Path, url: str, seed: int, number: int) -> Outcome:
     """Kill in this many rounds; judge it all."""
     chance = random.Random(seed)
+    laps = Laps()
     relays = replicas = in_request = alone = 0
+    victims = [VICTIMS[turn % len(VICTIMS)] for turn in range(number)]
+    chance.shuffle(victims)
     with Relayed(folder, url, seed) as cluster:
         cluster.prepare(HOSTS)
-        for _ in range(number):
+        laps.end("start")
+        for victim in victims:
             let_pass(chance.uniform(0.1, 0.6))
-            kind = chance.random()
-            relay_goes = kind < RELAY_ALONE or kind >= REPLICAS_ALONE
-            hosts = [chance.choice(HOSTS)] if relay_goes else []
+            hosts = [] if victim == REPLICAS else [chance.choice(HOSTS)]
             names: list[str] = []
-            if kind >= RELAY_ALONE:
+            if victim != RELAY:
                 all_go = chance.random() < ALL_REPLICAS
                 names = list(NAMES) if all_go else [chance.choice(NAMES)]
             if chance.random() < IN_REQUEST:
@@ -162,7 +171,26 @@ def run(folder: Path, url: str, seed: int, number: int) -> Outcome:
             for host in hosts:
                 cluster.relays[host].wait_until_ready()
             cluster.resolve()
-        return _judged(cluster, relays, replicas, in_request, alone)
+        laps.end("kills")
+        complaints = cluster.settle()
+        if number >= MANY and not in_request:
+            complaints.append(f"none of {number} rounds killed in a request")
+        laps.end("settle and judge")
+        journals = cluster.journals()
+        entries = [entry for each in journals.values() for entry in each]
+        answered = (f"{e['kind']} {e['status']}" for e in entries if e["what"] == "answered")
+        return Outcome(
+            complaints=complaints,
+            relays=relays,
+            replicas=replicas,
+            in_request=in_request,
+            alone=alone,
+            answered=Counter(answered),
+            reads=sum(entry["what"] == "read" for entry in entries),
+            away=sum(entry["what"] == "away" for entry in entries),
+            stale_seconds=judge.longest_stale(journals),
+            laps=laps,
+        )
 
 
 def _kill(cluster: Relayed, hosts: list[str], names: list[str]) -> None:
@@ -193,18 +221,3 @@ def _by_client(cluster: Relayed, chance: random.Random, hosts: list[str]) -> str
         if said["killed"]:
             return hosts[0] if hosts else NAMES[said["place"]]
     return ""
-
-
-def _judged(cluster: Relayed, relays: int, replicas: int, in_request: int, alone: int) -> Outcome:
-    complaints = cluster.settle(END_SECONDS, STALE_SECONDS)
-    entries = [entry for each in cluster.journals().values() for entry in each]
-    return Outcome(
-        complaints=complaints,
-        relays=relays,
-        replicas=replicas,
-        in_request=in_request,
-        alone=alone,
-        answered=Counter(f"{e['kind']} {e['status']}" for e in entries if e["what"] == "answered"),
-        reads=sum(entry["what"] == "read" for entry in entries),
-        away=sum(entry["what"] == "away" for entry in entries),
-    )

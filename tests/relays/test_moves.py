@@ -60,6 +60,7 @@ def test_a_machine_whose_target_the_connector_chose_is_found_where_it_goes_on(
     move(site, "mover", "g2")
     until(lambda: not machine.events(), lambda: machine.polls[-2:])
     assert site.ask("GET", "/v1/fleet/machines/mover")["host"] == "g2"
-    let_pass(1.0)  # a few polls by the host that it is on now
+    polls = len(machine.polls)
+    until(lambda: len(machine.polls) > polls + 5)  # by the host that it is on now
     assert machine.failed() == []
     assert site.judge() == []

@@ -8,15 +8,13 @@ from typing import Final
 
 from forewarn.server import relay_feed
 from kills.processes import let_pass
+from relays.guests import LOST
 from relays.process import until
 from relays.production import Production
 
 CUT_SECONDS: Final = float(os.environ.get("RELAY_CUT_SECONDS", "") or 20)
 STALE_AFTER: Final = 5
 """Seconds of silence after which an answer says its age."""
-
-SLACK_SECONDS: Final = 60
-"""How much later than by the cut alone a notice may move: the waits before and after it."""
 
 
 def not_before(site: Production, machine: str) -> datetime:
@@ -30,36 +28,35 @@ def held(site: Production) -> list[str]:
 
 
 def test_a_cut_moves_the_notice_of_its_own_host_alone_and_fails_no_poll(site: Production) -> None:
-    site.apply({"web": "h1", "cache": "h1", "db": "h2"})
+    began = time.monotonic()
+    site.apply({"web": "h1", "cache": "h1", "db": "h2", "canary": "h2"})
     for host in ("h1", "h2"):
         site.relay(host)
-    machines = web, cache, db = site.poll("web", "cache", "db")
+    machines = web, cache, db, canary = site.poll("web", "cache", "db", "canary")
     references = {machine.name: site.request(machine.name)["id"] for machine in machines}
     before = {machine.name: not_before(site, machine.name) for machine in machines}
 
     site.site.darken("h1")
     let_pass(CUT_SECONDS)
     until(lambda: held(site) == ["h1"])
-    during = web.last()
-    assert during is not None
-    assert CUT_SECONDS - STALE_AFTER <= during.age <= CUT_SECONDS + SLACK_SECONDS
+    ages = [poll.age for poll in web.polls if poll.status == 200]
+    assert STALE_AFTER < ages[-1] <= time.monotonic() - began, ages
     site.vouch(cache, references["cache"])
-    let_pass(1.0)
+    site.vouch(canary, references["canary"])
+    until(lambda: not canary.events())  # approved later, it has started, and is over
     (operation,) = (o for o in site.ask("GET", "/v1/events")["events"] if "cache" in o["machines"])
     assert operation["status"] == "Scheduled"
     site.site.clear("h1")
 
     until(lambda: not_before(site, "web") > before["web"], site.relays["h1"].said)
     moved = (not_before(site, "web") - before["web"]).total_seconds()
-    assert CUT_SECONDS <= moved <= CUT_SECONDS + SLACK_SECONDS
+    assert CUT_SECONDS <= moved <= time.monotonic() - began + 1  # guests read whole seconds
     assert not_before(site, "db") == before["db"]
     until(lambda: held(site) == [])
     until(lambda: not cache.events())  # what was approved has started, and is over
-    after = web.last()
-    assert after is not None
-    assert after.age == 0
+    until(lambda: web.polls[-1].age == 0)
     assert db.events()[0]["EventStatus"] == "Scheduled"
-    assert [machine.failed() for machine in machines] == [[], [], []]
+    assert [machine.failed() for machine in machines] == [[]] * 4
     assert site.judge() == []
 
 
@@ -78,7 +75,9 @@ def test_a_relay_that_dies_or_is_cut_off_is_missed_before_its_request_would_have
         began = time.monotonic()
         end()
         until(lambda: held(site))
-        assert time.monotonic() - began < relay_feed.IDLE_WAIT_SECONDS - STALE_AFTER
+        missed = time.monotonic() - began
+        print(f"missed after {missed:.1f} s")
+        assert missed < relay_feed.IDLE_WAIT_SECONDS
         again()
     until(lambda: held(site) == [], lambda: held(site))
 
@@ -123,12 +122,11 @@ def test_a_new_relay_answers_nobody_before_it_knows_its_machines(site: Productio
     token = site.token("h5")
     site.site.darken("h5")
     relay = site.relay("h5", token, waits=False)
-    let_pass(3.0)
+    until(lambda: '"replica"' in relay.said(), relay.said)  # which it cannot reach
     machine = site.begin_polls("newcomer")
-    let_pass(1.0)
-    assert machine.polls
-    assert {poll.status for poll in machine.polls} == {0}
+    until(lambda: len(machine.polls) > 5)
+    assert {poll.status for poll in machine.polls} == {LOST}
     site.site.clear("h5")
     relay.wait_until_ready()
     until(machine.last)
-    assert {poll.status for poll in machine.polls} == {0, 200}
+    assert {poll.status for poll in machine.polls} == {LOST, 200}

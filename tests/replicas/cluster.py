@@ -182,6 +182,7 @@ class Cluster:
             client.tell(do="drain")
         deadline = time.monotonic() + patience.SECONDS
         while (live := self.ask("GET", "/v1/events")["events"]) and time.monotonic() < deadline:
+            self._cancel({event["operation"].partition(".")[0] for event in live})
             self._approve([event for event in live if event["status"] == "Scheduled"])
             self.resolve()
             let_pass(0.2)
@@ -193,6 +194,16 @@ class Cluster:
             assert said, f"{name} did not end"
         finals = [rounds.last_word(replica, SCALE) for replica in self.replicas.values()]
         return judge.judge(self.journals(), journal.read(self.runs_path), finals)
+
+    def _cancel(self, maintenances: set[str]) -> None:
+        """Cancel what has not started, with the steps of a walk that are to come.
+
+        Each takes seconds, as a machine has to be back before the next one goes, and proves no more
+        than those before.
+        """
+        for number in maintenances:
+            with contextlib.suppress(AssertionError):  # nothing of it is left to cancel
+                self.ask("POST", "/v1/cancellations", {"references": [number]})
 
     def _approve(self, events: list[dict[str, Any]]) -> None:
         """Approve for the guests, and write it down as the clients do."""
