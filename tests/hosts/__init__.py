@@ -4,7 +4,7 @@ The service is beside them; guests ask the relay of their own host, at 169.254.1
 
 `make hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest runs each
 file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test leaves
-running; three files run at once.
+running; HOSTS_AT_ONCE of them run at once.
 
     lab       The network, the hosts h1 and h2, the service, the fleet, the command line.
     host      A host with its relay: virsh against it, its power, its libvirtd, its cable, and
@@ -28,7 +28,7 @@ How a test is written:
             guest.wait_for_polls()
         return made
 
-    def test_a_freeze_that_moves_fails_no_poll(lab: Lab, guests: list[Guest]) -> None:
+    def test_no_poll_is_refused_in_a_freeze_that_moves(lab: Lab, guests: list[Guest]) -> None:
         start = time.monotonic()
         lab.forewarn("schedule", "freeze", "web-0", "--live-migration")
         (operation,) = lab.ended()
@@ -36,7 +36,7 @@ How a test is written:
         guests[0].wait_for_polls(2)
         assert guests[0].host() == "h2"
         assert len(guests[0].boots) == 1                # it was never restarted
-        assert not guests[0].failed_polls(start)
+        assert not guests[0].refused_polls(start)
 
 - `lab` is one for the whole file. A file about the service alone makes one without relays, and
   says why (`labs.made(..., has_relays=False)`): there guests reach the service itself.

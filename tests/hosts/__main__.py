@@ -1,4 +1,4 @@
-"""Run the tests of this folder, each file in namespaces of its own, three of them at once.
+"""Run the tests of this folder, each file in namespaces of its own, several of them at once.
 
 `python -m hosts [FILES] [PYTEST'S ARGUMENTS]`. It needs no root, only namespaces for ordinary users
 and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it runs, as root, the files that do need it. What a
@@ -20,7 +20,7 @@ from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
 OF_ROOT = ("behind_nat", "filter", "polkit", "relays", "ssh")
-AT_ONCE = 3
+AT_ONCE = int(os.environ.get("HOSTS_AT_ONCE", "") or 2)
 """Files: a guest that boots takes a core, but most of the time all of them wait."""
 
 

@@ -16,6 +16,8 @@ NETWORK = "10.99.0"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
 UP = re.compile(r"UP (\S+)")
 OFF = re.compile(r"\bOFF\b")
+REFUSED = re.compile(r"server returned|refused")
+"""In the error of a poll: an answer that is not the document, or a port that nobody listens on."""
 KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
     "clocksource=acpi_pm"  # a busy host makes an emulated processor's own clock run too fast
@@ -82,6 +84,11 @@ class Poll:
     document: Mapping[str, Any] | None
     """What it read; None where the poll failed."""
     error: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the endpoint refused it; a poll that fails otherwise was lost on its way."""
+        return REFUSED.search(self.error) is not None
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -224,6 +231,22 @@ class Guest:
     def failed_polls(self, since: float = 0) -> list[Poll]:
         """Return its polls that failed, from a time on."""
         return [poll for poll in self.polls if poll.error and poll.at >= since]
+
+    def refused_polls(self, since: float = 0) -> list[Poll]:
+        """Return its polls that the endpoint refused, from a time on.
+
+        An emulated guest on a busy machine loses a poll now and then, and that is nobody's fault:
+        `losses` tells of it.
+        """
+        return [poll for poll in self.failed_polls(since) if poll.refused]
+
+    def losses(self) -> str:
+        """Tell how many polls were lost, and how; empty if none was."""
+        lost = [poll for poll in self.failed_polls() if not poll.refused]
+        if not lost:
+            return ""
+        ways = ", ".join(sorted({poll.error for poll in lost}))
+        return f"{self.name} lost {len(lost)} of {len(self.polls)} polls: {ways}"
 
     def longest_gap(self, since: float = 0) -> float:
         """Return the longest time without a good poll, in seconds, from a time on until now."""

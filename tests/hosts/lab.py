@@ -66,6 +66,8 @@ listen = "off"
 [log]
 format = "json"
 """
+LOSSES: list[str] = []
+"""What guests of labs that are closed told of polls that were lost; the run's summary shows it."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
 
@@ -322,6 +324,7 @@ class Lab:
             self.service.stop()
         self._ended.set()
         self._watcher.join()
+        LOSSES.extend(filter(None, (guest.losses() for guest in self.guests.values())))
         for host in self.hosts.values():
             host.power_off()
 

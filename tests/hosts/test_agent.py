@@ -37,7 +37,7 @@ def test_an_agent_drains_for_a_live_move_and_undoes_after_it(lab: Lab, guest: Gu
     says(guest, f"UNDO {boot}", 1)
     assert guest.host() == "h2"
     assert guest.boots == [boot]
-    assert not guest.failed_polls(start)
+    assert not guest.refused_polls(start)
     assert guest.said().count(f"DRAIN {boot}") == 1
 
 

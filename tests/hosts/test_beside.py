@@ -45,6 +45,6 @@ def test_a_guest_that_moves_finds_the_same_service(lab: Lab, guest: Guest) -> No
     assert operation["status"] == "Completed", operation
     assert guest.host() == "h2"
     guest.wait_for_polls(2)
-    assert not guest.failed_polls(start)
+    assert not guest.refused_polls(start)
     assert "LOST" not in guest.said()
     assert len(guest.boots) == 1

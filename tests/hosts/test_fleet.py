@@ -88,7 +88,7 @@ def test_a_machine_that_somebody_moves_has_its_new_host_and_keeps_its_tag(
     assert (again["unchanged"], again["changed"]["count"]) == (3, 0)
     guest.migrate("h1")
     recorded(lab, guest, "h1")
-    assert not guest.failed_polls(start)
+    assert not guest.refused_polls(start)
     assert lab.operations() == []
 
 

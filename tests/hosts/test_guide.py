@@ -81,7 +81,7 @@ def test_all_hosts_are_patched_and_no_guest_notices(lab: Lab, guests: list[Guest
     assert at_home(guests)
     for guest in guests:
         guest.wait_for_polls()
-        assert not guest.failed_polls(start)
+        assert not guest.refused_polls(start)
         assert len(guest.boots) == 1
     operations = lab.operations()[asked:]
     assert {each["event_type"] for each in operations} == {"Freeze"}
