@@ -21,8 +21,9 @@ from typing import Any, Final
 MAX_PATH_BYTES: Final = 107
 """The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
 
-BACKLOG: Final = 128
-"""Connections that may wait to be accepted: operators are few."""
+BACKLOG: Final = 4096
+"""Connections that may wait to be accepted, as far as the system lets them: all relays come at once
+when a replica has gone, and a unix socket refuses clients that do not wait where it is full."""
 
 ANSWER_SECONDS: Final = 2.0
 """How long a server that may be there has to accept a connection."""
@@ -194,13 +195,11 @@ def _give_to(group: str, path: Path) -> None:
     path.chmod(0o660)
 
 
-def open_tcp(
-    address: str, port: int, setting: str = "operator.listen", backlog: int = BACKLOG
-) -> socket.socket:
+def open_tcp(address: str, port: int, setting: str = "operator.listen") -> socket.socket:
     """Open the TCP socket of a setting; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        opened = socket.create_server((address, port), family=family, backlog=backlog)
+        opened = socket.create_server((address, port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = obstacle(error, address, port)
         message = f"cannot listen on {shown(address, port)} ({setting}): {why}"

@@ -21,6 +21,7 @@ import uvicorn
 from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from forewarn.server import sockets
 from forewarn.server.operator import auth
 from forewarn.server.process import LimitLog
 
@@ -370,6 +371,7 @@ class Server(uvicorn.Server):
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=FINISH_SECONDS,
             limit_concurrency=most + 1,  # from this many on it answers 503
+            backlog=sockets.BACKLOG,  # uvicorn listens again, and would set its own
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
         config.slow_seconds, config.most = slow_seconds, most

@@ -41,10 +41,6 @@ MAX_BODY: Final = 1024 * 1024
 RETRY_SECONDS: Final = 5
 """When to come back after 503."""
 
-BACKLOG: Final = 4096
-"""Relays that may wait to be accepted, as far as the system lets them: all of them come at once
-when a replica has gone."""
-
 PROBES: Final = transport.Probes(silent_seconds=10, between_seconds=2, most=3)
 """A relay whose host is cut off is away soon after, whatever its request waits for. A probe costs
 this process nothing, and of ten thousand relays the system sends a thousand a second."""
@@ -382,7 +378,7 @@ class RelayPlane:
         self.reload()
         address, port = split_address(self._settings.listen)
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
-        tcp = tcp or sockets.open_tcp(address, port, "relay.listen", BACKLOG)
+        tcp = tcp or sockets.open_tcp(address, port, "relay.listen")
         transport.probe(tcp, PROBES)
         tls = self._context if self._application.context is not None else None
         most = self._settings.connections
