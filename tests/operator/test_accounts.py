@@ -19,6 +19,7 @@ from typing import Any
 import litestar
 import pytest
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.plane import Retention
@@ -81,7 +82,7 @@ class Site:
 
     def settled(self) -> list[Any]:
         """The audit log, once what was submitted to the writer is in it."""
-        self.running.plane.probe().result(30)  # a question would not wait for the writer
+        self.running.plane.probe().result()  # a question would not wait for the writer
         return self.audit()
 
 
@@ -416,7 +417,7 @@ def test_records_are_forgotten_when_they_are_old(site: Site) -> None:
     site.clock.advance(timedelta(days=1))
     site.root.ask("POST", "/v1/holds", HOLD)
     assert len(site.audit()) == len(AccessRole) + 1
-    site.running.plane.forget(Retention(audit=timedelta(hours=1))).result(30)
+    site.running.plane.forget(Retention(audit=timedelta(hours=1))).result()
     assert [one["action"] for one in site.audit()] == ["POST /v1/holds"]
 
 
@@ -541,7 +542,7 @@ def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in(
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience.SECONDS,
             check=False,
         )
         return ran.returncode, ran.stdout

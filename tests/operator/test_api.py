@@ -353,7 +353,7 @@ def test_a_cancellation_is_kept_with_who_and_why(client: Client) -> None:
 
 def test_history_tells_who_approved_from_where_and_when(client: Client, service: Running) -> None:
     event = request_reboot(client)["operations"][0]["events"][0]
-    service.plane.approve("web", [event["id"]], by="web-1", address="10.0.0.11").result(5)
+    service.plane.approve("web", [event["id"]], by="web-1", address="10.0.0.11").result()
     (operation,) = client.get("/v1/history?machine=WEB-0")["operations"]
     assert operation["status"] == "Started"
     assert operation["start_cause"] == "approved"

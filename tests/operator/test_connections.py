@@ -9,13 +9,16 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+import patience
 from forewarn.clock import SystemClock
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import auth, connections
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
-PLAY_SECONDS = 30
+LONG = 2 * patience.SECONDS
+"""The time of a head, where no head is to be late."""
+
 LARGE = 32 * 1024 * 1024
 """Bytes of an answer: more than all buffers of the system hold."""
 
@@ -91,7 +94,7 @@ def play(
 ) -> None:
     async def run() -> None:
         open_server = serving(head_seconds, tls, slow_seconds)
-        async with asyncio.timeout(PLAY_SECONDS), open_server as served:
+        async with asyncio.timeout(patience.SECONDS), open_server as served:
             await story(served)
 
     asyncio.run(run())
@@ -105,7 +108,7 @@ def test_six_hundred_half_heads_do_not_keep_an_operator_out() -> None:
             reader, _ = await served.send(ASK)
             assert (await reader.readline()).split()[1] == b"200"
 
-    play(60, story)
+    play(LONG, story)
 
 
 def test_the_oldest_stranger_gives_way_and_nobody_else() -> None:
@@ -119,7 +122,7 @@ def test_the_oldest_stranger_gives_way_and_nobody_else() -> None:
         writer.write(ASK[20:])
         assert (await second.readline()).split()[1] == b"200"
 
-    play(60, story)
+    play(LONG, story)
 
 
 def test_half_a_head_is_cut_off_in_time_also_behind_an_answer() -> None:
@@ -139,13 +142,12 @@ def test_a_reader_that_takes_nothing_of_a_large_answer_is_cut_off() -> None:
     async def story(served: Served) -> None:
         reader, writer = await served.send(ASK.replace(b"/v1/x", b"/v1/large"))
         writer.transport.pause_reading()
-        while "slow-reader" not in counted(served):  # noqa: ASYNC110 - a counter has no event
-            await asyncio.sleep(0)
+        await patience.reached(lambda: "slow-reader" in counted(served))
         writer.transport.resume_reading()
         with contextlib.suppress(ConnectionError):
             assert len(await reader.read()) < LARGE
 
-    play(60, story, slow_seconds=0.1)
+    play(LONG, story, slow_seconds=0.1)
 
 
 def test_a_connection_that_is_idle_between_requests_stays() -> None:
@@ -191,7 +193,7 @@ def test_a_stranger_who_gives_way_is_counted() -> None:
         assert (await reader.readline()).split()[1] == b"200"
         assert counted(served) == {"connections": 3}
 
-    play(60, story)
+    play(LONG, story)
 
 
 def test_an_address_is_logged_again_after_a_minute() -> None:
@@ -215,7 +217,7 @@ def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted() -
         assert status == b"503"
         assert counted(served) == {"connections": 1}
 
-    play(60, story)
+    play(LONG, story)
 
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -259,4 +261,4 @@ def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> 
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
 
-    play(PLAY_SECONDS, story, context)
+    play(LONG, story, context)

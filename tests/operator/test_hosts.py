@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+import patience
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from server.running import ME, Client, Running
-
-ASKS = 300
-"""How often the service is asked for what is about to be so."""
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -49,7 +47,8 @@ def order(client: Client, host: str, kind: str, machine: str = "", status: int =
 
 def until(client: Client, clock: ManualClock, host: str, *states: str) -> Any:
     """Approve and let time pass until a host is in a state; return the host."""
-    for _ in range(ASKS):
+
+    def reached() -> Any:
         detail = client.get(f"/v1/hosts/{host}")
         if detail["host"]["state"] in states:
             return detail
@@ -57,16 +56,15 @@ def until(client: Client, clock: ManualClock, host: str, *states: str) -> Any:
             if event["status"] == "Scheduled":
                 client.ask("POST", "/v1/approvals", {"references": [event["id"]]})
         clock.advance(timedelta(seconds=5))
-    raise AssertionError(detail)
+        return None
+
+    return patience.until(reached, lambda: client.get(f"/v1/hosts/{host}"))
 
 
 def stuck(client: Client, clock: ManualClock, host: str = "h1") -> Any:
     """Get the drain of a host stuck: an operator cancels the move of web-1."""
     drain(client, host, reboot=True)
-    for _ in range(ASKS):
-        events = client.get("/v1/events?machine=web-1")["events"]
-        if events:
-            break
+    events = patience.until(lambda: client.get("/v1/events?machine=web-1")["events"])
     client.ask("POST", "/v1/cancellations", {"references": [events[0]["operation"]]})
     return until(client, clock, host, "stuck")
 

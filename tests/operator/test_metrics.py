@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance import alerts
@@ -116,7 +117,7 @@ def test_the_life_of_an_operation_is_counted(
     assert live['forewarn_alerts{kind="agent-held"}'] == 1
     assert live['forewarn_alerts{kind="failed"}'] == 0
     clock.advance(timedelta(minutes=10, seconds=2))
-    service.plane.advance().result(5)
+    service.plane.advance().result()
     started = scraped(client)
     assert started['forewarn_operations_started_total{cause="notice-over",type="Reboot"}'] == 1
     # Who advanced it, the ticker at NotBefore or this test 2 s later, is chance here.
@@ -156,11 +157,9 @@ def test_what_is_queued_or_down_is_counted_as_live_but_not_as_an_event(
         request_reboot(client, machines=[name])
     approved = client.ask("POST", "/v1/approvals", {"references": ["1"]})
     assert approved.status == 200
-    for _ in range(1000):
-        (operation,) = client.get("/v1/history?maintenance=1")["operations"]
-        if operation["attempt"]:
-            break
-    service.plane.finish("1.1", operation["attempt"], Outcome(succeeded=False)).result(5)
+    path = "/v1/history?maintenance=1"
+    attempt = patience.until(lambda: client.get(path)["operations"][0]["attempt"])
+    service.plane.finish("1.1", attempt, Outcome(succeeded=False)).result()
     told = scraped(client)
     assert told['forewarn_operations{status="Queued",type="Reboot"}'] == 1
     assert told['forewarn_operations{status="Failed",type="Reboot"}'] == 1
@@ -210,7 +209,7 @@ def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         every = len(client.get("/v1/fleet/scopes")["scopes"])
-        running.plane.record_requests(["web"]).result(5)
+        running.plane.record_requests(["web"]).result()
         told = scraped(client)
     assert told['forewarn_scopes{state="on"}'] == 1
     assert told['forewarn_scopes{state="off"}'] == every - 1

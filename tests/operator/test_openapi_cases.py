@@ -22,6 +22,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import CHECKS, FailureGroup, load_all_checks
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.store import memory
 from seeds import SEED
@@ -42,9 +43,6 @@ JUDGED: Final = (
 
 ENDLESS: Final = frozenset({"GET /v1/stream"})
 """Answers that do not end by themselves."""
-
-SECONDS: Final = 60.0
-"""For one answer: longer than any takes."""
 
 KNOWN: Final[dict[str, tuple[Any, ...]]] = {
     "name": ("web-0", "web", "h0", "one"),
@@ -129,7 +127,7 @@ def _judge(
     def ask(case: Case, data: st.DataObject) -> None:
         _name_what_there_is(case, data)
         headers = {"Authorization": f"Bearer {token}"}
-        answer = case.call(base_url=url, headers=headers, timeout=SECONDS)
+        answer = case.call(base_url=url, headers=headers, timeout=patience.SECONDS)
         asked[str(answer.status_code)] += 1
         case.validate_response(answer, checks=checks)
 

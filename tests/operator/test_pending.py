@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from forewarn.cli import events
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
@@ -20,25 +21,24 @@ def reboot_of_web(client: Client, **more: Any) -> Any:
     return answer.json
 
 
-ASKS = 1000
-"""How often the service is asked for what is about to be so: a few times do."""
-
-
 def under_way(client: Client, reference: str) -> int:
     """Approve an operation; return the attempt of the executor that took it."""
     client.ask("POST", "/v1/approvals", {"references": [reference]})
-    for _ in range(ASKS):
-        (operation,) = client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
-        if operation["attempt"]:
-            return int(operation["attempt"])
-    raise AssertionError(operation)
+    (operation,) = patience.until(
+        lambda: [
+            each
+            for each in client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
+            if each["attempt"]
+        ]
+    )
+    return int(operation["attempt"])
 
 
 def end(service: Running, client: Client, reference: str, *, well: bool) -> None:
     """Let an operation end, reported in the place of the executor that took it."""
     attempt = under_way(client, reference)
     outcome = Outcome(succeeded=well, message="" if well else "no such host")
-    service.plane.finish(reference, attempt, outcome).result(5)
+    service.plane.finish(reference, attempt, outcome).result()
 
 
 def rolling_update_of(client: Client, number: int = 1) -> Any:
@@ -339,7 +339,7 @@ def test_an_operation_whose_outcome_is_unknown_stays_until_an_operator_resolves_
     sure = client.ask("POST", path, {"references": ["1.1"], "verdict": "succeeded"})
     assert (sure.status, sure.error["code"]) == (409, "conflict")
     attempt = under_way(client, "1.1")
-    service.plane.report_unknown("1.1", attempt, "its result was lost").result(5)
+    service.plane.report_unknown("1.1", attempt, "its result was lost").result()
     assert kinds(client) == [("unknown", "1.1")]
     assert client.get("/v1/events")["events"][0]["outcome_unknown"] == "its result was lost"
     perhaps = client.ask("POST", path, {"references": ["1.1"], "verdict": "perhaps"})
@@ -366,10 +366,7 @@ def status_of(client: Client, reference: str) -> str:
 
 def becomes(client: Client, reference: str, status: str) -> None:
     """Wait until an operation has a status; the service notices by itself."""
-    for _ in range(ASKS):
-        if status_of(client, reference) == status:
-            return
-    raise AssertionError(status_of(client, reference))
+    patience.eventually(lambda: status_of(client, reference), status)
 
 
 def standing(event: Any) -> str:

@@ -1,7 +1,6 @@
 """Rollouts over the API and at the command line."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
@@ -18,7 +18,6 @@ from forewarn.server.settings import RolloutCheck, RolloutSettings
 from forewarn.store import memory
 from server.running import ME, Client, Running, fleet, settings_in
 
-PATIENCE_SECONDS = 30.0
 """How long the service is asked for what is about to be so."""
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -68,8 +67,8 @@ def until(
 
     With `checking`, time passes slowly while no unit is under way: a real program runs.
     """
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
+
+    def reached() -> Any:
         detail = client.get(f"/v1/rollouts/{number}")
         if ready(detail):
             return detail
@@ -78,7 +77,9 @@ def until(
                 client.ask("POST", "/v1/approvals", {"references": [event["id"]]})
         fast = is_running(detail) or not checking
         clock.advance(timedelta(seconds=5 if fast else 0.05))
-    raise AssertionError(detail)
+        return None
+
+    return patience.until(reached, lambda: client.get(f"/v1/rollouts/{number}"))
 
 
 def is_state(*states: str) -> Callable[[Any], bool]:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from forewarn.client import transport
 from forewarn.server import secret_files
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.store import memory
-from server.running import WAIT_SECONDS, Running, settings_in
+from server.running import Running, settings_in
 
 CERTIFICATES = Path(__file__).with_name("certificates")
 
@@ -44,7 +45,7 @@ def ask(service: Running, certificate: str, **headers: str) -> int:
     """Return the status of an answer from who has this certificate."""
     address = service.opened.operators[1].removeprefix("https://")
     trusting = ssl.create_default_context(cafile=CERTIFICATES / f"{certificate}.pem")
-    connection = http.client.HTTPSConnection(address, timeout=WAIT_SECONDS, context=trusting)
+    connection = http.client.HTTPSConnection(address, timeout=patience.SECONDS, context=trusting)
     token = Path(service.settings.operator.token_file).read_text(encoding="ascii").strip()
     try:
         authorization = {"Authorization": f"Bearer {token}"}
@@ -82,10 +83,10 @@ def test_a_certificate_that_does_not_fit_its_key_changes_nothing(
 def test_the_client_verifies_by_the_file_that_it_is_given(service: Running) -> None:
     url = f"{service.opened.operators[1]}/healthz"
     trusted = str(CERTIFICATES / "first.pem")
-    assert transport.request("GET", url, seconds=WAIT_SECONDS, ca_file=trusted).status == 200
+    assert transport.request("GET", url, seconds=patience.SECONDS, ca_file=trusted).status == 200
     for file in (None, str(CERTIFICATES / "second.pem")):
         with pytest.raises(transport.RequestFailed) as failed:
-            transport.request("GET", url, seconds=WAIT_SECONDS, ca_file=file)
+            transport.request("GET", url, seconds=patience.SECONDS, ca_file=file)
         assert isinstance(failed.value.__cause__, ssl.SSLCertVerificationError)
 
 

@@ -2,7 +2,6 @@
 
 import http.server
 import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.maintenance.webhooks import GIVE_UP
 from forewarn.server import settings
 from forewarn.store import memory
-from server.receiver import WAIT_SECONDS, Received, Receiver, answer, receiving
+from server.receiver import Received, Receiver, answer, receiving
 from server.running import NOON, Client, Running, fleet, settings_in
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -47,12 +47,12 @@ def tried(client: Client, name: str = "ours") -> Any:
 
 def until(client: Client, reached: Callable[[dict[str, Any]], bool], name: str = "ours") -> Any:
     """Wait until a webhook is as it should be; to ask wakes the service, too."""
-    end = time.monotonic() + WAIT_SECONDS
-    while True:
+
+    def found() -> Any:
         (found,) = (w for w in client.get("/v1/webhooks")["webhooks"] if w["name"] == name)
-        if reached(found):
-            return found
-        assert time.monotonic() < end, found
+        return found if reached(found) else None
+
+    return patience.until(found)
 
 
 def types(received: list[Received]) -> list[str]:
@@ -147,7 +147,7 @@ def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
         handler.end_headers()
         handler.wfile.write(b"x")
         handler.wfile.flush()
-        receiver.over.wait(WAIT_SECONDS)
+        receiver.over.wait(patience.SECONDS)
 
     receiver.answers["/hook"] = endless
     add(client, receiver.url())
@@ -157,7 +157,7 @@ def test_an_answer_is_taken_by_its_head_however_long_its_body_is(
 def test_a_receiver_that_does_not_answer_keeps_no_other_waiting(
     client: Client, receiver: Receiver
 ) -> None:
-    receiver.answers["/slow"] = lambda _: receiver.over.wait(WAIT_SECONDS) and None
+    receiver.answers["/slow"] = lambda _: receiver.over.wait(patience.SECONDS) and None
     add(client, receiver.url("/slow"), "slow")
     add(client, receiver.url("/quick"), "quick")
     schedule(client, "web-0")

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+import patience
 from forewarn.vocabulary import AccessRole
 from server.running import Client, Running, fleet
 
-SECONDS = 30_000
-"""How long a browser may take, in its milliseconds: only the end of waiting."""
+MILLISECONDS = 1000 * patience.SECONDS
+"""How long a browser may take: only the end of waiting."""
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -37,7 +38,7 @@ ARGUMENTS = (
     "--renderer-process-limit=1",  # each window would start two processes
 )
 
-expect.set_options(timeout=SECONDS)
+expect.set_options(timeout=MILLISECONDS)
 
 
 @contextlib.contextmanager
@@ -96,7 +97,7 @@ class Contexts:
             java_script_enabled=kind.scripts,
             ignore_https_errors=kind.ignore_https_errors,
         )
-        made.set_default_timeout(SECONDS)
+        made.set_default_timeout(MILLISECONDS)
         return made
 
     def give_back(self, kind: Kind, context: BrowserContext) -> None:

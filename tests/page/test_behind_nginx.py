@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
+import patience
 from end_to_end import nginx
 from forewarn.store import memory
 from page.site import Contexts, Site
@@ -86,7 +87,9 @@ def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> No
 def test_programs_ask_and_follow_the_news(behind: Behind) -> None:
     made = behind.site.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"})
     trusting = ssl.create_default_context(cafile=CERTIFICATES / "first.pem")
-    there = http.client.HTTPSConnection("127.0.0.1", behind.port, timeout=30, context=trusting)
+    there = http.client.HTTPSConnection(
+        "127.0.0.1", behind.port, timeout=patience.SECONDS, context=trusting
+    )
     asks = {"Authorization": f"Bearer {made.json['token']}", "Host": f"{NAME}:{behind.port}"}
     there.request("GET", "/v1/stream", headers=asks)
     stream = there.getresponse()

@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from end_to_end.running import Running
-from page.site import SECONDS
+from page.site import MILLISECONDS
 from ports import free_port
 from server.running import ME, Client
 
@@ -28,7 +28,7 @@ def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
     service = Running(tmp_path, operator=f'listen = "127.0.0.1:{port}"')
     service.start()
     context = browser.new_context()
-    context.set_default_timeout(SECONDS)
+    context.set_default_timeout(MILLISECONDS)
     said: list[str] = []
 
     def note(message: ConsoleMessage) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.maintenance.model import Changes
 from forewarn.server.page import live
@@ -21,7 +22,7 @@ def played(story: Callable[[Live, ManualClock], Coroutine[Any, Any, None]]) -> N
 
     async def play() -> None:
         real = ManualClock(NOON)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience.SECONDS):
             await story(Live(ManualClock(NOON), real, "process"), real)
 
     asyncio.run(play())

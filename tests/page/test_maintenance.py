@@ -236,7 +236,7 @@ def test_a_plan_is_not_in_the_audit_log_as_a_change(site: Site) -> None:
     for body, status in ((b"kind=machines&targets=web-0&event_type=Reboot", 200), (b"", 400)):
         answer = site.root.ask("POST", "/page/maintenance", body + b"&action=plan", FORM)
         assert answer.status == status
-    site.running.plane.probe().result(30)
+    site.running.plane.probe().result()
     actions = {each["action"] for each in site.root.get("/v1/audit")["records"]}
     assert actions == {"PUT /v1/fleet"}
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.server.page import rendering
 from forewarn.server.page.rendering import Renderer
@@ -47,12 +47,15 @@ def test_every_template_is_compiled(renderer: Renderer) -> None:
 
     async def play() -> None:
         compiling = asyncio.create_task(renderer.compile(real))
-        while not compiling.done():
+
+        def done() -> bool:
             real.advance(timedelta(seconds=rendering.COMPILE_GAP_SECONDS))
-            await asyncio.sleep(0)
+            return compiling.done()
+
+        await patience.reached(done)
         await compiling
 
-    asyncio.run(asyncio.wait_for(play(), 30))
+    asyncio.run(play())
     assert {name for _, name in templates.cache} == set(templates.list_templates())
 
 
@@ -62,7 +65,5 @@ def test_a_service_compiles_them_before_anybody_asks(tmp_path: Path) -> None:
     templates.cache.clear()
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore()) as running:
-        root, end = running.client(), time.monotonic() + 30
-        while not templates.cache:
-            assert time.monotonic() < end
-            assert root.ask("GET", "/healthz").status == 200
+        assert running.client().ask("GET", "/healthz").status == 200
+        patience.until(lambda: templates.cache)

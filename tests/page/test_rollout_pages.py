@@ -1,15 +1,16 @@
 """Rollouts in a browser: planned, started, paused, resumed, stopped, and units left out."""
 
 import re
-import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Page, expect
 
+import patience
 from forewarn.maintenance.rollout_model import CONFIRM
-from page.site import FORM, SECONDS, Site, mistaken, typed_in
+from page.site import FORM, Site, mistaken, typed_in
 
 
 def planned(window: Page, site: Site, **texts: str) -> None:
@@ -32,12 +33,17 @@ def started(site: Site, **policy: Any) -> Page:
 
 def approve_until(site: Site, state: str) -> None:
     """Approve whatever is announced until the rollout is so."""
-    end = time.monotonic() + SECONDS / 1000
-    while site.root.get("/v1/rollouts/1")["rollout"]["state"] != state:
-        assert time.monotonic() < end
+    approve_while(site, lambda rollout: rollout["state"] != state)
+
+
+def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
+    def over() -> bool:
         for event in site.root.get("/v1/events")["events"]:
             if event["status"] == "Scheduled":
                 site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+        return not goes_on(site.root.get("/v1/rollouts/1")["rollout"])
+
+    patience.until(over)
 
 
 def test_a_rollout_goes_from_the_form_to_its_end(quick_site: Site) -> None:
@@ -98,11 +104,7 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
 def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     site = quick_site
     window = started(site, pause_seconds=CONFIRM)
-    end = time.monotonic() + SECONDS / 1000
-    while not site.root.get("/v1/rollouts/1")["rollout"]["unconfirmed"]:
-        assert time.monotonic() < end
-        for event in site.root.get("/v1/events")["events"]:
-            site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+    approve_while(site, lambda rollout: not rollout["unconfirmed"])
     expect(window.locator("main > .head .word")).to_have_text("waits for you")
     window.get_by_role("button", name="Begin wave 2 of rollout 1").click()
     window.wait_for_url(f"{site.url}/rollouts/1")

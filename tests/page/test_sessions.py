@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+import patience
 from forewarn.clock import ManualClock
 from forewarn.control import accounts
 from forewarn.maintenance.model import Refused
@@ -33,7 +34,7 @@ class Door:
         self.url = running.opened.operators[1]
 
     def post(self, path: str, cookie: str = "", **form: str) -> HTTPResponse:
-        connection = HTTPConnection(str(urlsplit(self.url).netloc), timeout=30)
+        connection = HTTPConnection(str(urlsplit(self.url).netloc), timeout=patience.SECONDS)
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
         connection.request("POST", path, urlencode(form), {**headers, "Cookie": cookie})
         answer = connection.getresponse()
@@ -159,10 +160,10 @@ def test_of_two_that_have_read_a_link_at_once_one_is_logged_in(tmp_path: Path) -
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
         plane = running.plane
-        plane.order(accounts.make_link, link).result(30)
-        assert plane.order(accounts.open_session, one, link.name).result(30) == one
+        plane.order(accounts.make_link, link).result()
+        assert plane.order(accounts.open_session, one, link.name).result() == one
         with pytest.raises(Refused) as refused:
-            plane.order(accounts.open_session, other, link.name).result(30)
+            plane.order(accounts.open_session, other, link.name).result()
     assert refused.value.code is ErrorCode.UNAUTHORIZED
 
 
@@ -214,7 +215,7 @@ def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
         assert url.startswith("https://127.0.0.1:")
         host, key = urlsplit(url).netloc, url.partition("key=")[2]
         trusting = ssl.create_default_context(cafile=certificates / "first.pem")
-        connection = HTTPSConnection(host, timeout=30, context=trusting)
+        connection = HTTPSConnection(host, timeout=patience.SECONDS, context=trusting)
         headers = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Origin": f"https://{host}",
@@ -237,10 +238,10 @@ def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
         with ThreadPoolExecutor(1) as other:
             store.begin()
             asked = other.submit(root.ask, "GET", "/?range=12h")
-            assert store.reached.wait(30)
+            assert store.reached.wait(patience.SECONDS)
             assert root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"}).status == 201
             store.go_on.set()
-            late = asked.result(30).body.decode()
+            late = asked.result().body.decode()
         now = root.ask("GET", "/").body.decode()
     state = r'data-state="([^"]+)"'
     assert re.findall(state, late) != re.findall(state, now)
@@ -251,7 +252,7 @@ def test_an_open_stream_ends_with_the_service_and_is_not_torn(tmp_path: Path) ->
     with Running(wanted, memory.MemoryStore()) as running:
         token = Path(running.settings.operator.token_file).read_text(encoding="ascii").strip()
         host = str(urlsplit(running.opened.operators[1]).netloc)
-        connection = HTTPConnection(host, timeout=30)
+        connection = HTTPConnection(host, timeout=patience.SECONDS)
         connection.request("GET", "/page/stream", headers={"Authorization": f"Bearer {token}"})
         stream = connection.getresponse()
         assert stream.readline().startswith(b":")
@@ -274,6 +275,6 @@ class Slow(Wrapped):
     def read(self) -> Iterator[Reading]:
         if self._next.locked() and not self.reached.is_set():
             self.reached.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(patience.SECONDS)
         with super().read() as reading:
             yield reading

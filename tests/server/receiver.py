@@ -3,7 +3,6 @@
 import http.server
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 from standardwebhooks import Webhook as Verifier
 
-WAIT_SECONDS = 30.0
+import patience
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -42,29 +41,26 @@ class Receiver:
         self.over = threading.Event()
         """Set at the end, for whoever keeps a request waiting until then."""
         self._got: list[Received] = []
-        self._more = threading.Condition()
+        self._lock = threading.Lock()
 
     def url(self, path: str = "/hook") -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}{path}"
 
     def got(self, path: str = "/hook") -> list[Received]:
-        with self._more:
+        with self._lock:
             return [one for one in self._got if one.path == path]
 
     def wait(self, count: int, path: str = "/hook") -> list[Received]:
         """Return what has come at a path, once it is so many."""
-        until = time.monotonic() + WAIT_SECONDS
-        with self._more:
-            while len(found := [one for one in self._got if one.path == path]) < count:
-                assert self._more.wait(max(0.0, until - time.monotonic())), self._got
-        return found
+        return patience.until(
+            lambda: found if len(found := self.got(path)) >= count else None, lambda: self._got
+        )
 
     def take(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        with self._more:
+        with self._lock:
             self._got.append(Received(handler.path, headers, body))
-            self._more.notify_all()
         self.answers.get(handler.path, answer(204))(handler)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+import patience
 from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
@@ -32,7 +33,7 @@ from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
 from store.wrapped import Wrapped
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = patience.SECONDS
 ME = pwd.getpwuid(os.geteuid()).pw_name
 """By whom requests over the unix socket are."""
 
@@ -159,9 +160,9 @@ class Running:
 
     def __enter__(self) -> "Running":
         self._thread.start()
-        assert self._ready.wait(WAIT_SECONDS)
+        assert self._ready.wait(patience.SECONDS)
         if self._error is not None:
-            self._thread.join(WAIT_SECONDS)
+            self._thread.join(patience.SECONDS)
             raise self._error
         return self
 
@@ -170,7 +171,7 @@ class Running:
     ) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(WAIT_SECONDS)
+        self._thread.join(patience.SECONDS)
         assert not self._thread.is_alive()
         if self._error is not None and error is None:
             raise self._error
@@ -184,11 +185,11 @@ class Running:
             task.cancel()
 
         self._loop.call_soon_threadsafe(cancel)
-        self._thread.join(WAIT_SECONDS)
+        self._thread.join(patience.SECONDS)
 
     def wait(self) -> None:
         """Wait for an end that comes by itself."""
-        self._thread.join(WAIT_SECONDS)
+        self._thread.join(patience.SECONDS)
 
     def reload(self) -> None:
         """Have the service read its files again, as SIGHUP does."""
@@ -197,7 +198,7 @@ class Running:
             assert self._service is not None
             self._service.reload()
 
-        asyncio.run_coroutine_threadsafe(read(), self._loop).result(WAIT_SECONDS)
+        asyncio.run_coroutine_threadsafe(read(), self._loop).result()
 
     def client(self) -> "Client":
         return Client(Path(self.settings.operator.socket))
@@ -236,7 +237,7 @@ class Running:
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=WAIT_SECONDS)
+        super().__init__("localhost", timeout=patience.SECONDS)
         self._path = path
 
     def connect(self) -> None:
@@ -291,7 +292,7 @@ class Client:
             return UnixConnection(self._place)
         return http.client.HTTPConnection(
             self._place.removeprefix("http://"),
-            timeout=WAIT_SECONDS,
+            timeout=patience.SECONDS,
             source_address=self._source,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from forewarn.client import transport
 from forewarn.client.transport import Probes
 from forewarn.server import sockets
@@ -41,7 +42,7 @@ def test_connections_that_a_socket_accepts_are_probed_as_it_says() -> None:
     probes = Probes(silent_seconds=10, between_seconds=2, most=3)
     with sockets.open_tcp("127.0.0.1", 0) as opened:
         transport.probe(opened, probes)
-        opened.settimeout(30)
+        opened.settimeout(patience.SECONDS)
         with socket.create_connection(opened.getsockname()):
             accepted, _ = opened.accept()
         with accepted:
