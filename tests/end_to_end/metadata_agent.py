@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+import patience
+
 TENANT = "4a5e1b9342c342c7873de76a8a070b83"
 
 
@@ -64,7 +66,7 @@ class Agent:
             "X-Instance-ID-Signature": hmac.new(key, instance.encode(), hashlib.sha256).hexdigest(),
         }
         there = http.client.HTTPConnection(
-            self._upstream_host, upstream, source_address=(address, 0), timeout=20
+            self._upstream_host, upstream, source_address=(address, 0), timeout=patience.SECONDS
         )
         try:
             there.request(request.command, request.path, body=body, headers=headers)

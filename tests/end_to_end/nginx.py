@@ -4,13 +4,12 @@ import contextlib
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+import patience
 
-SECONDS = 30
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
 @contextlib.contextmanager
@@ -29,18 +28,19 @@ def serving(folder: Path, block: str, address: str, port: int) -> Iterator[None]
     )
     running = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(configuration)])
     try:
-        deadline = time.monotonic() + SECONDS
-        while not _answers(address, port):
+
+        def answers() -> bool:
             assert running.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+            return _answers(address, port)
+
+        patience.until(answers, log.read_text)
         yield
     finally:
         running.terminate()
-        running.wait(SECONDS)
+        running.wait()
 
 
 def _answers(address: str, port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5):
+    with contextlib.suppress(OSError), socket.create_connection((address, port)):
         return True
     return False

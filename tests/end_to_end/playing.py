@@ -4,17 +4,18 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-DEMO_SECONDS = 90
+import patience
+
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -29,7 +30,6 @@ class Playing:
         self.raw = ""
         """The same with the terminal's colours and movements."""
         self.status: int | None = None
-        self._deadline = time.monotonic() + DEMO_SECONDS
         if terminal:
             self._source, written = pty.openpty()
             fcntl.ioctl(written, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
@@ -48,7 +48,7 @@ class Playing:
     def read_until(self, there: Callable[[str], object]) -> str:
         """Read on until the text is as wanted, or it is over."""
         while not there(self.text):
-            assert time.monotonic() < self._deadline, self.text
+            assert select.select([self._source], [], [], patience.SECONDS)[0], self.text
             try:
                 part = os.read(self._source, 65536)
             except OSError:
@@ -61,7 +61,7 @@ class Playing:
 
     def read_to_the_end(self) -> str:
         self.read_until(lambda _: False)
-        self.status = self.process.wait(20)
+        self.status = self.process.wait(patience.SECONDS)
         return self.text
 
     def interrupt(self, number: int) -> None:
@@ -90,7 +90,7 @@ class Playing:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(patience.SECONDS)
         os.close(self._source)
 
 

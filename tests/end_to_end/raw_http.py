@@ -4,13 +4,14 @@ import re
 import socket
 from typing import Final
 
+import patience
+
 OWN: Final = rb"(?m)^(Date|x-ms-request-id): .*\r$"
-ANSWER_SECONDS: Final = 30.0
 
 
 def exchanged(port: int, request: bytes) -> bytes:
     """Send bytes and the end of them; return all that comes, without what is each answer's own."""
-    with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), patience.SECONDS) as connection:
         try:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)

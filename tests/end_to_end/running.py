@@ -8,21 +8,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import forked
+import patience
 from forewarn.store import sqlite
 from ports import free_port
 from server.running import Client
 
 POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
-START_SECONDS = 60.0
-STOP_SECONDS = 45.0
-"""Patience with a machine that does much else; how quick it is, test_process judges."""
+START_SECONDS = STOP_SECONDS = patience.SECONDS  # for the labs
 SWIFT = "reboot_seconds = 0.1\nfreeze_seconds = 0.1\nredeploy_seconds = 0.1"
 
 
@@ -113,11 +111,14 @@ class Running:
             else:
                 arguments = [*program, *self._arguments[2:]]
                 self._process = forked.Forked(arguments, stdout=log, stderr=to, pass_fds=files)
-        deadline = time.monotonic() + START_SECONDS
-        while awaits and not self._answers():
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        if awaits:
+            patience.until(self._started, self.log.read_text)
+
+    def _started(self) -> bool:
+        """Tell whether it answers operators; it may not have ended."""
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
+        return self._answers()
 
     def _answers(self) -> bool:
         """Tell whether it answers operators."""
@@ -131,7 +132,7 @@ class Running:
     def ended(self) -> int:
         """Wait for an end that it was not asked for by `stop`; return how it ended."""
         assert self._process is not None
-        return self._process.wait(STOP_SECONDS)
+        return self._process.wait(patience.SECONDS)
 
     def limits(self) -> str:
         """Return the process's limits, as Linux tells them."""
@@ -149,7 +150,7 @@ class Running:
         """End it without a word, as a lost power supply does."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(STOP_SECONDS)
+        self._process.wait(patience.SECONDS)
 
     @property
     def operator(self) -> Client:
@@ -182,7 +183,7 @@ class Running:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(patience.SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import forked
+import patience
 from client.scripted import Asked, message, serving
 from end_to_end.agents import COMMAND_LINE, PYTHON, Agent, Endpoint, event, run, started, until
 from end_to_end.running import Running
@@ -82,7 +83,7 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_the_rest_in_the_journal(
     assert agent.process is not None
     agent.process.send_signal(signal.SIGTERM)
     (agent.folder / "hold").unlink()
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(patience.SECONDS) == 0
     assert agent.done == DONE[:2]
     agent.start()
     agent.expect(*DONE)
@@ -152,7 +153,7 @@ def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., 
     cloud.show(event())
     agent.start("--dry-run", "--once", by=COMMAND_LINE)
     assert agent.process is not None
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(patience.SECONDS) == 0
     said = [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
     assert [line for line in said if line.startswith("would")] == [
         "would do command",
@@ -173,7 +174,7 @@ def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
     cloud.show(event())
     tries.start("--dry-run", "--once")
     assert tries.process is not None
-    assert tries.process.wait(30) == 0
+    assert tries.process.wait(patience.SECONDS) == 0
     said = [json.loads(line)["message"] for line in tries.said.read_text().splitlines()]
     assert "would approve E1" in said
     assert not real.status().get("dry_run")
@@ -215,11 +216,11 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
     cloud.show(event())
     agent.start("--once", by=COMMAND_LINE)
     assert agent.process is not None
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(patience.SECONDS) == 0
     assert (agent.done, cloud.approved) == (DONE, ["E1"])
     cloud.show()
     agent.start("--once")
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(patience.SECONDS) == 0
     assert agent.done == [*DONE, *UNDONE]
 
 
@@ -253,7 +254,7 @@ def test_a_webhook_is_told_in_one_line_without_a_package_for_it(
 def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
-        heard.settimeout(30)
+        heard.settimeout(patience.SECONDS)
         # It tells the watchdog after each look, and what finds the socket's queue full is lost.
         given = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000000"}
         os.environ.update(given)
@@ -272,7 +273,7 @@ def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., 
         agent.process.send_signal(signal.SIGTERM)
         while b"STOPPING=1" not in told:
             told.add(heard.recv(1000))
-        assert agent.process.wait(30) == 0
+        assert agent.process.wait(patience.SECONDS) == 0
 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:
@@ -323,7 +324,7 @@ def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared
         cloud.show(event("E0", Resources=["web-1"]), event(Resources=["web-0", "web-1", "web-2"]))
         first.expect(*DONE)
         other.until(lambda: other.phase("E1") == "Prepared" and other.phase("E0") == "Approved")
-        hanging.settimeout(30)
+        hanging.settimeout(patience.SECONDS)
         asked = [hanging.accept()[0] for _ in range(3)]  # three rounds, none of them answered
         assert cloud.approved == ["E0"]
         assert first.phase() == "Prepared"
@@ -460,7 +461,7 @@ def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
     agent = agents()
     cloud.show(event())
     process = start_to_be_killed(agent, at, how)
-    assert process.wait(40) == -signal.SIGKILL
+    assert process.wait(patience.SECONDS) == -signal.SIGKILL
     agent.start()
     agent.until(lambda: agent.phase() in {"Approved", "Held"})
     log = agent.done
@@ -489,7 +490,7 @@ def test_a_kill_at_any_record_of_undoing_leaves_the_machine_as_it_should_be(
     process = start_to_be_killed(agent, at, how)
     agent.until(lambda: agent.phase() == "Approved")
     cloud.show()
-    assert process.wait(40) == -signal.SIGKILL
+    assert process.wait(patience.SECONDS) == -signal.SIGKILL
     agent.start()
     if (at, how) in {(11, "after"), (12, "before"), (12, "during")}:
         agent.until(lambda: any(each["stuck"] for each in agent.status().get("standing", ())))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from client.scripted import message, serving
 from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event, run, started
 
@@ -48,7 +49,7 @@ def said(agent: Agent) -> list[str]:
 def asked_by(agent: Agent, address: str) -> dict[str, Any]:
     """Return the status as it is told to a machine of another address."""
     connection = http.client.HTTPConnection(
-        agent.address, agent.port, timeout=10, source_address=(address, 0)
+        agent.address, agent.port, timeout=patience.SECONDS, source_address=(address, 0)
     )
     try:
         connection.request("GET", "/status")

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end import installed
 from forewarn.version import __version__
 from house.tree import ROOT
 from patience import until
-
-SECONDS = 1500
-"""An end to waiting: all of it takes two minutes."""
-BOOT_SECONDS = 300
 
 TOOLS = ("mmdebstrap", "dpkg-buildpackage", "dh", "systemd-nspawn", "nsenter")
 ANSIBLE = ROOT / ".venv-ansible"
@@ -36,7 +33,7 @@ exec nsenter --target {leader} --all env -i HOME=/root PATH=/usr/sbin:/usr/bin:/
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(SECONDS),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(
         os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
         reason=f"root makes a Debian and boots it, with {', '.join(TOOLS)}",
@@ -127,7 +124,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         finally:
             process.terminate()  # which the Debian is told as a shutdown
             try:
-                process.wait(60)
+                process.wait(patience.SECONDS)
             finally:
                 process.kill()
 
@@ -142,12 +139,11 @@ def _booted(folder: Path, nspawn: int) -> Machine:
                     return child
         return 0
 
-    until(leader, seconds=BOOT_SECONDS)
+    until(leader)
     machine = Machine(folder, leader())
     states = {"running", "degraded"}
     until(
         lambda: machine.run("systemctl is-system-running", check=False) in states,
-        seconds=BOOT_SECONDS,
     )
     return machine
 

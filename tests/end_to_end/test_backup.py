@@ -7,13 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from end_to_end.production import by_this_python, example
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
-
-PATIENCE = pytest.mark.timeout(300)  # starts, ends and commands, beside whatever else runs
 
 
 def moved(command: str, folder: Path) -> str:
@@ -48,7 +44,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.glob("forewarn.db*")}
 
 
-@PATIENCE
 def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> None:
     service = killed_after_a_backup(folder)
     by_the_guide("restore-check", folder)
@@ -64,7 +59,6 @@ def test_a_backup_is_put_back_after_a_kill_by_the_guides_steps(folder: Path) -> 
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-@PATIENCE
 def test_a_backup_copied_over_what_a_kill_left_is_refused_and_nothing_is_touched(
     folder: Path,
 ) -> None:

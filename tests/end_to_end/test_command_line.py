@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 from ports import free_port
@@ -236,13 +236,14 @@ def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Run
 
 
 def until_over(service: Running, number: str) -> Any:
-    deadline = time.monotonic() + 60
-    while True:
-        detail = service.operator.get(f"/v1/maintenance/{number}")
-        if all(o["status"] in {"Completed", "Failed"} for o in detail["operations"]):
-            return service.document("maintenance", "show", number)
-        assert time.monotonic() < deadline, detail
-        time.sleep(0.1)
+    path = f"/v1/maintenance/{number}"
+
+    def is_over() -> bool:
+        operations = service.operator.get(path)["operations"]
+        return all(one["status"] in {"Completed", "Failed"} for one in operations)
+
+    patience.until(is_over, lambda: service.operator.get(path))
+    return service.document("maintenance", "show", number)
 
 
 def test_what_is_scheduled_can_be_withdrawn_with_a_reason(service: Running) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import forked
+import patience
 from end_to_end import installed
-from end_to_end.test_emulator import PATIENCE, get, order, running
+from end_to_end.test_emulator import get, order, running
 from forewarn import clock
 from recipes import pages
 
@@ -57,7 +58,7 @@ def ran(script: str, folder: Path, words: str = "Events") -> list[str]:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=patience.SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

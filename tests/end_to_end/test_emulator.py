@@ -15,11 +15,11 @@ import pytest
 import requests
 
 import forked
+import patience
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import Emulator
 from recipes import pages
 
-PATIENCE = 60.0
 """Real seconds that end a test which would hang otherwise."""
 
 FOREWARN = ["-m", "forewarn"]
@@ -41,7 +41,7 @@ base = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=
 
 def ask(body=None):
     request = urllib.request.Request(base, body, {"Metadata": "true"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request) as answer:
         return answer.read()
 
 while not (events := json.loads(ask())["Events"]):
@@ -53,7 +53,7 @@ while json.loads(ask())["Events"]:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return forked.run([*COMMAND, *map(str, arguments)], timeout=PATIENCE)
+    return forked.run([*COMMAND, *map(str, arguments)], timeout=patience.SECONDS)
 
 
 @contextmanager
@@ -66,15 +66,15 @@ def running(*arguments: str, command: str = "emulator") -> Iterator[dict[str, st
             yield dict(process.stdout.readline().split() for _ in range(2))
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(patience.SECONDS) == 0
 
 
 def get(guests: str, path: str = EVENTS) -> requests.Response:
-    return requests.get(f"{guests}/{path}", headers={"Metadata": "true"}, timeout=PATIENCE)
+    return requests.get(f"{guests}/{path}", headers={"Metadata": "true"}, timeout=patience.SECONDS)
 
 
 def order(operators: str, path: str, **body: object) -> requests.Response:
-    return requests.post(f"{operators}/v1/{path}", json=body, timeout=PATIENCE)
+    return requests.post(f"{operators}/v1/{path}", json=body, timeout=patience.SECONDS)
 
 
 def test_it_ends_with_the_programs_status() -> None:
@@ -126,7 +126,7 @@ def test_operators_are_told_what_is_wrong() -> None:
             f"{operators}/v1/clock/advance",
             json={"seconds": 1},
             headers={"Host": "evil.example"},
-            timeout=PATIENCE,
+            timeout=patience.SECONDS,
         )
         assert foreign.status_code == 421
 
@@ -142,7 +142,7 @@ def test_rollouts_and_drains_of_hosts_are_refused_and_lead_to_the_demo(tmp_path:
             ("host", "drain", "h1"),
         ):
             argv = [*FOREWARN, *words, "--operator", at["operators"]]
-            refused = forked.run(argv, timeout=PATIENCE)
+            refused = forked.run(argv, timeout=patience.SECONDS)
             assert refused.returncode == ExitStatus.REFUSED
             assert "forewarn demo --keep" in refused.stderr
         alone = {"event_type": "Reboot", "machines": ["a"]}
@@ -161,7 +161,7 @@ def test_operators_bring_faults_and_end_them() -> None:
     with running() as at:
         order(at["operators"], "faults", name="status", status=410, times=100)
         assert get(at["guests"]).status_code == 410
-        requests.delete(f"{at['operators']}/v1/faults", timeout=PATIENCE)
+        requests.delete(f"{at['operators']}/v1/faults", timeout=patience.SECONDS)
         assert get(at["guests"]).status_code == 200
 
 
@@ -174,11 +174,13 @@ def test_operators_wait_until_a_handler_has_asked() -> None:
             ask = {"url": f"{at['guests']}/{EVENTS}", "headers": {"Metadata": "true"}}
             with requests.Session() as session:
                 while not over.is_set():
-                    read.append(session.get(**ask, timeout=PATIENCE).json()["Events"])
+                    read.append(session.get(**ask, timeout=patience.SECONDS).json()["Events"])
 
         handler = threading.Thread(target=poll)
         handler.start()
-        asked = order(at["operators"], "until-asked", machine="vm-0", times=2, seconds=PATIENCE)
+        asked = order(
+            at["operators"], "until-asked", machine="vm-0", times=2, seconds=patience.SECONDS
+        )
         over.set()
         handler.join()
         assert asked.status_code == 200
@@ -276,7 +278,7 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     script = (EXAMPLES / "test_handler.sh").read_text(encoding="utf-8")
     quick = tmp_path / "test_handler.sh"
     quick.write_text(script if handler else script.replace("-lt 60", "-lt 1"), encoding="utf-8")
-    idle = "import time; time.sleep(60)"
+    idle = "import signal; signal.pause()"
     done = run("--", "sh", quick, sys.executable, "-c", handler or idle)
     assert done.returncode == status, done.stderr
 
@@ -288,9 +290,11 @@ def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
         order(at["operators"], "maintenance", **machine)
         asked = get(at["guests"])
-        done = forked.run([*record, "--endpoint", at["guests"], "--keep-names"], timeout=PATIENCE)
+        done = forked.run(
+            [*record, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS
+        )
         assert done.returncode == 0, done.stderr
-        assert forked.run(record, timeout=PATIENCE).returncode == 2
+        assert forked.run(record, timeout=patience.SECONDS).returncode == 2
     with Emulator() as emulator:
         emulator.machine("vm-0")
         read = []
@@ -302,7 +306,7 @@ def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=read_on)
         thread.start()
-        emulator.play(file, PATIENCE)
+        emulator.play(file, patience.SECONDS)
         over.set()
         thread.join()
     assert asked.content in read

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.agents import Endpoint, event
 from end_to_end.running import Running, lasting
 from forewarn.testing import Emulator
@@ -27,7 +27,6 @@ from ports import free_port
 
 EXAMPLES = tree.ROOT / "docs" / "examples"
 PAGES = sorted((tree.ROOT / "docs" / "guides").glob("*.md"))
-WAIT_SECONDS = 60.0
 JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
 
 
@@ -59,11 +58,11 @@ class Playing:
         return self._said.read_text()
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
+        def holds() -> object:
             assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
+            return condition()
+
+        patience.until(holds, lambda: self.said)
 
     def reboot(self) -> str:
         """Ask for a reboot, which starts at once where the handler approves; return its id."""
@@ -83,7 +82,7 @@ class Playing:
         """End it as a service manager does."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
-        return self.process.wait(WAIT_SECONDS)
+        return self.process.wait(patience.SECONDS)
 
 
 @dataclass

@@ -11,11 +11,10 @@ from typing import Final
 
 import pytest
 
+import patience
 from end_to_end.running import Running
 
 HERE: Final = Path(__file__).parent / "field_clients"
-PATIENCE: Final = 120.0
-"""Real seconds that end a client which hangs; Java's takes three to start on a busy machine."""
 JSON_DLL: Final = "/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll"
 BY_HAND: Final = """
 set -eu
@@ -88,7 +87,7 @@ def test_a_client_of_the_field_reads_and_approves(
         env={**direct, "MONO_PATH": str(Path(JSON_DLL).parent)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=patience.SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

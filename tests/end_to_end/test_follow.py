@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import forked
-from end_to_end.running import START_SECONDS, Running
+import patience
+from end_to_end.running import Running
 from forewarn.cli.follow import EventParser
 from forewarn.cli.operator_client import OperatorClient
 from patience import until
@@ -80,16 +81,16 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
             running.call("postpone", "1", "+20m")
             return "operation.postponed" in (folder / "out").read_text()
 
-        until(tells_news, seconds=START_SECONDS)
+        until(tells_news, seconds=patience.SECONDS)
         assert running.call("approve", "1").returncode == 0
-        assert waiting.wait(START_SECONDS) == 0, (folder / "err").read_text()
+        assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
         assert "operation.completed" in (folder / "out").read_text()
         detail = running.document("schedule", "freeze", "m1", "--no-notice", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
         waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
         until(lambda: "Scheduled" in (folder / "out").read_text())
         assert running.call("cancel", "3").returncode == 0
-        assert waiting.wait(START_SECONDS) == 11
+        assert waiting.wait(patience.SECONDS) == 11
         assert "3.1" in (folder / "err").read_text()
     finally:
         running.stop()
@@ -103,7 +104,7 @@ def test_an_interrupt_ends_the_waiting_and_not_the_maintenance(folder: Path) -> 
         waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
         until(lambda: "Scheduled" in (folder / "out").read_text())
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(START_SECONDS) == 130
+        assert waiting.wait(patience.SECONDS) == 130
         assert "forewarn maintenance show 1" in (folder / "err").read_text()
         assert running.operation()["status"] == "Scheduled"
     finally:
@@ -118,7 +119,7 @@ def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
         given = ("rollout", "start", "freeze", "--machine", "m0", "--machine", "m1", "--wait")
         assert running.document(*given)["rollout"]["state"] == "done"
         waiting = begun(running, folder, *given, "--pause", "confirm", "--waves", "1,1")
-        assert waiting.wait(START_SECONDS) == 11
+        assert waiting.wait(patience.SECONDS) == 11
         assert "m0  done" in (folder / "out").read_text()
         assert (
             running.call("rollout", "plan", "freeze", "--machine", "m0", "--wait").returncode == 2
@@ -140,7 +141,7 @@ def test_waiting_for_a_rollout_goes_on_while_the_service_is_killed(folder: Path)
         running.kill()
         until(lambda: (folder / "err").read_text() != before)  # it says that it connects again
         running.start()
-        assert waiting.wait(START_SECONDS) == 0, (folder / "err").read_text()
+        assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
         printed = (folder / "out").read_text()
         assert "m1  done" in printed
         assert printed.count("m0  done") == 1

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event
 from end_to_end.production import ROOT
 from end_to_end.test_agent import DONE, TWO, UNDONE
@@ -152,7 +153,7 @@ def test_the_watchdog_hears_of_an_agent_that_waits_for_room(
         said_to_be_full(agent)
         while select.select([heard], [], [], 0)[0]:
             heard.recv(1000)  # what was said before
-        heard.settimeout(30)
+        heard.settimeout(patience.SECONDS)
         assert [heard.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
         assert agent.page("/healthz")[0] == 503
 

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 import forked
+import patience
 from client.scripted import Asked, document, message, serving
 from client.world import listed
 from end_to_end.running import Running, lasting
@@ -33,7 +33,6 @@ name = "bastion"
 [[machine]]
 name = "lonely"
 """
-WAIT_SECONDS = 60.0
 APPROVE = (
     'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || '
     f'{sys.executable} -m forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT"'
@@ -92,7 +91,7 @@ class Watching:
         assert self.process.stdout is not None
         source = self.process.stdout.fileno()
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([source], [], [], WAIT_SECONDS)
+            ready, _, _ = select.select([source], [], [], patience.SECONDS)
             assert ready, self.end(signal.SIGTERM)
             data = os.read(source, 65536)
             assert data, self.end(signal.SIGTERM)
@@ -107,7 +106,7 @@ class Watching:
 
     def over(self) -> tuple[int, str]:
         """The same, once it has ended by itself."""
-        _, stderr = self.process.communicate(timeout=WAIT_SECONDS)
+        _, stderr = self.process.communicate(timeout=patience.SECONDS)
         return self.process.returncode, stderr
 
 
@@ -180,9 +179,7 @@ def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
     watching = Watching("--endpoint", place(service, "bastion"), "--exec", slow)
     watching.line()
     until(begun.exists)
-    asked = time.monotonic()
-    assert watching.end(by) == (status, "")
-    assert time.monotonic() - asked < WAIT_SECONDS, "the command lasts ten minutes"
+    assert watching.end(by) == (status, ""), "the command lasts ten minutes"
     service.call("cancel", event_id)
 
 
@@ -193,7 +190,7 @@ def test_a_reader_that_goes_away_ends_a_watch_quietly(service: Running) -> None:
     assert watching.process.stdout is not None
     watching.process.stdout.close()
     service.call("cancel", first)
-    assert watching.process.wait(WAIT_SECONDS) == ExitStatus.BROKEN_PIPE
+    assert watching.process.wait(patience.SECONDS) == ExitStatus.BROKEN_PIPE
     assert watching.process.stderr is not None
     assert watching.process.stderr.read() == ""
     watching.process.stderr.close()

@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 from forewarn.maintenance import fleet_file
 
 ENTRIES = 4 * fleet_file.MAX_MACHINES - 1
-ATTEMPTS = 3
-"""A busy machine may stop anything once."""
 
 
 class Guest:
     """Asks for its events all the time, and remembers the longest wait."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
         self._stop = threading.Event()
         self.answers = 0
         self.longest = 0.0
@@ -56,8 +55,9 @@ def test_while_a_huge_fleet_is_judged_guests_read_on_and_memory_comes_back(folde
     try:
         running.operator.ask("PUT", "/v1/fleet", {"machine": [{"name": "web-0"}]})
         before = running.resident_mib()
-        shares = []
-        for _ in range(ATTEMPTS):
+
+        def longest_share() -> float:
+            """Return how much of the request's time a guest has waited at most."""
             with Guest(running.guest_port) as guest:
                 began = time.monotonic()
                 refused = running.operator.ask("PUT", "/v1/fleet", body)
@@ -65,11 +65,11 @@ def test_while_a_huge_fleet_is_judged_guests_read_on_and_memory_comes_back(folde
             assert (refused.status, refused.error["code"]) == (422, "limit")
             assert refused.error["facts"]["machines"] == ENTRIES  # all of it was decoded
             assert guest.answers
-            shares.append(guest.longest / took)
-            if shares[-1] < 0.3:
-                break
-        # Decoding on the event loop, or in one go elsewhere, takes most of the request's time.
-        assert min(shares) < 0.3, shares
+            return guest.longest / took
+
+        # Decoding on the event loop, or in one go elsewhere, takes most of the time each time; a
+        # busy machine may stop anything once.
+        until(lambda: longest_share() < 0.3)
         until(lambda: running.resident_mib() < before + 60, running.resident_mib)
     finally:
         running.stop()

@@ -6,16 +6,17 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.metadata_agent import Agent
 from end_to_end.nginx import NGINX, serving
 from end_to_end.production import example
-from end_to_end.running import START_SECONDS, Running
+from end_to_end.running import Running
+from end_to_end.test_restart import is_there
 from forewarn.protocol import exchange
 from ports import free_port
 
@@ -83,7 +84,9 @@ PLACES = {
 def ask(
     port: int, source: str, path: str = EVENTS, *, to: str = PROXY, body: str = "", **more: str
 ) -> tuple[int, dict[str, str], str]:
-    there = http.client.HTTPConnection(to, port, source_address=(source, 0), timeout=20)
+    there = http.client.HTTPConnection(
+        to, port, source_address=(source, 0), timeout=patience.SECONDS
+    )
     headers = {"Metadata": "true"} | {n.replace("_", "-"): v for n, v in more.items()}
     try:
         there.request("POST" if body else "GET", path, body or None, headers)
@@ -131,13 +134,12 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
         assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
         # A guest has 64 requests under way, and nginx refuses more before the service sees them.
         with waiting(port, GUEST, 64):
-            deadline = time.monotonic() + START_SECONDS
-            while (refused := ask(port, GUEST))[0] == 200:
-                assert time.monotonic() < deadline
+            refused = patience.until(
+                lambda: answer if (answer := ask(port, GUEST))[0] != 200 else None
+            )
             assert refused[0] == 503
             assert refused[1]["server"].startswith("nginx")
-        while ask(port, GUEST)[0] != 200:
-            assert time.monotonic() < deadline
+        patience.until(lambda: ask(port, GUEST)[0] == 200)
         approval = json.dumps({"StartRequests": [{"EventId": event}]})
         assert ask(port, GUEST, body=approval)[0] == 200
         waited = ask(port, GUEST, If_None_Match="99", Prefer="wait=60")
@@ -201,13 +203,8 @@ def nova(folder: Path) -> Iterator[int]:
         command, cwd=there, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        patience.until(lambda: is_there(port))
         yield port
     finally:
         running.terminate()
-        running.wait(START_SECONDS)
+        running.wait(patience.SECONDS)

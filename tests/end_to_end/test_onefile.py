@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -10,23 +9,20 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end import installed
 from forewarn.version import __version__
 from house.tree import ROOT
-
-SECONDS = 1500
-"""An end to waiting: the first build takes half a minute, and the tests one."""
 
 SUITE = sorted(ROOT.glob("tests/end_to_end/test_agent*.py"))
 LEFT_OUT = "kill_at_any_record and not 4-during"
 """The code is the same in each: one torn journal shows that this SQLite can read on too."""
 
 MAX_BYTES = 30_000_000
-MAX_SECONDS = 0.5
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(SECONDS),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(
         platform.machine() != "x86_64" or not Path("/usr/include/python3.11/Python.h").exists(),
         reason="the one file is built on Debian 12 with libpython3.11-dev",
@@ -62,16 +58,6 @@ def test_it_is_small_and_links_nothing(program: Path) -> None:
     assert "INTERP" not in sections.stdout
 
 
-def test_it_starts_in_less_than_half_a_second_of_a_processor(program: Path) -> None:
-    def took() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([program, "--version"], stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(took() for _ in range(5)) < MAX_SECONDS
-
-
 def test_it_runs_where_there_is_nothing_else(bare: list[str], tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         return subprocess.run(
@@ -98,7 +84,7 @@ def test_a_running_agent_goes_on_while_its_file_is_replaced(program: Path, tmp_p
         process.stdout.readline()
         (tmp_path / "new").write_text("another file")
         (tmp_path / "new").replace(copy)
-        assert process.communicate(timeout=60)[0] == "goes on\n"
+        assert process.communicate(timeout=patience.SECONDS)[0] == "goes on\n"
     assert process.returncode == 0
 
 

@@ -8,17 +8,18 @@ import os
 import re
 import shlex
 import subprocess
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import patience
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
 from recipes import pages
 
 PAGE = "patch-all-hosts"
-PATIENCE_SECONDS = 60.0
 SCALE = 300
 """How many seconds pass in one: the notice of a quarter of an hour is over in three."""
 
@@ -73,14 +74,11 @@ class Story:
     def rollout(self) -> Any:
         return self.service.operator.get("/v1/rollouts/1")
 
-    def until(self, *states: str) -> Any:
-        end = time.monotonic() + PATIENCE_SECONDS
-        while (found := self.rollout())["rollout"]["state"] not in states:
-            assert time.monotonic() < end, found
-            time.sleep(0.1)
-        return found
+    def until(self, *states: str) -> None:
+        patience.until(lambda: self.rollout()["rollout"]["state"] in states, self.rollout)
 
 
+@pytest.mark.soak
 def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
     tmp_path: Path,
 ) -> None:

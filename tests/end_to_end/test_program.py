@@ -4,10 +4,10 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import patience
 from end_to_end.running import Running
 
 FLEET = """
@@ -25,18 +25,15 @@ if os.environ["FOREWARN_MACHINE"] == "web-1":
     sys.exit("no route to " + os.environ["FOREWARN_HOST"])
 print(json.dumps({{"hosts": {{act["machine"]: "h7"}}}}))
 """
-ENDING_SECONDS = 60.0
 
 
 def ended(service: Running, operation: str) -> dict[str, Any]:
-    deadline = time.monotonic() + ENDING_SECONDS
-    while True:
+    def entry() -> dict[str, Any] | None:
         found = service.operator.get("/v1/history")["operations"]
         (entry,) = [one for one in found if one["id"] == operation]
-        if entry["status"] not in {"Scheduled", "Started"}:
-            return dict(entry)
-        assert time.monotonic() < deadline, entry
-        time.sleep(0.05)
+        return None if entry["status"] in {"Scheduled", "Started"} else dict(entry)
+
+    return patience.until(entry)
 
 
 def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path) -> None:
@@ -76,7 +73,7 @@ def test_a_program_that_is_not_there_is_one_line_and_status_2(tmp_path: Path) ->
     service.settings.write_text(text)
     command = f"{shlex.quote(sys.executable)} -m forewarn serve --config {service.settings}"
     ran = subprocess.run(
-        shlex.split(command), capture_output=True, text=True, check=False, timeout=30
+        shlex.split(command), capture_output=True, text=True, check=False, timeout=patience.SECONDS
     )
     assert ran.returncode == 2
     assert "/nowhere/at-all" in ran.stderr

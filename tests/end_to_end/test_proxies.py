@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.metadata_agent import Agent
-from end_to_end.running import START_SECONDS, Running
+from end_to_end.running import Running
 from forewarn.protocol import exchange
 from forewarn.server import run
 from patience import until
@@ -87,7 +88,7 @@ port = {self.green}
         self._process.send_signal(signal.SIGHUP)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        until(condition, self.log.read_text, seconds=START_SECONDS)
+        until(condition, self.log.read_text, seconds=patience.SECONDS)
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def ask(
     port: int, source: str, path: str = EVENTS, headers: dict[str, str] | None = None, **to: str
 ) -> tuple[int, str]:
     there = http.client.HTTPConnection(
-        to.get("host", "127.0.0.1"), port, source_address=(source, 0), timeout=20
+        to.get("host", "127.0.0.1"), port, source_address=(source, 0), timeout=patience.SECONDS
     )
     try:
         there.request("GET", path, headers={"Metadata": "true"} if headers is None else headers)
@@ -130,7 +131,9 @@ def test_a_guest_behind_an_openstack_agent_reads_and_approves(service: Service) 
         status, body = ask(agent.port, GUEST, **to)
         assert status == 200
         assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
-        there = http.client.HTTPConnection(PROXY, agent.port, source_address=(GUEST, 0), timeout=20)
+        there = http.client.HTTPConnection(
+            PROXY, agent.port, source_address=(GUEST, 0), timeout=patience.SECONDS
+        )
         there.request("POST", EVENTS, body=json.dumps({"StartRequests": [{"EventId": event}]}))
         assert there.getresponse().status == 200
         there.close()

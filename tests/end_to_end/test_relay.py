@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.running import Running
 from forewarn.version import __version__
 from patience import until
 from ports import free_port
 
-SECONDS = 60.0
 EVENTS = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
 FLEET = """
 [[machine]]
@@ -85,11 +85,11 @@ class Relay:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(SECONDS)
+        return self.process.wait(patience.SECONDS)
 
     def ask(self, method: str = "GET", body: Any = None, path: str = EVENTS) -> tuple[int, Any]:
         """Return the status and the document; 0 where the connection ends without an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience.SECONDS)
         with contextlib.closing(connection):
             try:
                 told = None if body is None else json.dumps(body)
@@ -101,7 +101,9 @@ class Relay:
         return response.status, json.loads(data) if data else None
 
     def page(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.status_port, timeout=patience.SECONDS
+        )
         with contextlib.closing(connection):
             connection.request("GET", path)
             response = connection.getresponse()

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from end_to_end.raw_http import ANSWER_SECONDS, exchanged
+import patience
+from end_to_end.raw_http import exchanged
 from end_to_end.running import SWIFT, Running
 from ports import free_port
 from relays.process import Relay, until
@@ -207,7 +208,7 @@ def test_an_approval_by_the_relay_is_the_services_and_is_read_at_both(pair: Pair
 
 
 def test_a_machine_that_waits_at_the_relay_reads_the_change_at_once(pair: Pair) -> None:
-    with socket.create_connection(("127.0.0.1", pair.port), ANSWER_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", pair.port), patience.SECONDS) as connection:
         number = json.loads(exchanged(pair.port, get("batch_0")).partition(b"\r\n\r\n")[2])[
             "DocumentIncarnation"
         ]

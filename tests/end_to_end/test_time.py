@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import patience
 from end_to_end.running import Running
 from end_to_end.test_process import SETTINGS, Process, as_guest
 from forewarn.cli.exits import ExitStatus
@@ -86,8 +87,7 @@ def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_
     status, document = as_guest(address, "web-0", "GET")
     assert status == 200
     assert json.loads(document)["DocumentIncarnation"] >= 2
-    while found["started_at"] is None:
-        found = operation(again)
+    found = patience.until(lambda: one if (one := operation(again))["started_at"] else None)
     assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved
 
 

@@ -5,7 +5,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.running import Running
 from forewarn.maintenance import news
 from forewarn.store import sqlite
@@ -27,7 +27,6 @@ name = "web"
 machines = [{ name = "web-0", address = "10.0.0.1" }, { name = "web-1", address = "10.0.0.2" }]
 """
 ROUNDS = 4
-WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -57,14 +56,12 @@ def test_the_receiver_of_the_guide_verifies_what_it_gets(service: Running, tmp_p
     command = [sys.executable, "-c", code, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as receiver:
         try:
-            deadline = time.monotonic() + WAIT_SECONDS
-            while service.call("webhook", "test", "mine").returncode != 0:
-                assert time.monotonic() < deadline
+            patience.until(lambda: service.call("webhook", "test", "mine").returncode == 0)
             schedule_and_cancel(service, "web-0")
             assert receiver.stdout is not None
             told = [receiver.stdout.readline().split(maxsplit=1)[1].strip() for _ in range(5)]
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", b"{}", WAIT_SECONDS)
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", b"{}")
             assert refused.value.code == 401
             refused.value.close()
         finally:
@@ -120,15 +117,15 @@ def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_
             # A test ends the wait for the next try of what was refused.
             assert service.operator.ask("POST", "/v1/webhooks/ours/tests", {}).json["accepted"]
         schedule_and_cancel(service, "web-0")
-        deadline = time.monotonic() + WAIT_SECONDS
         last = "maintenance.finished"
         number = service.operator.get("/v1/maintenance?limit=1")["maintenances"][0]["number"]
-        while not any(
-            one.json["type"] == last and one.json["data"]["maintenance"] == number
-            for one in receiver.got()
-        ):
-            assert time.monotonic() < deadline, numbers(receiver.got())
-            time.sleep(0.05)
+        patience.until(
+            lambda: any(
+                one.json["type"] == last and one.json["data"]["maintenance"] == number
+                for one in receiver.got()
+            ),
+            lambda: numbers(receiver.got()),
+        )
         assert service.stop() == 0
         received = receiver.got()
     assert list(dict.fromkeys(numbers(received))) == expected(tmp_path / "forewarn.db")
@@ -147,7 +144,7 @@ def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
     service.start()
     service.apply(FLEET)
     with receiving() as receiver:
-        receiver.answers["/hook"] = lambda _: receiver.over.wait(WAIT_SECONDS) and None
+        receiver.answers["/hook"] = lambda _: receiver.over.wait(patience.SECONDS) and None
         body = {"name": "ours", "url": receiver.url()}
         assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
         schedule_and_cancel(service, "web-0")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import patience
 from end_to_end.agents import Agent, until
 from house.tree import ROOT
 from ports import free_port
@@ -185,7 +186,7 @@ class Server:
     def switchover(self, verb: str) -> tuple[int, str]:
         """Run the page's script by hand; return how it ended and what it said."""
         with self.begin(verb) as script:
-            said, _ = script.communicate(timeout=COMMAND_SECONDS)
+            said, _ = script.communicate(timeout=patience.SECONDS)
         return script.returncode, said
 
     def hinder(self, stop: str, **limits: int) -> None:

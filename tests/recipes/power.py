@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 
@@ -54,7 +55,7 @@ class Power:
         self._program = folder / "power"
         self._program.write_text(
             PROGRAM.format(
-                python=sys.executable, seconds=ANSWER_SECONDS, path=str(folder / "power.sock")
+                python=sys.executable, seconds=patience.SECONDS, path=str(folder / "power.sock")
             )
         )
         self._program.chmod(0o755)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from recipes import commands, pages
 from recipes.balancer import Balancer
@@ -88,7 +89,10 @@ def test_a_session_under_way_ends_whole_and_then_the_event_is_approved(
 def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(
     cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
 ) -> None:
-    kept = [http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=20) for _ in range(4)]
+    kept = [
+        http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=patience.SECONDS)
+        for _ in range(4)
+    ]
     assert {name_by(connection) for connection in kept} == {"web-0", "web-1"}
     held = {connection.sock for connection in kept}
     cloud.show(event())

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.agents import PYTHON, Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.cli import main
@@ -134,7 +135,7 @@ def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: 
             if told["logger"] == "forewarn.agent.event":
                 cloud.show(event(notice=300))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(patience.SECONDS) == 0
     assert heard == {"info": "<6", "warning": "<4"}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
 from recipes import pages
@@ -192,6 +193,6 @@ def test_the_pair_loses_no_request(pair: Pair, requests: list[dict[str, object]]
             )
             assert answer.status == 201, answer.body
         history = functools.partial(pair.service.operator.get, "/v1/history")
-        until(pair.rebooted, history, seconds=PATIENCE_SECONDS)
+        until(pair.rebooted, history, seconds=patience.SECONDS)
     assert (witness.failed, witness.nobody) == ([], [])
     assert min(witness.answered[name] for name in NAMES) > 100

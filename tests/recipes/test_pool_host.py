@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.agents import until
 from pool import place
 from ports import free_port
@@ -53,7 +54,7 @@ class Host:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        status = self.process.wait(20)
+        status = self.process.wait(patience.SECONDS)
         self.process.stdout.close()
         return status
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from pool import traffic
 from ports import free_port
 
@@ -160,4 +161,4 @@ def test_the_program_ends_when_nobody_listens_to_it_any_more() -> None:
         told = json.loads(process.stdout.readline())
         assert {failed["how"] for failed in told["failed"]} == {"refused"}
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(patience.SECONDS) == 0

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import patience
 from end_to_end.agents import until
 from ports import free_port
 
@@ -130,7 +131,7 @@ class Web:
 
 def asked(port: int) -> str:
     """Return who answers at a port of this machine by a connection of its own; `""` if nobody."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
     try:
         connection.request("GET", "/name", headers={"Connection": "close"})
         answer = connection.getresponse()
@@ -160,7 +161,7 @@ class Long:
         until(lambda: self.began or self.whole is not None)
 
     def _ask(self, port: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
         try:
             connection.request("GET", "/long")
             answer, whole = connection.getresponse(), False
@@ -176,6 +177,6 @@ class Long:
 
     def end(self) -> bool:
         """Wait for its end; return whether the answer came whole."""
-        self._thread.join(60)
+        self._thread.join(patience.SECONDS)
         assert self.whole is not None
         return self.whole
