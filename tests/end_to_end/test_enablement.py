@@ -51,6 +51,7 @@ def test_a_scope_is_on_after_a_kill_right_after_the_answer_that_turned_it_on(
     assert reboot(again, "Bastion", without_notice=True) == (201, "")
 
 
+@pytest.mark.soak
 def test_the_first_answer_is_held_back_as_long_as_the_settings_say(
     started: list[Process], tmp_path: Path
 ) -> None:

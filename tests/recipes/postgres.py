@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +28,6 @@ BIN = max(
 SCRIPT = ROOT / "docs" / "examples" / "switchover.sh"
 NETWORK = "127.0.0."
 NAMES = ("db-0", "db-1")
-COMMAND_SECONDS = 90.0
 
 MORE = """
 unix_socket_directories = '{folder}'
@@ -305,8 +303,8 @@ class Pair:
         return pages.placed(pages.block(PAGE, "text", "target_session_attrs"), places).strip()
 
 
-PAUSE_SECONDS = 0.003
-"""Between two writes, and before a connection that follows one that ended: as long as a write."""
+PAUSE = 0.003
+"""Seconds between two writes, and between two connections: as long as a write."""
 
 
 class Writer:
@@ -321,7 +319,6 @@ class Writer:
         self._number = 0
         self._ending = threading.Event()
         self.acknowledged: list[int] = []
-        self.longest_pause = 0.0
         self.sessions = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -331,16 +328,12 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        last = time.monotonic()
         while not self._ending.is_set():
             self.sessions += 1
             for number in self._session():
-                now = time.monotonic()
-                self.longest_pause = max(self.longest_pause, now - last)
-                last = now
                 self.acknowledged.append(number)
-                self._ending.wait(PAUSE_SECONDS)
-            self._ending.wait(PAUSE_SECONDS)
+                self._ending.wait(PAUSE)
+            self._ending.wait(PAUSE)
 
     def _session(self) -> Iterator[int]:
         """Write until the connection ends; yield each number that was acknowledged."""

@@ -16,8 +16,6 @@ import patience
 from end_to_end.agents import until
 from end_to_end.running import Running
 
-ANSWER_SECONDS = 60.0
-
 PROGRAM = """#!{python}
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as switch:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from agent.workplace import Units
 from end_to_end.agents import Agent, Endpoint, event, until
 from end_to_end.running import Running
@@ -28,8 +29,8 @@ PROGRAM = ROOT / "docs" / "examples" / "computation.py"
 UNIT = "computation.service"
 ENDLESS = 10**9
 """Steps that no test sees the end of."""
-SHORT = 18
-"""A notice that is over soon, and leaves a busy machine thirteen seconds to begin."""
+OVER = 5
+"""A notice that is over: the agent's margin is as long."""
 
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, "pidfd_send_signal"), reason="signals go by pidfds, which Linux has"
@@ -126,7 +127,7 @@ class Machine:
 
     def result(self, boot: int) -> str:
         assert self.process is not None
-        assert self.process.wait(60) == 0
+        assert self.process.wait(patience.SECONDS) == 0
         (value,) = re.findall(r"(?m)^result (\w+)$", self.said(boot))
         return str(value)
 
@@ -246,8 +247,10 @@ def test_a_checkpoint_that_is_not_there_in_time_is_cut_and_held(
     machine.start()
     assert machine.process is not None
     machine.process.send_signal(signal.SIGSTOP)  # a step that takes for ever
-    machine.run(cloud.url, "web-0")
-    cloud.show(event(notice=SHORT))
+    agent = machine.run(cloud.url, "web-0")
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Preparing")
+    cloud.show(event(notice=OVER))
     expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
     assert not machine.checkpoint.exists()
 
@@ -263,9 +266,10 @@ def test_a_full_disk_holds_and_leaves_the_checkpoint_before_and_the_work_goes_on
     (before,) = machine.saved(1)
     machine.checkpoint.with_name("checkpoint.json.new").symlink_to("/dev/full")
     machine.run(cloud.url, "web-0")
-    cloud.show(event(notice=SHORT))
+    cloud.show(event())
     until(lambda: "no checkpoint: [Errno 28] No space left on device" in machine.said(1))
     machine.process.send_signal(signal.SIGSTOP)  # it would use a whole processor until the cut
+    cloud.show(event(notice=OVER))
     expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
     done = len(machine.did(1))
     machine.process.send_signal(signal.SIGCONT)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
 from recipes import commands, pages, postgres
@@ -279,7 +280,7 @@ def test_a_run_that_is_told_to_stop_goes_back_while_it_can(pair: Pair, writer: W
     with old.begin("prepare") as script:
         until(lambda: old.pid == 0)
         os.killpg(script.pid, signal.SIGTERM)
-        text, _ = script.communicate(timeout=postgres.COMMAND_SECONDS)
+        text, _ = script.communicate(timeout=patience.SECONDS)
     assert (script.returncode, text.splitlines()[-1]) == (1, "told to stop: this stays the primary")
     judge(pair, writer, old, new)
 
