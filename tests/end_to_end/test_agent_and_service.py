@@ -41,7 +41,8 @@ match = { types = ["Preempt"] }
 prepare = [{ command = { run = ["ACTION", "save"] } }]
 approve = "when-prepared"
 """
-REBOOT_SECONDS = 3
+REBOOT = 3
+"""Seconds that a simulated reboot takes."""
 
 
 class Cloud:
@@ -49,7 +50,7 @@ class Cloud:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.service = Running(folder, connector=f"reboot_seconds = {REBOOT_SECONDS}")
+        self.service = Running(folder, connector=f"reboot_seconds = {REBOOT}")
         self.service.start()
         assert self.service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
         self.agents: list[Agent] = []

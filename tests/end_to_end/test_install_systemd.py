@@ -48,7 +48,7 @@ for address in 169.254.169.254 10.0.0.10; do ip address add $address/32 dev lo; 
 cat >/ask <<'END'
 import http.client
 own = ("10.0.0.10", 0)
-connection = http.client.HTTPConnection("169.254.169.254", timeout=60, source_address=own)
+connection = http.client.HTTPConnection("169.254.169.254", source_address=own)
 target = "/metadata/scheduledevents?api-version=2020-07-01"
 connection.request("GET", target, headers={{"Metadata": "true"}})
 answer = connection.getresponse()

@@ -16,6 +16,10 @@ from forewarn.maintenance import fleet_file
 ENTRIES = 4 * fleet_file.MAX_MACHINES - 1
 
 
+PACE = 0.03
+"""Seconds between two questions: below the rate of its machine."""
+
+
 class Guest:
     """Asks for its events all the time, and remembers the longest wait."""
 
@@ -37,7 +41,7 @@ class Guest:
 
     def _run(self) -> None:
         path = "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
-        while not self._stop.wait(0.03):  # below the rate of its machine
+        while not self._stop.wait(PACE):
             began = time.monotonic()
             self._connection.request("GET", path, headers={"Metadata": "true"})
             answer = self._connection.getresponse()

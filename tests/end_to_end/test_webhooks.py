@@ -110,7 +110,7 @@ def test_a_service_that_is_killed_delivers_everything_in_order_and_repeats_only_
             before = len(receiver.got())
             for _ in range(chance.randint(1, 6)):
                 schedule_and_cancel(service, chance.choice(["web-0", "web-1"]))
-            receiver.wait(before + 1)
+            receiver.awaited(before + 1)
             service.kill()
             receiver.answers.clear()
             service.start()
@@ -148,5 +148,5 @@ def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
         body = {"name": "ours", "url": receiver.url()}
         assert service.operator.ask("POST", "/v1/webhooks", body).status == 201
         schedule_and_cancel(service, "web-0")
-        receiver.wait(1)
+        receiver.awaited(1)
         assert service.stop() == 0

@@ -65,7 +65,7 @@ def test_news_comes_in_order_signed_and_under_ids_of_its_own(
     secret = add(client, receiver.url())
     schedule(client, "web-0")
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})
-    received = receiver.wait(4)
+    received = receiver.awaited(4)
     assert types(received) == [
         "maintenance.scheduled",
         "operation.scheduled",
@@ -89,7 +89,7 @@ def test_each_webhook_has_its_format_and_types(client: Client, receiver: Receive
         add(client, url, name, format=name, types=["operation.scheduled"])
     schedule(client, "batch_0")
     (slack,), (teams,), (grid,) = (
-        receiver.wait(1, path) for path in ("/slack", "/teams", "/eventgrid")
+        receiver.awaited(1, path) for path in ("/slack", "/teams", "/eventgrid")
     )
     assert "batch_0" in slack.json["text"]
     assert "batch" in teams.json["attachments"][0]["content"]["body"][0]["text"]
@@ -121,7 +121,7 @@ def test_a_secret_is_shown_once_and_written_nowhere(
 def test_a_test_says_whether_it_was_accepted(client: Client, receiver: Receiver) -> None:
     secret = add(client, receiver.url())
     assert tried(client)["accepted"] is True
-    (test,) = receiver.wait(1)
+    (test,) = receiver.awaited(1)
     assert test.verified_by(secret)["type"] == "webhook.test"
     receiver.answers["/hook"] = answer(404)
     refused = tried(client)
@@ -162,8 +162,8 @@ def test_a_receiver_that_does_not_answer_keeps_no_other_waiting(
     add(client, receiver.url("/quick"), "quick")
     schedule(client, "web-0")
     schedule(client, "bastion")
-    receiver.wait(1, "/slow")
-    receiver.wait(4, "/quick")
+    receiver.awaited(1, "/slow")
+    receiver.awaited(4, "/quick")
     (slow,) = (w for w in client.get("/v1/webhooks")["webhooks"] if w["name"] == "slow")
     assert (slow["tries"], len(receiver.got("/slow"))) == (0, 1)
 
@@ -186,7 +186,7 @@ def test_what_is_refused_for_a_day_ends_in_an_alert_and_goes_on_after_a_test(
     del receiver.answers["/hook"]
     assert tried(client)["accepted"] is True
     until(client, lambda one: one["delivered"] >= 1)
-    test, again = receiver.wait(before + 2)[before : before + 2]
+    test, again = receiver.awaited(before + 2)[before : before + 2]
     assert test.id.startswith("test_")
     assert again.id == receiver.got()[0].id
     kinds = [item["kind"] for item in client.get("/v1/alerts")["items"]]
@@ -253,7 +253,7 @@ def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
         assert refused["accepted"] is False
         assert "certificate" in refused["trouble"].lower()
         schedule(client, "web-0")
-        for one in known.wait(3):
+        for one in known.awaited(3):
             one.verified_by(secret)
         until(client, lambda one: one["tries"] == 1, "stranger")
         assert stranger.got() == []
@@ -275,5 +275,5 @@ def test_a_service_that_starts_again_goes_on_where_it_was(
     with Running(settings_in(tmp_path), store, ManualClock(NOON + GIVE_UP / 2)) as service:
         client = service.client()
         until(client, lambda one: one["delivered"] >= 2)
-        received = receiver.wait(before + 2)
+        received = receiver.awaited(before + 2)
     assert types(received[before:])[:2] == ["maintenance.scheduled", "operation.scheduled"]

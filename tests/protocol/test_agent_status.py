@@ -1,7 +1,5 @@
 """The header by which an agent says how its machine fares (protocol.md section 10)."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,8 +86,5 @@ def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
 @pytest.mark.parametrize(
     "value", [b"a" * 512, b'held; reason="' + b"\\a" * 240, b"held;" + b" " * 500]
 )
-def test_no_value_takes_longer_than_its_length(value: bytes) -> None:
-    began = time.perf_counter()
-    for _ in range(100):
-        codec.decode_agent_report.__wrapped__(value)
-    assert time.perf_counter() - began < 1
+def test_a_value_on_which_a_careless_pattern_never_ends_is_no_report(value: bytes) -> None:
+    assert codec.decode_agent_report.__wrapped__(value) is None

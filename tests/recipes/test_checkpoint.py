@@ -125,7 +125,7 @@ class Machine:
         (step,) = re.findall(r"(?m)^from step (\d+)$", self.said(boot))
         return int(step)
 
-    def result(self, boot: int) -> str:
+    def result_of(self, boot: int) -> str:
         assert self.process is not None
         assert self.process.wait(patience.SECONDS) == 0
         (value,) = re.findall(r"(?m)^result (\w+)$", self.said(boot))
@@ -158,7 +158,7 @@ def machines(folder: Path, units: Units) -> Iterator[Callable[[str], Machine]]:
 def undisturbed(machine: Machine) -> str:
     """Return what as many steps come to where nothing interrupts them."""
     machine.start()
-    return machine.result(1)
+    return machine.result_of(1)
 
 
 def judge_going_on(before: list[int], checkpoint: int, after: list[int], steps: int) -> None:
@@ -195,7 +195,7 @@ def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     assert machine.boots == 2
     checkpoint = machine.resumed(2)
     assert machine.saved(1) in ([checkpoint], [])  # the power may go before that is said
-    result = machine.result(2)
+    result = machine.result_of(2)
     judge_going_on(machine.did(1), checkpoint, machine.did(2), machine.steps)
     assert machine.agent is not None
     machine.agent.until(lambda: machine.agent.status().get("events") == [])
@@ -223,7 +223,7 @@ def test_after_a_preempt_another_machine_goes_on_from_the_storage(
     next_one.start()
     checkpoint = next_one.resumed(1)
     assert gone.saved(1) in ([checkpoint], [])  # the power may go before that is said
-    result = next_one.result(1)
+    result = next_one.result_of(1)
     judge_going_on(gone.did(1), checkpoint, next_one.did(1), next_one.steps)
     other = machines("undisturbed")
     other.checkpoint, other.steps = other.folder / "checkpoint.json", next_one.steps
@@ -321,7 +321,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
     assert done == sorted(done), f"SEED={SEED}"
     machine.further = 10
     machine.start()
-    result = machine.result(machine.boots)
+    result = machine.result_of(machine.boots)
     other = machines("undisturbed")
     other.checkpoint, other.steps = other.folder / "checkpoint.json", machine.steps
     assert undisturbed(other) == result, f"SEED={SEED}"

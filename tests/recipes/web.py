@@ -22,6 +22,7 @@ import http.server, os, pathlib, signal, sys, threading
 
 name, port, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 deaf = (folder / "deaf").exists()
+every = 0.05
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -35,7 +36,7 @@ class Page(http.server.BaseHTTPRequestHandler):
             self.tell(name + " begins")
             while (folder / "long").exists():
                 self.tell("on")
-                threading.Event().wait(0.05)
+                threading.Event().wait(every)
             self.tell(name + " ends")
             self.wfile.write(b"0\\r\\n\\r\\n")
             return

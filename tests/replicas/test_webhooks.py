@@ -59,7 +59,7 @@ def test_when_the_replica_that_delivers_is_killed_the_other_one_goes_on(
             before = len(receiver.got())
             first = cluster.replicas[TWO[turn % 2]]
             work(first, stage.MACHINES[turn])
-            receiver.wait(before + 1)
+            receiver.awaited(before + 1)
             holder = webhook(first)["holder"]
             holders.append(holder)
             lost = cluster.replicas[holder]

@@ -50,7 +50,7 @@ class Receiver:
         with self._lock:
             return [one for one in self._got if one.path == path]
 
-    def wait(self, count: int, path: str = "/hook") -> list[Received]:
+    def awaited(self, count: int, path: str = "/hook") -> list[Received]:
         """Return what has come at a path, once it is so many."""
         return patience.until(
             lambda: found if len(found := self.got(path)) >= count else None, lambda: self._got
