@@ -82,12 +82,7 @@ BREAKS: Final = (
 )
 
 SMOKE: Final = {
-    "replicas": _tests(
-        "tests/replicas/test_kills.py",
-        "tests/replicas/test_promotions.py",
-        REPLICA_ROUNDS="2",
-        REPLICA_PROMOTIONS="1",
-    ),
+    "replicas": _tests("tests/replicas/test_kills.py", REPLICA_ROUNDS="2", REPLICA_PROMOTIONS="1"),
     "guest": _run("-m", "hosts", "tests/hosts/test_lab.py"),
     "relay": _tests("tests/relays/test_kills.py", RELAY_ROUNDS="2"),
     "agent": _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="3"),

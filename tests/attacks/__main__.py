@@ -1,4 +1,4 @@
-"""`python -m attacks`: a storm of attacks from a seed, as `make storm` and `make soak` make it."""
+"""`python -m attacks`: a storm of attacks from a seed, as `make prove AREA=storm` makes it."""
 
 import argparse
 import subprocess
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--network", choices=["", "namespaces", "loopback"], default="")
     asked = parser.parse_args()
     if not asked.network:
-        print(f"seed {asked.seed}: 'make storm SEED={asked.seed}' repeats its choices", flush=True)
+        print(f"seed {asked.seed}: SEED={asked.seed} repeats its choices", flush=True)
         parting = networks.parting()
         if not parting:
             print("no network namespaces (as root, or as who may have them): all on loopback")

@@ -1,4 +1,4 @@
-"""The guide to growing: what of it can be judged without a database; `make replicas` follows it."""
+"""The guide to growing: what can be judged without a database. tests/replicas follow it."""
 
 import base64
 import configparser

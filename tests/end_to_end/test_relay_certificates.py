@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import patience
 from authority import Authority
 from end_to_end.running import Running
 from end_to_end.test_relay import FLEET, Relay, reboot, until
@@ -76,7 +77,7 @@ def test_a_certificate_is_renewed_while_guests_ask_and_then_the_old_one_is_revok
     over = threading.Event()
 
     def poll() -> None:
-        while not over.wait(0.02):
+        while not over.wait(patience.PAUSE_SECONDS):
             statuses.append(relay.ask()[0])
 
     polling = threading.Thread(target=poll)

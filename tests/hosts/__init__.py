@@ -2,14 +2,14 @@
 
 The service is beside them; guests ask the relay of their own host, at 169.254.169.254 port 80.
 
-`make hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest runs each
-file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test leaves
-running; HOSTS_AT_ONCE of them run at once.
+`make prove AREA=hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest
+runs each file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test
+leaves running; HOSTS_AT_ONCE of them run at once.
 
     lab       The network, the hosts h1 and h2, the service, the fleet, the command line.
     host      A host with its relay: virsh against it, its power, its libvirtd, its cable, and
               its boot id.
-    system_host A host whose libvirtd is root's: `make hosts ROOT=1`.
+    system_host A host whose libvirtd is root's: AREA=hosts-root.
     ssh_host    Such a host that is reached by SSH alone.
     site        What a test of root has to itself: /etc, and the user of the service's unit.
     guest     A guest: where it runs, and all of its polls, by which a test judges.

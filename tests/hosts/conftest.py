@@ -1,4 +1,4 @@
-"""The lab is made once a run of pytest: `make hosts` runs each file in one of its own."""
+"""The lab is made once a run of pytest; `python -m hosts` runs each file in one of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,11 @@ def _nothing_is_missing() -> None:
 
 @pytest.fixture(scope="session")
 def as_root(_nothing_is_missing: None) -> None:
-    why = labs.missing_of_root() if namespace.with_root() else "it needs root: make hosts ROOT=1"
+    why = (
+        labs.missing_of_root()
+        if namespace.with_root()
+        else "it needs root: make prove AREA=hosts-root"
+    )
     if why:
         pytest.skip(why)
 

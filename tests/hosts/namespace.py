@@ -45,5 +45,7 @@ def refused() -> str:
 
 def outside() -> str:
     """Say why this process is not in them; empty if it is."""
-    said = os.environ.get(INSIDE, "these tests run in namespaces of their own: make hosts")
+    said = os.environ.get(
+        INSIDE, "these tests run in namespaces of their own: make prove AREA=hosts"
+    )
     return "" if said == YES else said

@@ -16,6 +16,25 @@ CHANCE = re.compile(
     r"(?<![.\w])(?:random|secrets)\.[a-z]\w*\(|\bRandom\(\)|SystemRandom|\buuid4\(|\burandom\("
 )
 FAKE = re.compile(r"mock\.patch|monkeypatch\.setattr|\bunittest\.mock\b")
+LIMIT = re.compile(
+    r"\.(?:wait|join|result|settimeout|acquire|communicate)\((?:timeout=)?(?P<a>[\d_.]+)\)"
+    r"|wait_for\(.*, (?P<b>[\d_.]+)\)"
+    r"|\b(?:timeout|(?:until|reached)\(.*seconds)=(?P<c>[\d_.]++)(?! \*)"
+    r"|^\w*(?:PATIENCE|TIMEOUT|WAIT_SECONDS)\w*(?:: \S+)? = (?P<d>[\d_.]+)"
+)
+"""How a test would bound a wait by a number of its own."""
+
+LABS = {
+    "attacks",
+    "field_clients",
+    "fuzz",
+    "hosts",
+    "kills",
+    "machines",
+    "mutation",
+    "relays",
+    "replicas",
+}
 JUDGES = re.compile(r"\bassert\b|raises|\bcheck|\bverify|\bconform|\bexpect|fail\(")
 THIS_FILE = Path(__file__)
 
@@ -38,6 +57,18 @@ def test_tests_neither_sleep_nor_patch() -> None:
         if path != THIS_FILE and path.name != "patience.py"
         for number, line in enumerate(tree.lines_of(path), 1)
         if FAKE.search(line) or (REAL_TIME.search(line) and "end_to_end" not in path.parts)
+    ]
+
+
+def test_no_number_of_seconds_bounds_a_wait() -> None:
+    """All waits have the patience of tests/patience.py; labs live in real time."""
+    assert not [
+        f"{tree.shown(path)}:{number}: {line.strip()}"
+        for path in tree.python_files("tests")
+        if path not in (THIS_FILE, tree.ROOT / "tests/patience.py") and not LABS & {*path.parts}
+        for number, line in enumerate(tree.lines_of(path), 1)
+        for found in LIMIT.finditer(line)
+        if float(next(filter(None, found.groups()))) and line[: found.start()].count('"') % 2 == 0
     ]
 
 

@@ -1,4 +1,4 @@
-"""`python -m kills`: the rounds from the command line, as `make kill` runs them."""
+"""`python -m kills`: the rounds from the command line, as `make prove AREA=kills` runs them."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--break", dest="broken", default="", help="break the service on purpose")
     parser.add_argument("--keep", type=Path, help="keep every log in this folder")
     asked = parser.parse_args()
-    print(f"seed {asked.seed}: 'make kill SEED={asked.seed}' repeats its choices", flush=True)
+    print(f"seed {asked.seed}: --seed {asked.seed} repeats its choices", flush=True)
     with tempfile.TemporaryDirectory(prefix="fw-") as made:
         folder = asked.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=True)

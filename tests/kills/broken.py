@@ -1,6 +1,6 @@
 """The service broken on purpose, so that the judge can be seen to see it.
 
-Each break is what a plausible mistake would do; `make kill BREAK=NAME` runs the rounds with one.
+Each break is what a plausible mistake would do; `--break NAME` runs the rounds with one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

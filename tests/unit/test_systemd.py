@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import patience
 from forewarn.systemd import Notifier, listening_files, reads
 
 
 def bound(name: str) -> socket.socket:
     heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.bind(name)
-    heard.settimeout(10)
+    heard.settimeout(patience.SECONDS)
     return heard
 
 
