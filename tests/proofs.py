@@ -150,7 +150,7 @@ AREAS: Final = {
                 for name in BREAKS
             ),
             _storm("--break", "rate", "--seconds", "4", seen=True),
-            _tests("-n", "2", "tests/simulation", "-k", "broken"),
+            _tests("-n", "2", "tests/simulation"),
         ),
         ("tests/kills", "tests/attacks", "tests/simulation", "src/forewarn/testing"),
     ),
