@@ -261,7 +261,7 @@ def test_an_endpoint_may_have_an_ipv6_address(connect: Connect) -> None:
 FAULTS = {
     "404": message(404, b'{"error":"Not found"}'),
     "410": message(410),
-    "429": message(429, b'{"error":"Too many requests"}', Retry_After="1"),
+    "429": message(429, b"Too many requests", Retry_After="1", Content_Type="text/plain"),
     "500": message(500),
     "503": message(503, b"no", Retry_After="Thu, 01 Jan 2026 12:00:00 GMT"),
     "redirect": message(302, b"", Location="http://example.com/"),

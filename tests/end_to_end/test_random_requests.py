@@ -34,6 +34,8 @@ TARGETS: Final = (
     *("/vm/web-0/metadata/instance", "/metadata/instance/compute/name", "//metadata/versions"),
     *("/metadata/instance/network/interface/0", "/metadata/latest/scheduledevents", "/vm//"),
     *("http://169.254.169.254/metadata/scheduledevents", "/metadata/scheduled%65vents"),
+    *("/metadata/identity/oauth2/token", "/vm/web-0/metadata/identity/info", "/metadata"),
+    *("/metadata/loadbalancer", "/vm/web-0/metadata/loadbalancer/nothing"),
 )
 PARAMETERS: Final = (
     "format=json",
@@ -99,7 +101,7 @@ class Three:
 def one(chance: random.Random) -> bytes:
     """Return a request, in most cases one that is nearly right."""
     target = chance.choice(TARGETS)
-    versions = INSTANCE_VERSIONS if "instance" in target else VERSIONS
+    versions = VERSIONS if "scheduled" in target.lower() else INSTANCE_VERSIONS
     query = [f"api-version={chance.choice(versions)}"] if chance.random() < 0.95 else []
     query += chance.choices(PARAMETERS, k=chance.random() < 0.15)
     headers = ["Host: 127.0.0.1"] if chance.random() < 0.95 else []

@@ -31,7 +31,8 @@ def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(opened: Open
     assert statuses(peer) == [200, 200, 200, 200, 429]
     refused = answers(peer.got)[-1]
     assert refused.headers["retry-after"] == "1"
-    assert refused.body == b'{"error":"Too many requests"}'
+    assert refused.headers["content-type"] == "text/plain; charset=utf-8"
+    assert refused.body == b"Too many requests"
     assert "connection" not in refused.headers
     assert plane.counters.refusals[Reason.RATE] == 1
 

@@ -37,6 +37,7 @@ PREVIEW = b"/metadata/scheduledevents?api-version=2017-03-01"
 INSTANCE = b"/metadata/instance?api-version=2017-04-02"
 VERSIONS_PATH = b"/metadata/versions"
 JSON = (b"Content-Type", b"application/json; charset=utf-8")
+TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 FORWARDED = (b"X-Forwarded-For", b"10.0.0.1")
 
 
@@ -52,6 +53,9 @@ def judge(
 
 def error(reply: object) -> tuple[int, str]:
     assert isinstance(reply, Reply)
+    if reply.status == 429:
+        assert reply.headers[0] == TEXT
+        return reply.status, reply.body.decode()
     assert reply.headers[0] == JSON
     assert reply.body.startswith(b'{"error":"')
     assert reply.body.endswith((b'"}', b"]}"))
@@ -267,6 +271,59 @@ def test_latest_is_no_version_any_more(target: bytes) -> None:
     assert error(judge(target, *HEADER, method=b"HEAD"))[0] == 405
 
 
+# what no machine has
+
+
+NO_IDENTITY = (400, b'{"error":"invalid_request","error_description":"Identity not found"}')
+OLDEST = b"?api-version=2017-03-01"
+
+
+@pytest.mark.parametrize("path", [b"", b"/", b"/oauth2/token", b"/info", b"/a//b"])
+@pytest.mark.parametrize("query", [b"", b"?api-version=2018-02-01&resource=x", OLDEST])
+def test_no_machine_has_an_identity_whatever_is_asked_of_it(path: bytes, query: bytes) -> None:
+    """A 404 would keep Azure's libraries asking, so that each process waits for half a minute."""
+    for peer in (GUEST, world.STRANGER):
+        refused = get(b"/metadata/identity" + path + query, world=World(peer=peer))
+        assert (refused.status, refused.body) == NO_IDENTITY
+    named = get(b"/vm/nobody/metadata/identity" + path + query, world=World(peer=LOOPBACK))
+    assert (named.status, named.body) == NO_IDENTITY
+
+
+def test_the_rules_of_a_request_hold_for_identities_too() -> None:
+    token = b"/metadata/identity/oauth2/token"
+    assert error(judge(token, *HEADER, FORWARDED)) == (400, refusals.FORWARDED.text)
+    assert error(judge(token, *HEADER, method=b"POST")) == (405, "Method not allowed")
+    assert error(judge(token + b"?x=1&x=2", *HEADER))[1].startswith("Bad request. Query parameter")
+    page = judge(token, *HEADER, (b"Origin", b"null"), peer=LOOPBACK)
+    assert error(page) == (403, refusals.WEB_PAGE.text)
+
+
+def test_no_machine_has_a_load_balancer() -> None:
+    balancer = b"/metadata/loadbalancer"
+    found = judge(balancer + b"/?api-version=2020-10-01", *HEADER)
+    assert error(found) == (404, refusals.NO_LOAD_BALANCER.text)
+    assert error(judge(balancer, *HEADER)) == (400, refusals.VERSION.text)
+    assert error(judge(balancer)) == (400, refusals.NO_HEADER.text)
+    wrong = judge(balancer + b"/%22/" + b"x" * 500, *HEADER)
+    assert isinstance(wrong, Reply)
+    assert b'Path = \\"/metadata/loadbalancer/\\"/xxx' in wrong.body
+    assert len(wrong.body) < 200
+
+
+def test_the_root_and_what_is_below_it_want_a_version() -> None:
+    for query in (b"", OLDEST):
+        assert error(judge(b"/" + query, *HEADER)) == (400, refusals.VERSION.text)
+    for wrong in (b"", b"/", b"?api-version=2020-07-01"):
+        reply = judge(b"/metadata" + wrong, *HEADER)
+        assert error(reply) == (400, refusals.VERSION.text)
+        assert isinstance(reply, Reply)
+        assert reply.body.endswith(b'"newest-versions":["2025-04-07","2024-07-17","2024-03-15"]}')
+    assert error(judge(b"/metadata" + OLDEST, *HEADER)) == (404, refusals.NOT_FOUND.text)
+    for path in (b"/", b"/metadata"):
+        assert error(judge(path)) == (400, refusals.NO_HEADER.text)
+        assert error(judge(path, *HEADER, method=b"POST")) == (405, "Method not allowed")
+
+
 # rule 6: the order
 
 
@@ -364,7 +421,7 @@ def test_everything_but_an_approval_is_rated() -> None:
     for target in (EVENTS, INSTANCE, VERSIONS_PATH):
         reply = get(target, world=over)
         assert reply.status == 429
-        assert reply.headers == (JSON, (b"Retry-After", b"3"))
+        assert reply.headers == (TEXT, (b"Retry-After", b"3"))
     assert post(approval(EVENT_ID), world=over).status == 200
     version = NEWEST_VERSION
     assert exchange.is_rated(GetDocument(version=version))

@@ -15,6 +15,8 @@ from protocol.world import EVENTS, HEADER, LOOPBACK, STRANGER, World, ask, get, 
 
 INSTANCE = b"/metadata/instance?api-version=2021-02-01"
 LEAF = b"/metadata/instance/compute/name?api-version=2021-02-01"
+TOKEN = b"/metadata/identity/oauth2/token?api-version=2018-02-01&resource=x"
+BALANCER = b"/metadata/loadbalancer?api-version=2021-02-01"
 
 
 def entries(body: bytes) -> bytes:
@@ -32,7 +34,13 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
     "format": lambda: get(INSTANCE + b"&format=xml"),
     "leaf_without_text": lambda: get(LEAF),
-    "not_found": lambda: get(b"/"),
+    "not_found": lambda: get(b"/metadata/nothing"),
+    "root": lambda: get(b"/"),
+    "no_identity": lambda: get(TOKEN),
+    "no_identity_header": lambda: ask(HttpRequest(b"GET", TOKEN)),
+    "no_load_balancer": lambda: get(BALANCER),
+    "no_load_balancer_path": lambda: get(b"/metadata/loadbalancer/nothing"),
+    "load_balancer_method": lambda: ask(HttpRequest(b"POST", BALANCER, HEADER)),
     "method": lambda: ask(HttpRequest(b"HEAD", EVENTS, HEADER)),
     "method_of_neighbour": lambda: ask(HttpRequest(b"POST", INSTANCE, HEADER)),
     "unknown_caller": lambda: get(EVENTS, world=World(peer=STRANGER)),

@@ -32,12 +32,11 @@ def test_a_path_is_known_in_any_case_with_one_slash_at_its_end(path: bytes) -> N
     "path",
     [
         b"",
-        b"/",
         b"*",
         b"?",
         b"metadata/scheduledevents",
-        b"/metadata",
-        b"/metadata/",
+        b"//",
+        b"/metadata//",
         b"/metadata/latest",
         b"/metadata/scheduledevents//",
         b"/metadata//scheduledevents",
@@ -65,11 +64,30 @@ def test_a_path_is_known_in_any_case_with_one_slash_at_its_end(path: bytes) -> N
         b"https://host/metadata/scheduledevents",
         b"ftp://host/metadata/scheduledevents",
         b"http://metadata/scheduledevents",
-        b"http://host?/metadata/scheduledevents",
     ],
 )
 def test_every_other_path_leads_nowhere(path: bytes) -> None:
     assert exchange.read_target(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "resource"),
+    [
+        (b"/", Resource.ROOT),
+        (b"/?api-version=2021-02-01", Resource.ROOT),
+        (b"http://host", Resource.ROOT),
+        (b"http://host?/metadata/scheduledevents", Resource.ROOT),
+        (b"/metadata", Resource.METADATA),
+        (b"/Metadata/", Resource.METADATA),
+        (b"/metadata/identity/oauth2/token", Resource.IDENTITY),
+        (b"/metadata/Identity/", Resource.IDENTITY),
+        (b"/metadata/LoadBalancer/", Resource.LOAD_BALANCER),
+    ],
+)
+def test_what_the_original_has_besides_is_known(path: bytes, resource: Resource) -> None:
+    found = exchange.read_target(path)
+    assert found is not None
+    assert found.resource is resource
 
 
 def test_the_neighbours_are_known() -> None:

@@ -62,6 +62,9 @@ def test_a_status_comes_as_often_as_it_was_ordered(
     assert [answer.status_code for answer in answers] == [200, status, status, 200]
     assert [answer.headers.get("Retry-After") for answer in answers] == [None, "7", "7", None]
     assert [exchange.fault for exchange in emulator.requests] == ["", "status", "status", ""]
+    is_json = "json" in answers[1].headers["Content-Type"]
+    assert is_json is (status != 429)
+    assert is_json or answers[1].text == "Too many requests"
 
 
 def test_a_request_is_delayed_by_the_emulators_clock(

@@ -67,6 +67,7 @@ MACHINE_NAMES: Final = {
 
 class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str
+    error_description: str = ""
     newest_versions: tuple[str, ...] = msgspec.field(name="newest-versions", default=())
 
 
@@ -242,9 +243,16 @@ _decode_any: Final = json.JSONDecoder(
 ).decode
 
 
-def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:
-    """Return an error's body (section 9), with `newest_versions` only for a wrong version."""
-    return _encoder.encode(_WireError(message, newest_versions))
+def encode_error(message: str, newest_versions: tuple[str, ...] = (), *, code: str = "") -> bytes:
+    """Return an error's body (section 9).
+
+    Args:
+        message: What is wrong.
+        newest_versions: For a wrong version only.
+        code: What the message describes, of an error as OAuth has it (RFC 6749, 5.2).
+    """
+    wire = _WireError(code, message) if code else _WireError(message)
+    return _encoder.encode(msgspec.structs.replace(wire, newest_versions=newest_versions))
 
 
 def decode_error(body: bytes) -> tuple[str, tuple[str, ...]]:

@@ -53,6 +53,14 @@ class Resource(Enum):
     EVENTS = auto()
     INSTANCE = auto()
     VERSIONS = auto()
+    IDENTITY = auto()
+    """Tokens of an identity at Azure, which no machine has."""
+    LOAD_BALANCER = auto()
+    """A load balancer of Azure's, which no machine has."""
+    METADATA = auto()
+    """`/metadata` itself."""
+    ROOT = auto()
+    """`/`."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +68,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     resource: Resource
     below: tuple[str, ...] = ()
-    """The path's segments below the resource, as written; only the instance tree has any."""
+    """The path's segments below the resource, as written: of the instance tree, and of the load
+    balancer."""
     machine: str | None = None
     """The name in a `/vm/NAME` prefix, as written; None without one."""
     api_version: str | None = None
@@ -91,11 +100,14 @@ def read_target(target: bytes) -> Target | None:
 
 def _read_target(target: bytes) -> Target | None:
     path, _, query = target.partition(b"?")
-    steps = _steps(_without_authority(path))
+    path = _without_authority(path)
+    if not path.startswith(b"/"):
+        return None
+    steps = _steps(path)
     machine = None
     if len(steps) > 2 and ascii_lower(steps[0]) == _VM_PREFIX and steps[1]:
         machine, steps = steps[1], steps[2:]
-    if not steps or ascii_lower(steps[0]) != "metadata":
+    if steps and ascii_lower(steps[0]) != "metadata":
         return None
     parameters, doubled = _parameters(query)
     api_version = parameters.get("api-version")
@@ -109,6 +121,12 @@ def _read_target(target: bytes) -> Target | None:
             resource = Resource.VERSIONS
         case ["instance", *_]:
             resource, below = Resource.INSTANCE, steps[2:]
+        case ["identity", *_]:
+            resource = Resource.IDENTITY
+        case ["loadbalancer", *_]:
+            resource, below = Resource.LOAD_BALANCER, steps[2:]
+        case []:
+            resource = Resource.METADATA if steps else Resource.ROOT
         case _:
             return None
     return Target(
@@ -128,14 +146,11 @@ def _without_authority(path: bytes) -> bytes:
     """Return the path, also of a whole URL, which a server must accept (RFC 9112, 3.2.2)."""
     scheme, separator, rest = path.partition(b"://")
     if separator and scheme.lower() == b"http":
-        _, slash, path = rest.partition(b"/")
-        return slash + path
+        return b"/" + rest.partition(b"/")[2]
     return path
 
 
 def _steps(path: bytes) -> tuple[str, ...]:
-    if not path.startswith(b"/"):
-        return ()
     return tuple(_decoded(step) for step in path.removesuffix(b"/").split(b"/")[1:])
 
 
@@ -445,6 +460,8 @@ def _wrong_version(known: Sequence[str]) -> Reply:
 
 _WRONG_VERSION: Final = _wrong_version(list(VERSION_BY_NAME))
 _WRONG_INSTANCE_VERSION: Final = _wrong_version(instance.INSTANCE_VERSIONS)
+_NO_VERSION: Final = _wrong_version(())
+"""For `/`, where no list of versions is in question."""
 
 
 def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
@@ -452,9 +469,8 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
     asked = read_target(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
         return refuse(refusals.NOT_FOUND)
-    methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
-    if request.method not in methods:
-        return refuse(refusals.METHOD, (b"Allow", b", ".join(methods)))
+    if (refused := _refused_method(request, asked)) is not None:
+        return refused
     read = read_headers(request.headers)
     hint: CallerHint = asked.machine
     if peer.trusted_proxy:
@@ -464,14 +480,25 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
         return refuse(wrong)
     has_header = read.metadata or peer.without_header
     if not has_header and not _needs_no_header(request.method, asked, rules):
-        return refuse(refusals.NO_HEADER)
+        is_identity = asked.resource is Resource.IDENTITY
+        return refuse(refusals.NO_IDENTITY_HEADER if is_identity else refusals.NO_HEADER)
     if asked.doubled is not None:
         return refuse(refusals.DOUBLED_PARAMETER, name=asked.doubled)
-    if asked.resource is Resource.EVENTS:
-        return _events_request(request.method, asked, read, hint)
-    if asked.resource is Resource.INSTANCE:
-        return _instance_request(asked, hint)
-    return GetVersions(machine=hint)
+    return _wanted(request.method, asked, read, hint)
+
+
+def _refused_method(request: HttpRequest, asked: Target) -> Reply | None:
+    """Refuse another method than those of the resource, and a load balancer's path."""
+    methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
+    has_path = asked.resource is Resource.LOAD_BALANCER and bool(asked.below)
+    if request.method in methods and not has_path:
+        return None
+    allow = () if has_path else ((b"Allow", b", ".join(methods)),)
+    if asked.resource is not Resource.LOAD_BALANCER:
+        return refuse(refusals.METHOD, *allow)
+    refusal = refusals.NO_LOAD_BALANCER_PATH if has_path else refusals.LOAD_BALANCER_METHOD
+    path = "/".join(("/metadata/loadbalancer", *asked.below))
+    return refuse(refusal, *allow, path=path, method=request.method.decode("ascii", "replace"))
 
 
 def _not_from_a_guest(read: RequestHeaders, peer: Peer) -> Refusal | None:
@@ -491,6 +518,29 @@ def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
     if version is None:
         return False
     return rules.post_without_header == "always" or not version.header_required_on_post
+
+
+def _wanted(
+    method: bytes, asked: Target, read: RequestHeaders, hint: CallerHint
+) -> Reply | ValidRequest:
+    """Judge what the resource alone tells: the version, and what may stand beside it."""
+    match asked.resource:
+        case Resource.EVENTS:
+            return _events_request(method, asked, read, hint)
+        case Resource.VERSIONS:
+            return GetVersions(machine=hint)
+        case Resource.IDENTITY:
+            return refuse(refusals.NO_IDENTITY)
+        case Resource.ROOT:
+            return _NO_VERSION
+        case _ if asked.api_version not in _INSTANCE_VERSIONS:
+            return _WRONG_INSTANCE_VERSION
+        case Resource.INSTANCE:
+            return _instance_request(asked, hint)
+        case Resource.LOAD_BALANCER:
+            return refuse(refusals.NO_LOAD_BALANCER)
+        case Resource.METADATA:
+            return refuse(refusals.NOT_FOUND)
 
 
 def _events_request(
@@ -513,8 +563,6 @@ def _events_request(
 
 
 def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
-    if asked.api_version not in _INSTANCE_VERSIONS:
-        return _WRONG_INSTANCE_VERSION
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(ascii_lower(form))) is None:
         return refuse(refusals.FORMAT, format=form)
@@ -607,5 +655,8 @@ def refuse(
     if retry_after_seconds is not None:
         headers += ((b"Retry-After", b"%d" % max(1, retry_after_seconds)),)
     safe = {name: shown(str(fact)) for name, fact in facts.items()}
-    body = codec.encode_error(refusal.text.format(**safe))
+    text = refusal.text.format(**safe)
+    if refusal.is_plain:
+        return Reply(refusal.status, text.encode(), (_TEXT, *headers))
+    body = codec.encode_error(text, code=refusal.code)
     return Reply(refusal.status, body, (_JSON, *headers))

@@ -21,6 +21,10 @@ class Refusal(msgspec.Struct, frozen=True):
     text: str
     """The error's text, with the facts of the case in braces."""
     standing: Standing = "O"
+    code: str = ""
+    """Where the error is one of OAuth (RFC 6749): its code, which the text describes."""
+    is_plain: bool = False
+    """Whether the body is the text alone instead of JSON."""
 
 
 MAX_START_REQUESTS: Final = 1000
@@ -42,6 +46,12 @@ NEWEST_NAMED: Final = 3
 """How many of the newest versions an error names [C]."""
 
 NO_HEADER: Final = Refusal(400, "Bad request: . Required metadata header not specified", "C")
+NO_IDENTITY_HEADER: Final = Refusal(
+    400, "Required metadata header not specified", "C", code="invalid_request"
+)
+NO_IDENTITY: Final = Refusal(400, "Identity not found", "C", code="invalid_request")
+"""A machine without an identity at Azure. Azure's libraries go on to their next credential at once;
+after a 404 they would ask for 17 to 24 s."""
 VERSION: Final = Refusal(
     400,
     "Bad request. api-version is invalid or was not specified in the request. "
@@ -105,15 +115,27 @@ UNKNOWN_INSTANCE: Final = Refusal(
     "Forbidden. X-Instance-ID and X-Instance-ID-Signature do not name a registered machine: "
     "the service's log says why",
 )
-NOT_FOUND: Final = Refusal(404, "Not found")
+NOT_FOUND: Final = Refusal(404, "Not found", "C")
+NO_LOAD_BALANCER: Final = Refusal(
+    404,
+    "No load balancer metadata is found. Please check if your VM is using any non-basic SKU "
+    "load balancer and retry later.",
+    "C",
+)
+NO_LOAD_BALANCER_PATH: Final = Refusal(
+    404, 'API is not found: Path = "{path}", Method = "{method}"', "D"
+)
 METHOD: Final = Refusal(405, "Method not allowed")
+LOAD_BALANCER_METHOD: Final = Refusal(
+    405, 'Http method is not allowed: Path = "{path}", Method = "{method}"', "D"
+)
 TOO_SLOW: Final = Refusal(408, "Request timeout. The request did not arrive in time: send it whole")
 BODY_TOO_LARGE: Final = Refusal(
     413,
     "Content too large. A body may have {limit} bytes at most: "
     "send fewer EventIds at once. Nothing was approved",
 )
-TOO_MANY_REQUESTS: Final = Refusal(429, "Too many requests", "D")
+TOO_MANY_REQUESTS: Final = Refusal(429, "Too many requests", "D", is_plain=True)
 HEAD_TOO_LARGE: Final = Refusal(
     431, "Request header fields too large. A request's head may have {limit} bytes at most"
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.protocol import codec
+from forewarn.protocol import codec, refusals
 
 MAX_TIMES: Final = 1_000_000
 
@@ -24,7 +24,8 @@ class FaultKind(StrEnum):
     """What goes wrong."""
 
     STATUS = "status"
-    """An error in JSON: `status`, and Retry-After where `retry_after` is given."""
+    """An error in JSON, or 429 in plain text: `status`, and Retry-After where `retry_after` is
+    given."""
     DELAY = "delay"
     """The request waits for `seconds` of the emulator's clock before it is looked at."""
     CUT = "cut"
@@ -279,6 +280,9 @@ def made_up(fault: Fault, *, keep: bool) -> bytes:
     status, body = 200, b""
     if fault.kind is FaultKind.STATUS:
         status, body = fault.status, b'{"error":"An injected fault of the emulator"}'
+        if status == refusals.TOO_MANY_REQUESTS.status:  # as the original: not even JSON
+            headers[1] = b"Content-Type: text/plain; charset=utf-8"
+            body = refusals.TOO_MANY_REQUESTS.text.encode()
         if fault.retry_after is not None:
             headers.append(b"Retry-After: %d" % fault.retry_after)
     elif fault.kind is FaultKind.HTML:

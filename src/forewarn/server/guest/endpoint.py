@@ -67,7 +67,7 @@ _log = structlog.get_logger(__name__)
 
 
 OTHER: Final = "other"
-"""What leads nowhere, and what the transport refused before anybody judged it."""
+"""What nobody can be given, and what the transport refused before anybody judged it."""
 
 EVENTS: Final = "events"
 """A GET of the document."""
@@ -89,7 +89,7 @@ def resource_of(method: bytes, path: bytes) -> str:
         return OTHER
     if asked.resource is Resource.EVENTS and method == b"POST":
         return "approvals"
-    return _RESOURCES[asked.resource]
+    return _RESOURCES.get(asked.resource, OTHER)
 
 
 Figures: TypeAlias = Mapping[str, float | Mapping[tuple[str, ...], float]]
