@@ -262,52 +262,37 @@ def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
         ),
     )
     scope = room.scope("batch", kind=ScopeKind.SCALE_SET, priority=Priority.LOW)
-    assert instance.tree(described(machine, scope)) == {
-        "compute": {
-            "azEnvironment": "AzurePublicCloud",
-            "location": "west",
-            "name": "batch_0",
-            "osType": "Windows",
-            "placementGroupId": "batch",
-            "platformFaultDomain": "2",
-            "platformUpdateDomain": "1",
-            "priority": "Spot",
-            "resourceGroupName": "shop",
-            "resourceId": "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
-            "/virtualMachineScaleSets/batch/virtualMachines/0",
-            "subscriptionId": "42",
-            "tags": "role:leader;tier:1",
-            "tagsList": [{"name": "role", "value": "leader"}, {"name": "tier", "value": "1"}],
-            "vmId": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
-            "vmScaleSetName": "batch",
-            "vmSize": "Standard_A3",
-            "zone": "3",
-            "osProfile": {
-                "computerName": "leader.example",
-                "adminUsername": "",
-                "disablePasswordAuthentication": "false",
-            },
-            "virtualMachineScaleSet": {
-                "id": "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
-                "/virtualMachineScaleSets/batch"
-            },
-            **instance.ON_AZURE_ONLY,
-        },
-        "network": {
-            "interface": [
-                {
-                    "ipv4": {
-                        "ipAddress": [
-                            {"privateIpAddress": "10.0.1.10", "publicIpAddress": "203.0.113.7"}
-                        ],
-                        "subnet": [{"address": "10.0.1.0", "prefix": "24"}],
-                    },
-                    "ipv6": {"ipAddress": [{"privateIpAddress": "fd00::10"}]},
-                    "macAddress": "000D3A00FA89",
-                }
-            ]
-        },
-    }
+    assert described(machine, scope) == instance.Instance(
+        name="batch_0",
+        vm_id="02aab8a4-74ef-476e-8182-f6d2ba4166a6",
+        az_environment="AzurePublicCloud",
+        location="west",
+        os_type="Windows",
+        placement_group_id="batch",
+        platform_fault_domain="2",
+        platform_update_domain="1",
+        priority="Spot",
+        resource_group_name="shop",
+        resource_id="/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
+        "/virtualMachineScaleSets/batch/virtualMachines/0",
+        subscription_id="42",
+        tags=(("role", "leader"), ("tier", "1")),
+        vm_scale_set_name="batch",
+        vm_size="Standard_A3",
+        zone="3",
+        computer_name="leader.example",
+        private_ip_address="10.0.1.10",
+        public_ip_address="203.0.113.7",
+        subnet_address="10.0.1.0",
+        subnet_prefix="24",
+        ipv6_addresses=("fd00::10",),
+        mac_address="000D3A00FA89",
+    )
+    tree = instance.tree(described(machine, scope), "2021-03-01")
+    assert instance.find(tree, ("compute", "virtualMachineScaleSet", "id")) == (
+        "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
+        "/virtualMachineScaleSets/batch"
+    )
 
 
 def test_what_does_not_apply_is_empty_and_the_host_name_is_the_machine_s_own() -> None:

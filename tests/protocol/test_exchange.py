@@ -262,7 +262,8 @@ def test_the_instance_service_has_its_own_versions(wrong: bytes) -> None:
 @pytest.mark.parametrize("name", INSTANCE_VERSIONS)
 def test_every_instance_version_is_served(name: str) -> None:
     target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
-    assert judge(target, *HEADER) == GetInstance(path=("compute", "name"), format="text")
+    wanted = GetInstance(version=name, path=("compute", "name"), format="text")
+    assert judge(target, *HEADER) == wanted
 
 
 @pytest.mark.parametrize("target", [b"/metadata/latest/scheduledevents", EVENTS[:-10] + b"latest"])

@@ -109,11 +109,18 @@ def test_each_answer_is_given_byte_for_byte(name: str) -> None:
     assert world.as_golden(ANSWERS[name]()) == cases.golden(f"answers/{name}.http")
 
 
-@pytest.mark.parametrize(
-    ("value", "name"), [(cases.WHOLE_INSTANCE, "whole"), (cases.BARE_INSTANCE, "bare")]
-)
-def test_the_instance_tree_is_written_byte_for_byte(value: instance.Instance, name: str) -> None:
-    written = codec.encode_tree(instance.tree(value))
+TREES = {
+    "whole": (cases.WHOLE_INSTANCE, "2025-04-07"),
+    "bare": (cases.BARE_INSTANCE, "2025-04-07"),
+    "2017-04-02": (cases.WHOLE_INSTANCE, "2017-04-02"),
+    "2019-08-15": (cases.WHOLE_INSTANCE, "2019-08-15"),
+}
+"""The names of the last two are those of captures, at every depth and in their order."""
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_instance_tree_is_written_byte_for_byte(name: str) -> None:
+    written = codec.encode_tree(instance.tree(*TREES[name]))
     assert written == cases.golden(f"instance/{name}.json")
 
 
@@ -130,7 +137,7 @@ def test_every_golden_file_is_used() -> None:
         *(f"errors/{name}.http" for name in ERRORS),
         *(f"answers/{name}.http" for name in ANSWERS),
         *("section_4.json", "empty.json"),
-        *(f"instance/{name}.json" for name in ("whole", "bare", "versions")),
+        *(f"instance/{name}.json" for name in (*TREES, "versions")),
     }
     there = {
         path.relative_to(cases.GOLDEN).as_posix()

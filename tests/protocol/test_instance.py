@@ -1,17 +1,19 @@
 """The instance tree: its subtrees, its leaves, and what is not there."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from forewarn.protocol import exchange, instance
 from forewarn.protocol.exchange import GetInstance, Rules
-from forewarn.protocol.instance import NotInTree, Tree
+from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS, NotInTree, Tree
 from forewarn.protocol.message import HttpRequest, Reply, ascii_lower, ascii_upper, shown
 from protocol import cases
 from protocol.world import GUEST, HEADER
 
-TREE = instance.tree(cases.WHOLE_INSTANCE)
+VERSION = "2025-04-07"
+TREE = instance.tree(cases.WHOLE_INSTANCE, VERSION)
 JSON = ((b"Content-Type", b"application/json; charset=utf-8"),)
 TEXT = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 
@@ -23,13 +25,14 @@ def leaves(here: Tree, *path: str) -> list[tuple[tuple[str, ...], str]]:
     return [leaf for name, tree in below for leaf in leaves(tree, *path, str(name))]
 
 
-def ask(path: str, query: str = "") -> Reply:
-    target = f"/metadata/instance{path}?api-version=2021-02-01{query}".encode()
+def ask(path: str, query: str = "", version: str = VERSION) -> Reply:
+    target = f"/metadata/instance{path}?api-version={version}{query}".encode()
     wanted = exchange.judge(HttpRequest(b"GET", target, HEADER), GUEST, Rules())
     if isinstance(wanted, Reply):
         return wanted
     assert isinstance(wanted, GetInstance)
-    return exchange.instance_reply(wanted, TREE)
+    tree = instance.tree(cases.WHOLE_INSTANCE, wanted.version)
+    return exchange.instance_reply(wanted, tree)
 
 
 LEAVES = leaves(TREE)
@@ -47,7 +50,14 @@ PUBLISHED = """
     storageProfile/imageReference/publisher storageProfile/imageReference/sku
     storageProfile/imageReference/version storageProfile/osDisk/caching
     storageProfile/osDisk/createOption storageProfile/osDisk/diffDiskSettings/option
+    storageProfile/imageReference/communityGalleryImageId
+    storageProfile/imageReference/exactVersion
+    storageProfile/imageReference/sharedGalleryImageId
     storageProfile/osDisk/diskSizeGB storageProfile/osDisk/encryptionSettings/enabled
+    storageProfile/osDisk/encryptionSettings/diskEncryptionKey/secretUrl
+    storageProfile/osDisk/encryptionSettings/diskEncryptionKey/sourceVault/id
+    storageProfile/osDisk/encryptionSettings/keyEncryptionKey/keyUrl
+    storageProfile/osDisk/encryptionSettings/keyEncryptionKey/sourceVault/id
     storageProfile/osDisk/image/uri storageProfile/osDisk/managedDisk/id
     storageProfile/osDisk/managedDisk/storageAccountType storageProfile/osDisk/name
     storageProfile/osDisk/osType storageProfile/osDisk/vhd/uri
@@ -77,7 +87,7 @@ NUMBERS = [
 
 
 def test_every_value_of_the_tree_is_a_string() -> None:
-    assert len(LEAVES) == 16 + 4 + 1 + 6 + 2 + 1 + 43
+    assert len(LEAVES) == 16 + 4 + 1 + 8 + 3 + 49
     assert dict(LEAVES)["compute", "name"] == "web-0"
     assert dict(LEAVES)["compute", "tags"] == "role:leader;tier:1"
     assert dict(LEAVES)["network", "interface", "0", "macAddress"] == "000D3A00FA89"
@@ -96,6 +106,39 @@ def test_a_typed_client_parses_every_number(path: str) -> None:
 def test_no_field_of_azures_newest_version_is_missing() -> None:
     for path in PUBLISHED.split():
         assert instance.find(TREE, ("compute", *path.split("/"))) is not None
+
+
+COUNTS = (
+    *(11, 11, 15, 15, 17, 17, 19, 21, 22, 23, 23, 24, 25, 25, 25, 25),
+    *(27, 28, 29, 29, 31, 32, 32, 34, 34, 34, 35, 36, 38, 38, 38, 39, 40, 40, 40),
+)
+NAMES = dict(zip(INSTANCE_VERSIONS, COUNTS, strict=True))
+"""How many names each version has below `compute`."""
+
+
+@pytest.mark.parametrize("version", INSTANCE_VERSIONS)
+def test_a_version_has_the_names_that_it_and_earlier_ones_brought(version: str) -> None:
+    answer = json.loads(ask("/compute", version=version).body)
+    assert len(answer) == NAMES[version]
+    assert list(answer) == sorted(answer)
+    assert ask("/compute", "&format=text", version).body.count(b"\n") == NAMES[version] - 1
+    assert ask("/network", version=version) == ask("/network")
+
+
+@pytest.mark.parametrize(("path", "added_in"), ADDED_IN.items(), ids=str)
+def test_a_name_is_in_the_version_that_brought_it_and_not_before(
+    path: tuple[str, ...], added_in: str
+) -> None:
+    place = "/" + "/".join(path)
+    for version in INSTANCE_VERSIONS:
+        assert (ask(place, "&format=text", version).status == 404) is (version < added_in)
+
+
+def test_only_versions_that_there_are_brought_anything() -> None:
+    assert set(ADDED_IN.values()) < set(INSTANCE_VERSIONS)
+    paths = {path[:length] for path, _ in LEAVES for length in range(len(path) + 1)}
+    lists = {("compute", name) for name in ("publicKeys", "tagsList")}
+    assert set(ADDED_IN) <= paths | lists
 
 
 @pytest.mark.parametrize(("path", "value"), LEAVES, ids="/".join)
@@ -119,7 +162,7 @@ def test_a_leaf_is_bare_text_with_format_text_and_refused_without(
         ("/compute/publicKeys", b"[]", b""),
         (
             "/network/interface/0/ipv6",
-            b'{"ipAddress":[{"privateIpAddress":"fd00::10"}]}',
+            b'{"ipAddress":[{"privateIpAddress":"fd00::10","publicIpAddress":""}]}',
             b"ipAddress/",
         ),
         ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]', b"0/"),
@@ -186,7 +229,7 @@ def test_an_index_may_have_nine_digits() -> None:
 
 
 def test_a_tree_without_events_or_tags_has_empty_lists() -> None:
-    bare = instance.tree(cases.BARE_INSTANCE)
+    bare = instance.tree(cases.BARE_INSTANCE, VERSION)
     assert instance.find(bare, ("compute", "tagsList")) == []
     assert instance.find(bare, ("network", "interface", "0", "ipv6", "ipAddress")) == []
     assert instance.find(bare, ()) == bare

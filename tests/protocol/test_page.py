@@ -7,7 +7,7 @@ import pytest
 
 from forewarn.maintenance import planner
 from forewarn.protocol import refusals
-from forewarn.protocol.instance import INSTANCE_VERSIONS
+from forewarn.protocol.instance import ADDED_IN, INSTANCE_VERSIONS
 from forewarn.protocol.versions import VERSIONS, Version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -32,6 +32,14 @@ def test_each_version_has_its_row(version: Version) -> None:
 
 def test_the_instance_versions_are_listed_in_order() -> None:
     assert ", ".join(INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
+
+
+@pytest.mark.parametrize("version", sorted(set(ADDED_IN.values())))
+def test_what_an_instance_version_added_has_its_row(version: str) -> None:
+    row = next(line for line in PAGE.splitlines() if re.match(rf"\| {version} \[[DO]\] \|", line))
+    told = re.sub(r" \([^)]*\)|, which.*", "", row.split("|")[2])
+    added = {".".join(path[1:]) for path, since in ADDED_IN.items() if since == version}
+    assert set(told.strip().split(", ")) == added
 
 
 def test_each_description_is_on_the_page() -> None:

@@ -429,6 +429,7 @@ class PostApproval(msgspec.Struct, frozen=True, kw_only=True):
 class GetInstance(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/instance, all or a part of it."""
 
+    version: str
     path: tuple[str, ...] = ()
     format: Literal["json", "text"] = "json"
     machine: CallerHint = None
@@ -533,10 +534,10 @@ def _wanted(
             return refuse(refusals.NO_IDENTITY)
         case Resource.ROOT:
             return _NO_VERSION
-        case _ if asked.api_version not in _INSTANCE_VERSIONS:
+        case _ if (version := asked.api_version) not in _INSTANCE_VERSIONS:
             return _WRONG_INSTANCE_VERSION
         case Resource.INSTANCE:
-            return _instance_request(asked, hint)
+            return _instance_request(version, asked, hint)
         case Resource.LOAD_BALANCER:
             return refuse(refusals.NO_LOAD_BALANCER)
         case Resource.METADATA:
@@ -562,11 +563,11 @@ def _events_request(
     )
 
 
-def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
+def _instance_request(version: str, asked: Target, hint: CallerHint) -> Reply | ValidRequest:
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(ascii_lower(form))) is None:
         return refuse(refusals.FORMAT, format=form)
-    return GetInstance(path=asked.below, format=known, machine=hint)
+    return GetInstance(version=version, path=asked.below, format=known, machine=hint)
 
 
 def is_rated(wanted: ValidRequest) -> bool:

@@ -68,6 +68,63 @@ MAX_INDEX_DIGITS: Final = 9
 """Digits of a list's index in a path; no list is longer than that."""
 
 
+_ADDED: Final[dict[str, str]] = {
+    "2017-08-01": "placementGroupId resourceGroupName subscriptionId tags",
+    "2017-12-01": "vmScaleSetName zone",
+    "2018-04-02": "plan publicKeys",
+    "2018-10-01": "azEnvironment provider",
+    "2019-02-01": "customData",
+    "2019-03-11": "resourceId",
+    "2019-06-01": "storageProfile",
+    "2019-06-04": "tagsList",
+    "2020-06-01": "isHostCompatibilityLayerVm securityProfile",
+    "2020-07-15": "osProfile",
+    "2020-09-01": "licenseType",
+    "2020-10-01": "osProfile.disablePasswordAuthentication",
+    "2020-12-01": "evictionPolicy priority",
+    "2021-01-01": "userData",
+    "2021-02-01": "storageProfile.resourceDisk",
+    "2021-03-01": "extendedLocation virtualMachineScaleSet",
+    "2021-10-01": "platformSubFaultDomain",
+    "2021-11-01": "additionalCapabilities securityProfile.encryptionAtHost "
+    "storageProfile.osDisk.encryptionSettings.diskEncryptionKey "
+    "storageProfile.osDisk.encryptionSettings.keyEncryptionKey",
+    "2021-11-15": "host hostGroup",
+    "2021-12-13": "securityProfile.securityType",
+    "2023-07-01": "storageProfile.imageReference.communityGalleryImageId "
+    "storageProfile.imageReference.exactVersion "
+    "storageProfile.imageReference.sharedGalleryImageId",
+    "2023-11-15": "physicalZone",
+    "2024-03-15": "isVmInStandbyPool",
+}
+"""What each version added below `compute`; what is not named here was there from the first."""
+
+ADDED_IN: Final[dict[tuple[str, ...], str]] = {
+    ("compute", *name.split(".")): version
+    for version, names in _ADDED.items()
+    for name in names.split()
+}
+"""The version that added what is at a path."""
+
+
+def tree(instance: Instance, version: str) -> dict[str, Tree]:
+    """Return the whole tree of an api-version, its names in the order of the answer."""
+    whole: dict[str, Tree] = {
+        "compute": _compute(instance),
+        "network": {"interface": [_interface(instance)]},
+    }
+    return _as_of(version, whole)
+
+
+def _as_of(version: str, here: dict[str, Tree], *path: str) -> dict[str, Tree]:
+    """Return an object without what a later version added; lists have nothing of that kind."""
+    return {
+        name: _as_of(version, below, *path, name) if isinstance(below, dict) else below
+        for name, below in here.items()
+        if ADDED_IN.get((*path, name), "") <= version
+    }
+
+
 def _unknown(*names: str) -> dict[str, Tree]:
     return dict.fromkeys(names, "")
 
@@ -77,73 +134,80 @@ def _off(*names: str) -> dict[str, Tree]:
     return dict.fromkeys(names, "false")
 
 
-ON_AZURE_ONLY: Final[dict[str, Tree]] = {
-    **_unknown("customData", "evictionPolicy"),
-    **_off("isHostCompatibilityLayerVm", "isVmInStandbyPool"),
-    **_unknown("licenseType", "offer", "physicalZone", "platformSubFaultDomain", "provider"),
-    **_unknown("publisher", "sku", "userData", "version"),
-    "additionalCapabilities": _off("hibernationEnabled"),
-    "extendedLocation": _unknown("name", "type"),
-    "host": _unknown("id"),
-    "hostGroup": _unknown("id"),
-    "plan": _unknown("name", "product", "publisher"),
-    "publicKeys": [],
-    "securityProfile": {
-        **_off("encryptionAtHost", "secureBootEnabled"),
-        **_unknown("securityType"),
-        **_off("virtualTpmEnabled"),
-    },
-    "storageProfile": {
-        "dataDisks": [],
-        "imageReference": _unknown("id", "offer", "publisher", "sku", "version"),
-        "osDisk": {
-            **_unknown("caching", "createOption"),
-            "diskSizeGB": "0",
-            **_unknown("name", "osType"),
-            **_off("writeAcceleratorEnabled"),
-            "diffDiskSettings": _unknown("option"),
-            "encryptionSettings": _off("enabled"),
-            "image": _unknown("uri"),
-            "managedDisk": _unknown("id", "storageAccountType"),
-            "vhd": _unknown("uri"),
-        },
-        "resourceDisk": {"size": "0"},
-    },
-}
-"""What the newest version of the tree has besides, so that no client misses a field."""
-
-
-def tree(instance: Instance) -> dict[str, Tree]:
-    """Return the whole tree, in the order of the answer."""
-    return {"compute": _compute(instance), "network": {"interface": [_interface(instance)]}}
-
-
 def _compute(instance: Instance) -> dict[str, Tree]:
+    """Return all that any version has, in the order of their names, as Azure's answers are."""
     return {
+        "additionalCapabilities": _off("hibernationEnabled"),
         "azEnvironment": instance.az_environment,
+        **_unknown("customData", "evictionPolicy"),
+        "extendedLocation": _unknown("name", "type"),
+        "host": _unknown("id"),
+        "hostGroup": _unknown("id"),
+        **_off("isHostCompatibilityLayerVm", "isVmInStandbyPool"),
+        **_unknown("licenseType"),
         "location": instance.location,
         "name": instance.name,
+        **_unknown("offer"),
+        "osProfile": {
+            **_unknown("adminUsername"),
+            "computerName": instance.computer_name,
+            **_off("disablePasswordAuthentication"),
+        },
         "osType": instance.os_type,
+        **_unknown("physicalZone"),
         "placementGroupId": instance.placement_group_id,
+        "plan": _unknown("name", "product", "publisher"),
         "platformFaultDomain": instance.platform_fault_domain,
+        **_unknown("platformSubFaultDomain"),
         "platformUpdateDomain": instance.platform_update_domain,
         "priority": instance.priority,
+        **_unknown("provider"),
+        "publicKeys": [],
+        **_unknown("publisher"),
         "resourceGroupName": instance.resource_group_name,
         "resourceId": instance.resource_id,
+        "securityProfile": {
+            **_off("encryptionAtHost", "secureBootEnabled"),
+            **_unknown("securityType"),
+            **_off("virtualTpmEnabled"),
+        },
+        **_unknown("sku"),
+        "storageProfile": _storage_profile(),
         "subscriptionId": instance.subscription_id,
         "tags": ";".join(f"{name}:{value}" for name, value in instance.tags),
         "tagsList": [{"name": name, "value": value} for name, value in instance.tags],
+        **_unknown("userData", "version"),
+        "virtualMachineScaleSet": {"id": _scale_set_id(instance)},
         "vmId": instance.vm_id,
         "vmScaleSetName": instance.vm_scale_set_name,
         "vmSize": instance.vm_size,
         "zone": instance.zone,
-        "osProfile": {
-            "computerName": instance.computer_name,
-            **_unknown("adminUsername"),
-            **_off("disablePasswordAuthentication"),
+    }
+
+
+def _storage_profile() -> dict[str, Tree]:
+    return {
+        "dataDisks": [],
+        "imageReference": {
+            **_unknown("communityGalleryImageId", "exactVersion", "id", "offer", "publisher"),
+            **_unknown("sharedGalleryImageId", "sku", "version"),
         },
-        "virtualMachineScaleSet": {"id": _scale_set_id(instance)},
-        **ON_AZURE_ONLY,
+        "osDisk": {
+            **_unknown("caching", "createOption"),
+            "diffDiskSettings": _unknown("option"),
+            "diskSizeGB": "0",
+            "encryptionSettings": {
+                "diskEncryptionKey": {**_unknown("secretUrl"), "sourceVault": _unknown("id")},
+                **_off("enabled"),
+                "keyEncryptionKey": {**_unknown("keyUrl"), "sourceVault": _unknown("id")},
+            },
+            "image": _unknown("uri"),
+            "managedDisk": _unknown("id", "storageAccountType"),
+            **_unknown("name", "osType"),
+            "vhd": _unknown("uri"),
+            **_off("writeAcceleratorEnabled"),
+        },
+        "resourceDisk": {"size": "0"},
     }
 
 
@@ -154,21 +218,19 @@ def _scale_set_id(instance: Instance) -> str:
 
 
 def _interface(instance: Instance) -> dict[str, Tree]:
+    ipv4 = _addresses(instance.private_ip_address, instance.public_ip_address)
     return {
         "ipv4": {
-            "ipAddress": [
-                {
-                    "privateIpAddress": instance.private_ip_address,
-                    "publicIpAddress": instance.public_ip_address,
-                }
-            ],
+            "ipAddress": [ipv4],
             "subnet": [{"address": instance.subnet_address, "prefix": instance.subnet_prefix}],
         },
-        "ipv6": {
-            "ipAddress": [{"privateIpAddress": address} for address in instance.ipv6_addresses]
-        },
+        "ipv6": {"ipAddress": [_addresses(address) for address in instance.ipv6_addresses]},
         "macAddress": instance.mac_address,
     }
+
+
+def _addresses(private: str, public: str = "") -> dict[str, Tree]:
+    return {"privateIpAddress": private, "publicIpAddress": public}
 
 
 def as_text(tree: Tree) -> str:

@@ -255,7 +255,8 @@ class GuestEndpoint:
                 return exchange.VERSIONS_REPLY
             case exchange.GetInstance() as wanted:
                 scope = self.documents.scope(admitted.machine.scope)
-                tree = instance.tree(machines.described(admitted.machine, scope))
+                described = machines.described(admitted.machine, scope)
+                tree = instance.tree(described, wanted.version)
                 return exchange.instance_reply(wanted, tree)
             case GetDocument() | PostApproval() as wanted:
                 machine = admitted.machine
