@@ -302,7 +302,17 @@ def test_what_does_not_apply_is_empty_and_the_host_name_is_the_machine_s_own() -
     assert (told.subnet_address, told.subnet_prefix) == ("", "")
     assert told.ipv6_addresses == ()
     assert told.computer_name == "bastion"
-    assert told.priority == "Regular"
+    assert told.priority == ""
+
+
+@pytest.mark.parametrize(
+    ("priority", "read"), [(None, ""), (Priority.REGULAR, "Regular"), (Priority.LOW, "Spot")]
+)
+def test_a_priority_is_read_where_the_fleet_file_gives_one(
+    priority: Priority | None, read: str
+) -> None:
+    scope = room.scope("bastion", priority=priority)
+    assert described(room.machine("bastion"), scope).priority == read
 
 
 def test_a_resource_id_needs_a_subscription() -> None:
@@ -315,9 +325,10 @@ def test_a_resource_id_needs_a_subscription() -> None:
     )
 
 
-def test_a_location_a_resource_group_and_a_mac_address_are_never_empty() -> None:
+def test_what_clients_cannot_do_without_is_never_empty() -> None:
     read = described(room.machine("bastion"), room.scope("bastion"))
     assert (read.location, read.resource_group_name) == ("forewarn", "forewarn")
+    assert read.vm_size == "forewarn"
     assert re.fullmatch("02[0-9A-F]{10}", read.mac_address)
 
 

@@ -151,7 +151,7 @@ SCOPES = every(
     kind=st.sampled_from(ScopeKind),
     update_domains=INT32,
     incarnation=INT64,
-    priority=st.sampled_from(Priority),
+    priority=st.sampled_from((None, *Priority)),
     automatically_approve=st.lists(st.sampled_from(EventType), max_size=2).map(tuple),
     terminate_notice_minutes=st.none() | INT32,
     queue=st.none() | st.sampled_from(Queueing),

@@ -73,7 +73,7 @@ class NamedMachine(MachineEntry, frozen=True, kw_only=True, forbid_unknown_field
 class StandaloneMachine(NamedMachine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine in a scope of its own."""
 
-    priority: Priority = Priority.REGULAR
+    priority: Priority | None = None
     automatically_approve: tuple[EventType, ...] = ()
 
 
@@ -105,7 +105,7 @@ class AvailabilitySet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fiel
 class ScaleSet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machines named by an index; the only kind with Terminate events."""
 
-    priority: Priority = Priority.REGULAR
+    priority: Priority | None = None
     terminate_notice_minutes: int | None = None
     machines: tuple[IndexedMachine, ...] = ()
 

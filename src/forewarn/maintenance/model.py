@@ -160,7 +160,8 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
     """How many update domains it has, 1 to 20."""
     incarnation: int = 0
     """The number of its document; moves when, and only when, its visible events change."""
-    priority: vocabulary.Priority = vocabulary.Priority.REGULAR
+    priority: vocabulary.Priority | None = None
+    """None for regular, where nobody says so: then guests read no priority, as on Azure."""
     automatically_approve: tuple[vocabulary.EventType, ...] = ()
     """Types that start without notice when a user asks; only Reboot and Redeploy may be."""
     terminate_notice_minutes: int | None = None

@@ -43,7 +43,7 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
         ScopeKind.AVAILABILITY_SET,
         5,
     )
-    assert (web.scope.priority, web.scope.terminate_notice_minutes) == (Priority.REGULAR, None)
+    assert (web.scope.priority, web.scope.terminate_notice_minutes) == (None, None)
     assert (web.where, web.members[0].where) == (
         "availability_set[0]",
         "availability_set[0].machines[0]",

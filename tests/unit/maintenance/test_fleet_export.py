@@ -87,7 +87,7 @@ def fleets(draw: st.DrawFn) -> fleet_file.Fleet:
             entry(
                 fleet_file.StandaloneMachine,
                 name=next(names),
-                priority=draw(st.sampled_from(Priority)),
+                priority=draw(st.sampled_from((None, *Priority))),
                 automatically_approve=draw(TYPES),
             )
             for _ in count()

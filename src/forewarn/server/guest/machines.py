@@ -255,19 +255,19 @@ def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
         msgspec.structs.force_setattr(machine, name, equal)
 
 
-_PRIORITIES: Final = {Priority.REGULAR: "Regular", Priority.LOW: "Spot"}
+_PRIORITIES: Final = {None: "", Priority.REGULAR: "Regular", Priority.LOW: "Spot"}
 """As Azure spells them."""
 
 DEFAULT_NAME: Final = "forewarn"
-"""The location and the resource group of a machine whose fleet file gives none."""
+"""The location, the resource group and the size of a machine whose fleet file gives none."""
 
 
 def described(machine: Machine, scope: Scope) -> instance.Instance:
     """Return the values of a machine's instance tree (protocol.md section 1).
 
     A scale set's placement group has no GUID here, so `placementGroupId` is the scope's name: a
-    client only compares it. Clients need a location, a resource group and a MAC address, so these
-    have defaults; the default MAC address is locally administered and made from the vm_id.
+    client only compares it. Clients need a location, a resource group, a size and a MAC address, so
+    these have defaults; the default MAC address is locally administered and made from the vm_id.
     """
     profile = machine.profile
     in_scale_set = scope.kind is ScopeKind.SCALE_SET
@@ -288,7 +288,7 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
         subscription_id=profile.subscription_id,
         tags=machine.tags,
         vm_scale_set_name=scope.name if in_scale_set else "",
-        vm_size=profile.vm_size,
+        vm_size=profile.vm_size or DEFAULT_NAME,
         zone=profile.zone,
         computer_name=profile.computer_name or machine.name,
         private_ip_address=ipv4,

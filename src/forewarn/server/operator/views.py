@@ -17,7 +17,7 @@ from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.operator import rollout_schemas, schemas
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store.port import Replica
-from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType, Priority
 
 
 def names(listed: Iterable[str]) -> schemas.Names:
@@ -140,7 +140,11 @@ def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.Scop
     events = inventory.events_by(keys, lambda event: (event.scope,))
     return tuple(
         model.mapped(
-            schemas.ScopeView, scope, machines=sizes[scope.key], events=tuple(events[scope.key])
+            schemas.ScopeView,
+            scope,
+            priority=scope.priority or Priority.REGULAR,
+            machines=sizes[scope.key],
+            events=tuple(events[scope.key]),
         )
         for scope in found
     )
