@@ -18,6 +18,7 @@ import forked
 import patience
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import Emulator
+from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
 
 """Real seconds that end a test which would hang otherwise."""
@@ -88,6 +89,14 @@ def test_a_program_finds_it_by_its_environment() -> None:
     done = run("--", sys.executable, "-c", program)
     _, guests, _, operators, *found = done.stdout.split()
     assert found == [guests, operators]
+
+
+def test_it_warns_once_of_a_header_that_azure_may_refuse() -> None:
+    ask = f"u.urlopen(u.Request(os.environ['FOREWARN_ENDPOINT'] + '/{EVENTS}', headers=header))"
+    program = "import os, urllib.request as u; header = {'Metadata': 'True'}"
+    done = run("--", sys.executable, "-c", f"{program}; {ask}; {ask}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(HEADER_WARNING) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

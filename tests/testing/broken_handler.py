@@ -19,7 +19,8 @@ PAUSE = threading.Event()
 
 
 def ask(url: str, body: bytes | None = None) -> bytes:
-    request = urllib.request.Request(url, data=body, headers={"Metadata": "true"})
+    true = "True" if FAULT == "says-true-in-capitals" else "true"
+    request = urllib.request.Request(url, data=body, headers={"Metadata": true})
     with urllib.request.urlopen(request) as answer:
         content: bytes = answer.read()
         return content

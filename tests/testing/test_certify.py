@@ -19,6 +19,7 @@ from forewarn.cli import testing as testing_commands
 from forewarn.cli.exits import ExitStatus
 from forewarn.testing import certify, handler_process, namespace
 from forewarn.testing.certify import Handler, HandlerVerdict, Result
+from forewarn.testing.wire import HEADER_WARNING
 from house.tree import ROOT
 
 BROKEN = Path(__file__).with_name("broken_handler.py")
@@ -216,7 +217,7 @@ def test_an_isolated_handler_reaches_the_ports_that_were_asked_for(tmp_path: Pat
 
 
 FOUND = [
-    Result("approve", "first", HandlerVerdict.PASSED, seconds=1.5),
+    Result("approve", "first", HandlerVerdict.PASSED, seconds=1.5, warning="<warned>"),
     Result("preview", "second", HandlerVerdict.SKIPPED, "it does not ask so"),
     Result(
         "stops",
@@ -238,6 +239,8 @@ def test_junit_and_the_page_tell_every_result() -> None:
     page = certify.page(["handle", "<it>"], FOUND)
     assert "<it>" not in page
     assert "<did>" not in page
+    assert "<warned>" not in page
+    assert "&lt;warned&gt;" in page
     assert all(each.name in page for each in FOUND)
 
 
@@ -255,6 +258,16 @@ def test_the_command_prints_verdicts_and_ends_with_their_status(
     )
     assert wrong == ExitStatus.NOT_CERTIFIED
     assert "POST " in capsys.readouterr().out
+
+
+def test_a_handler_passes_with_a_warning_of_what_azure_may_refuse(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["certify", "--only", "approve", "--junit", str(tmp_path / "j.xml")]
+    for fault, count in (("nothing", 0), ("says-true-in-capitals", 1)):
+        assert main.execute([*command, "--", sys.executable, str(BROKEN), fault]) == ExitStatus.OK
+        assert capsys.readouterr().out.count(HEADER_WARNING) == count
+        assert len(ET.parse(tmp_path / "j.xml").findall(".//system-err")) == count
 
 
 def test_the_command_counts_the_verdicts_of_a_handler_that_passes(

@@ -70,6 +70,29 @@ def test_a_test_gets_an_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+CAPITAL = """
+import urllib.request
+
+def test_a_handler_asks(forewarn_emulator):
+    url = forewarn_emulator.machine("web-0").endpoint
+    url += "/metadata/scheduledevents?api-version=2020-07-01"
+    for value in VALUES:
+        request = urllib.request.Request(url, headers={"Metadata": value})
+        assert urllib.request.urlopen(request).status == 200
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "warnings"), [(("true", " true"), 0), (("True", "true", "True", "TRUE"), 1)]
+)
+def test_pytest_warns_of_a_header_that_azure_may_refuse(
+    tmp_path: Path, values: tuple[str, ...], warnings: int
+) -> None:
+    done = run(tmp_path, CAPITAL.replace("VALUES", repr(values)))
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("UserWarning") == warnings
+
+
 def guide(broken: str = "") -> str:
     """Return the guide's own tests, with the handler's decision to approve broken so."""
     _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```python\n")

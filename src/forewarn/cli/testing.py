@@ -33,7 +33,7 @@ from forewarn.cli.options import JsonOption, MetadataOption, argument, flag, opt
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
-    from forewarn.testing import Emulator
+    from forewarn.testing import Emulator, Exchange
     from forewarn.testing.certify import Handler, HandlerScenario, Result
     from forewarn.testing.parser import Scenario
 
@@ -158,10 +158,23 @@ def emulator(
             started.machine("vm-0")
         if faults:
             started.faults(faults)
+        started.on_request(_warned())
         run = _Run(started, over)
         status = run.until_over(command or [], scenario)
     if status:
         raise SystemExit(status)
+
+
+def _warned() -> "Callable[[Exchange], None]":
+    """Return what prints each warning of requests, once."""
+    told: set[str] = {""}
+
+    def warn(exchange: "Exchange") -> None:
+        if (warning := exchange.warning) not in told:
+            told.add(warning)
+            output.note(f"warning of the handler: {warning}")
+
+    return warn
 
 
 def _add(started: "Emulator", read: FleetFile) -> None:
@@ -504,6 +517,7 @@ class Verdicts:
         self._lock = threading.Lock()
         self._first: dict[str, str] = {}
         """The scenario that failed first with a message, by the message."""
+        self._warned: set[str] = set()
 
     def say(self, result: "Result") -> None:
         """Print one; may be called in any thread."""
@@ -516,6 +530,9 @@ class Verdicts:
                 lines.append(f"         the same as in {first}")
             elif result.message:
                 lines.append(f"         {result.message}")
+            if result.warning and result.warning not in self._warned:
+                self._warned.add(result.warning)
+                lines.append(f"         warning: {result.warning}")
             if result.exchange and first == result.name:
                 lines += (f"         | {line}" for line in result.exchange.splitlines())
             if result.verdict == "failed" and result.output:

@@ -84,6 +84,8 @@ class Result:
     """The request and the answer that show it; `""` for none."""
     output: str = ""
     """The end of what the handler printed."""
+    warning: str = ""
+    """What Azure may refuse of what the handler sent, whatever the verdict; `""` for nothing."""
     seconds: float = 0.0
 
 
@@ -668,6 +670,7 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
             message=message,
             exchange=shown,
             output=process.said(),
+            warning="; ".join(emulator.warnings),
             seconds=clock.monotonic() - began,
         )
 
@@ -735,6 +738,8 @@ def junit(command: Sequence[str], results: Sequence[Result]) -> str:
             failure.text = _xml(each.exchange)
         if each.output:
             ET.SubElement(case, "system-out").text = _xml(each.output)
+        if each.warning:
+            ET.SubElement(case, "system-err").text = _xml(f"warning: {each.warning}")
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -766,9 +771,10 @@ def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
 
 
 def _details(result: Result) -> str:
+    text = f"<p>warning: {html.escape(result.warning)}</p>" if result.warning else ""
     if not result.message:
-        return ""
-    text = f"<p>{html.escape(result.message)}</p>"
+        return text
+    text += f"<p>{html.escape(result.message)}</p>"
     for summary, shown in (("the exchange", result.exchange), ("its output", result.output)):
         if shown:
             text += (

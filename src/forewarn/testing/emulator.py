@@ -655,6 +655,11 @@ class Emulator:
         """Every request of handlers, and its answer, oldest first."""
         return self.read(lambda service: list(service.wire.exchanges))
 
+    @property
+    def warnings(self) -> list[str]:
+        """What handlers send that Azure may refuse, each once; the fixture warns of it."""
+        return list(dict.fromkeys(each.warning for each in self.requests if each.warning))
+
     def _operations(self) -> list[Operation]:
         return self.read(lambda service: service.operations())
 

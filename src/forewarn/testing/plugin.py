@@ -4,6 +4,7 @@ pytest imports this module in every run. It imports nothing else of the package 
 is used.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,3 +21,6 @@ def forewarn_emulator() -> Iterator["Emulator"]:
 
     with Emulator() as emulator:
         yield emulator
+        found = emulator.warnings
+    for warning in found:
+        warnings.warn(f"of the handler: {warning}", stacklevel=1)

@@ -28,6 +28,12 @@ from forewarn.server.guest.machines import Source
 from forewarn.testing import faults
 from forewarn.testing.faults import Concerns, Fault, FaultKind, FaultPlan
 
+HEADER_WARNING: Final = (
+    "it sends 'Metadata' with another value than 'true': since February 2026 parts of Azure answer "
+    "400 to 'True'"
+)
+"""The service takes it, and so does the emulator (protocol.md section 3, rule 1)."""
+
 MAX_EXCHANGES: Final = 10_000
 """The exchanges that are kept, the latest ones: hours of a handler that polls once a second."""
 
@@ -67,6 +73,14 @@ class Exchange(msgspec.Struct, kw_only=True):
         if asked is None or asked.resource is not exchange.Resource.EVENTS:
             return Concerns.INSTANCE
         return Concerns.APPROVALS if self.method == "POST" else Concerns.EVENTS
+
+    @property
+    def warning(self) -> str:
+        """What Azure may refuse although it is taken here; `""` for nothing."""
+        said = [value for name, value in self.headers if name.lower() == "metadata"]
+        values = [each.strip() for value in said for each in value.split(",")]
+        is_taken = any(value.lower() == "true" for value in values)
+        return HEADER_WARNING if is_taken and "true" not in values else ""
 
 
 class Entrance(Protocol):
