@@ -1,6 +1,7 @@
 """Rollouts over the API and at the command line."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 import patience
 from forewarn.cli import main
@@ -18,8 +20,6 @@ from forewarn.server.settings import RolloutCheck, RolloutSettings
 from forewarn.store import memory
 from server.running import ME, Client, Running, fleet, settings_in
 
-"""How long the service is asked for what is about to be so."""
-
 Cli = Callable[..., tuple[int, str, str]]
 
 
@@ -27,15 +27,16 @@ Cli = Callable[..., tuple[int, str, str]]
 def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command in this process; return its exit status and what it printed."""
     del client  # it applied the fleet
+    # What the service logs in this process would stand between the lines of a command.
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet)
 
     def run(*argv: str) -> tuple[int, str, str]:
         socket = service.settings.operator.socket
         capsys.readouterr()  # what the service logged before
         status = main.execute([*argv, "--operator", socket])
         printed = capsys.readouterr()
-        lines = [line for line in printed.out.splitlines() if "[info" not in line]
-        lines = [line for line in lines if "[warn" not in line]
-        return status, "\n".join(lines), printed.err
+        return status, printed.out, printed.err
 
     return run
 
