@@ -54,7 +54,7 @@ BREAKS = {"rate": "[rules]\nrate_per_second = 1\nrate_burst = 1\n"}
 
 
 Seconds = Mapping[str, Sequence[float]]
-"""That each request took, by what it was."""
+"""The seconds that requests took, by their kind."""
 
 
 class Outcome(NamedTuple):
@@ -142,7 +142,7 @@ class Storm:
     def _measured(
         self, waves: Sequence[plan.Wave]
     ) -> tuple[list[Seconds], tuple[float, float], list[str]]:
-        """Let all work, in quiet and then in each wave.
+        """Measure neighbours, approvals and the operator, in quiet and then in each wave.
 
         Returns:
             What each request took, in quiet and in each wave; the memory in quiet, and its peak

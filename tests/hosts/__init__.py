@@ -4,7 +4,7 @@ The service is beside them; guests ask the relay of their own host, at 169.254.1
 
 `make prove AREA=hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest
 runs each file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test
-leaves running; HOSTS_AT_ONCE of them run at once.
+leaves running; two run at once, or HOSTS_AT_ONCE.
 
     lab       The network, the hosts h1 and h2, the service, the fleet, the command line.
     host      A host with its relay: virsh against it, its power, its libvirtd, its cable, and

@@ -87,7 +87,7 @@ class Poll:
 
     @property
     def refused(self) -> bool:
-        """Whether the endpoint refused it; a poll that fails otherwise was lost on its way."""
+        """True where the endpoint refused it; a poll that fails otherwise was lost on its way."""
         return REFUSED.search(self.error) is not None
 
     @property

@@ -67,7 +67,7 @@ listen = "off"
 format = "json"
 """
 LOSSES: list[str] = []
-"""What guests of labs that are closed told of polls that were lost; the run's summary shows it."""
+"""A line for each guest that lost polls, in labs that are closed; the run's summary shows them."""
 SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
 
 

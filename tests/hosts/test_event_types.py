@@ -12,7 +12,7 @@ from hosts.lab import Lab
 
 @pytest.fixture(scope="module")
 def guests(lab: Lab) -> list[Guest]:
-    lab.serve(lab.libvirt("freeze_seconds = 3"))
+    lab.serve(lab.libvirt("freeze_seconds = 5"))
     made = lab.start({"web-0": "h1", "web-1": "h1", "web-2": "h2"}, approve=True)
     lab.fleet(made)
     for guest in made:
@@ -28,7 +28,7 @@ def test_a_freeze_pauses_a_guest_and_lets_it_go_on(lab: Lab, guests: list[Guest]
     guest.wait_for_polls(2)
     assert (guest.state(), guest.host(), len(guest.boots)) == ("running", "h1", 1)
     paused, resumed = longest_pause(guest, start)
-    assert resumed - paused >= 3
+    assert resumed - paused >= 3  # polls are noted when they are read, which may be late
     assert any(paused < poll.at < resumed for other in guests[1:] for poll in other.polls)
 
 

@@ -13,7 +13,7 @@ MANY: Final = 100
 """From so many kills of a service that serves on, chance does not excuse what they missed."""
 
 LEAST_IN_REQUESTS: Final = 0.25
-"""Of many kills, the share that must fall in a request: they are aimed until two thirds do."""
+"""The share of many kills that must fall in a request: they are aimed until two thirds do."""
 
 
 class Laps:

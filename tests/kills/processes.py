@@ -21,7 +21,7 @@ from ports import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = patience.SECONDS
-"""How long a process of ours may take over an order."""
+"""The longest that a process of ours may take over an order."""
 
 HEEDED_AT_FIRST = {"LD_PRELOAD", "PYTHONPATH"}
 """Variables that come too late for a process that is forked."""

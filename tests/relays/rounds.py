@@ -22,7 +22,7 @@ HOSTS: Final = ("h0", "h1", "h2")
 """Three, as there are update domains: a host has no more than one of each scope."""
 
 RELAY, REPLICAS, BOTH = "relay", "replicas", "both"
-"""Who is killed in a round; both of them at the same moment."""
+"""The victims of a round; where both are killed, it is at the same moment."""
 
 VICTIMS: Final = (BOTH, RELAY, REPLICAS, RELAY, BOTH, RELAY, REPLICAS, BOTH, RELAY, REPLICAS)
 """The victims of ten rounds, which are shuffled; in fewer rounds relays still have their turn."""

@@ -177,7 +177,7 @@ class Cluster:
         return told
 
     def settle(self) -> list[str]:
-        """Let everything end while all replicas run; return what is wrong, a sentence each."""
+        """Wait until all is over, and judge it, while all replicas run; return the complaints."""
         for client in self._clients.values():
             client.tell(do="drain")
         deadline = time.monotonic() + patience.SECONDS

@@ -15,12 +15,12 @@ from kills import judge as single
 from kills.evidence import Final, Journals
 
 CLOCKS_SECONDS: Constant = 2.0
-"""How far replicas' clocks may be apart. Each follows the database's once it is 0.1 s off, but asks
-over a connection that a busy machine holds up; clocks that part by more are doubted."""
+"""The most by which replicas' clocks may part. Each follows the database's once it is 0.1 s off,
+and asks over a connection that a busy machine holds up; more is doubted by the service itself."""
 
 STALE_SECONDS: Constant = 30.0
-"""For how long what a replica shows proves nothing about the others: many times what a replica may
-lag behind, also a relay that looks for another one while replicas are killed."""
+"""The time for which an answer of one replica proves nothing about the others: many times the lag
+of a replica, and of a relay that looks for another one while replicas are killed."""
 
 
 def judge(journals: Journals, runs: list[dict[str, Any]], finals: Sequence[Final]) -> list[str]:
@@ -62,7 +62,7 @@ def _replicas_agree(finals: Sequence[Final]) -> Iterator[str]:
 
 
 def longest_stale(journals: Journals) -> float:
-    """Return for how many seconds guests read what others had read replaced, at the most."""
+    """Return the longest time, in seconds, for which guests read what others had read replaced."""
     read: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     for entries in journals.values():
         for entry in entries:

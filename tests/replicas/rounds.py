@@ -30,7 +30,7 @@ AWAY_SECONDS: Final = (0.0, 0.0, 0.1, 0.4, 1.5)
 """How long a killed replica stays away: the longest lets the others take over its claims."""
 
 MOST_LATE_SECONDS: Final = 0.5
-"""How long after the loss of the primary its standby is promoted, at the most."""
+"""The longest wait between the loss of the primary and the promotion of its standby."""
 
 
 class Outcome(NamedTuple):

@@ -323,7 +323,7 @@ def test_commits_that_no_standby_has_are_not_answered_as_made(tmp_path: Path) ->
 
 AHEAD_SECONDS: Final = 1200
 NOTICE_SECONDS: Final = 900
-"""Of a reboot: less than clocks are wrong by."""
+"""The notice of a reboot: less than clocks are wrong by."""
 
 
 def test_replicas_whose_clocks_are_wrong_move_no_notice(
