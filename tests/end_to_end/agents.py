@@ -172,6 +172,7 @@ class Agent:
                 stdout=said,
                 stderr=subprocess.PIPE if piped else said,
                 env=environment,
+                cwd="/",  # as systemd starts it
             )
         if piped:
             threading.Thread(target=self._copy, args=(self.process.stderr,), daemon=True).start()

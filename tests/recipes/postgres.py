@@ -178,6 +178,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd="/",
             start_new_session=True,
         )
 

@@ -229,16 +229,20 @@ def test_a_place_without_a_write_ahead_log_is_refused() -> None:
 def opened_by_nobody(path: Path) -> str:
     """What a process says that has no right beyond a user's, as root has."""
     program = (
-        "import os, pathlib, sys, tempfile\n"
-        "from forewarn.store import port, sqlite\n"
-        # The interpreter's own files may be root's alone: load all of it before letting go.
+        "import os, pathlib, shutil, sys, tempfile\n"
+        "from forewarn.store import migrations, port, sqlite\n"
+        # The interpreter's and the package's files may be root's alone: load what can be loaded
+        # before letting go, and leave a copy of what Alembic reads by its place.
         "with tempfile.TemporaryDirectory() as made:\n"
-        "    for _ in range(2): sqlite.open_store(pathlib.Path(made) / 'x.db').close()\n"
+        "    sqlite.open_store(pathlib.Path(made) / 'x.db').close()\n"
+        "migrations.SCRIPTS = pathlib.Path(shutil.copytree(migrations.SCRIPTS, sys.argv[2]))\n"
         f"if os.geteuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "try: sqlite.open_store(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
         "except port.StoreError as error: print(type(error).__name__, error)\n"
     )
-    ran = forked.run(["-c", program, str(path)])
+    with tempfile.TemporaryDirectory() as public:
+        Path(public).chmod(0o755)
+        ran = forked.run(["-c", program, str(path), f"{public}/scripts"])
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
