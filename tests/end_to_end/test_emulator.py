@@ -21,8 +21,6 @@ from forewarn.testing import Emulator
 from forewarn.testing.wire import HEADER_WARNING
 from recipes import pages
 
-"""Real seconds that end a test which would hang otherwise."""
-
 FOREWARN = ["-m", "forewarn"]
 COMMAND = [*FOREWARN, "emulator"]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
