@@ -67,7 +67,7 @@ def open_postgresql(folder: Path) -> Store:
     return postgresql.open_store(place.read_text(), patience=SHORT)
 
 
-_EMPTY: Final = "".join(
+EMPTY: Final = "".join(
     f"DELETE FROM {table.name};" for table in reversed(tables.metadata.sorted_tables)
 )
 
@@ -75,14 +75,14 @@ _EMPTY: Final = "".join(
 def empty_sqlite(folder: Path, store: Store) -> Store:
     """Delete every row of the folder's file."""
     with contextlib.closing(sqlite3.connect(folder / "store.db")) as beside:
-        beside.executescript(f"BEGIN;{_EMPTY}COMMIT")
+        beside.executescript(f"BEGIN;{EMPTY}COMMIT")
     return store
 
 
 def empty_postgresql(folder: Path, store: Store) -> Store:
     """Delete every row of the folder's database."""
     with psycopg.connect((folder / "postgresql.url").read_text()) as beside:
-        beside.execute(_EMPTY)
+        beside.execute(EMPTY)
     return store
 
 

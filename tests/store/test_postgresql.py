@@ -27,7 +27,7 @@ from forewarn.store.postgresql import Patience, PostgresqlStore
 from postgres import Postgres
 from store.conformance import save
 from store.conformance_outbox import append, append_alone, replica, seen
-from store.engines import NEEDS_POSTGRESQL, server
+from store.engines import EMPTY, NEEDS_POSTGRESQL, server
 from store.values import BATCH, WEB, machine
 from tcp_proxy import TcpProxy
 
@@ -38,11 +38,21 @@ QUICK = Patience(idle=0.6, outcome=1.5)
 SHORT = Patience(lock=1.0, answer=2.0, outcome=1.5, name=0.3)
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def troubled() -> Iterator[str]:
     made = server().create_database("troubled", template="template_of_tests")
     yield made
     server().drop_database("troubled")
+
+
+@pytest.fixture
+def url(troubled: str) -> Iterator[str]:
+    """The address of an empty database that nobody is connected to."""
+    yield troubled
+    left = "FROM pg_stat_activity WHERE datname = 'troubled'"
+    server().sql(f"SELECT pg_terminate_backend(pid) {left}")
+    patience.eventually(lambda: server().sql(f"SELECT count(*) {left}"), "0")
+    server().sql(EMPTY, "troubled")
 
 
 @pytest.fixture
@@ -643,19 +653,19 @@ def test_a_standby_alone_is_not_enough_and_the_primary_is_found_behind_it(
     [
         ("UPDATE alembic_version SET version_num = '9999'", "'9999'"),
         ("COMMENT ON TABLE alembic_version IS NULL", "another program"),
-        ("ALTER DATABASE troubled SET synchronous_commit = off", "synchronous_commit"),
+        ("ALTER DATABASE spoilt SET synchronous_commit = off", "synchronous_commit"),
         ("ALTER TABLE changes RENAME TO gone", "missing"),
     ],
 )
-def test_a_database_that_is_not_ours_or_not_safe_is_refused(
-    url: str, tmp_path: Path, statement: str, fault: str
-) -> None:
-    server().sql(statement, "troubled")
+def test_a_database_that_is_not_ours_or_not_safe_is_refused(statement: str, fault: str) -> None:
+    url = server().create_database("spoilt", template="template_of_tests")
+    server().sql(statement, "spoilt")
     with (
         pytest.raises(StoreUnusable) as refused,
         contextlib.closing(postgresql.open_store(url)) as opened,
     ):
         save(opened, Changes(scopes=(WEB,)))
+    server().drop_database("spoilt")
     assert fault in str(refused.value)
     assert "\n" not in str(refused.value)
 
