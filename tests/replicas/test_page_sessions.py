@@ -145,7 +145,7 @@ def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
         first, second = found.replicas
         found.turn("r1")
         window = browser.new_context().new_page()
-        window.set_default_timeout(site.SECONDS)
+        window.set_default_timeout(site.MILLISECONDS)
         window.goto(f"{found.url}/login?key={found.key(first)}")
         window.wait_for_url(f"{found.url}/")
         expect(window.locator("#live")).to_have_attribute("data-state", "live")
