@@ -20,7 +20,6 @@ from ports import free_port
 from server.running import Client
 
 POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
-START_SECONDS = STOP_SECONDS = patience.SECONDS  # for the labs
 SWIFT = "reboot_seconds = 0.1\nfreeze_seconds = 0.1\nredeploy_seconds = 0.1"
 
 

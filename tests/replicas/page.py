@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import forked
-from end_to_end.agents import until
-from end_to_end.running import START_SECONDS, STOP_SECONDS
+import patience
 from ports import free_port
 from postgres import BIN, OWNER, Postgres
 from recipes import pages
@@ -56,7 +55,7 @@ class Databases:
             for name in ("db2", "db3"):
                 self.servers.append(self.primary.standby(name).start())
             self.primary.reload(*pages.block(PAGE, "ini", "synchronous").splitlines())
-            until(lambda: self._states() == ["quorum", "quorum"], self.primary.log)
+            patience.until(lambda: self._states() == ["quorum", "quorum"], self.primary.log)
         except BaseException:
             self.remove()
             raise
@@ -117,7 +116,7 @@ class Replica:
             assert self._process.poll() is None, self.log.read_text()[-3000:]
             return b'"event": "ready"' in self.log.read_bytes()[told:]
 
-        until(ready, lambda: self.log.read_text()[-3000:], seconds=START_SECONDS)
+        patience.until(ready, lambda: self.log.read_text()[-3000:])
 
     def kill(self) -> None:
         """Take its process away."""
@@ -142,7 +141,7 @@ class Replica:
             return 0
         process, self._process = self._process, None
         process.send_signal(number)
-        return process.wait(STOP_SECONDS)
+        return process.wait(patience.SECONDS)
 
     def call(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """Run the command line on this replica's machine."""
@@ -183,7 +182,7 @@ class Balancer:
             ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")],
             env={**os.environ, "FOREWARN_PROXY_KEY": key},
         )
-        until(lambda: self.up() == set(NAMES), self.up)
+        patience.until(lambda: self.up() == set(NAMES), self.up)
 
     def up(self) -> set[str]:
         """Return the replicas that its probes find well."""

@@ -33,7 +33,6 @@ from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
 from store.wrapped import Wrapped
 
-WAIT_SECONDS = patience.SECONDS
 ME = pwd.getpwuid(os.geteuid()).pw_name
 """By whom requests over the unix socket are."""
 
