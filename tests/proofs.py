@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,11 +35,11 @@ MUST_RUN: Final = tuple(
 )
 """How the ids of tests begin that the gate may not skip."""
 
-TOLD: Final = re.compile(
-    r"\d+ (?:passed|failed|skipped|error)"
-    r"|complaint|Nothing was|Nobody was|seeds,|mutants|written to"
-)
-"""The line in which a run sums itself up: the last one like this."""
+COUNTED: Final = re.compile(r"^=* ?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s")
+"""The last line of each run of pytest."""
+
+TOLD: Final = re.compile(r"complaint|Nothing was|Nobody was|seeds,|mutants|written to")
+"""The line in which another run sums itself up: the last one like this."""
 
 
 class Run(NamedTuple):
@@ -211,8 +212,20 @@ def _ended(run: Run, log: Path, seed: int) -> tuple[int, str]:
     with log.open("rb") as written:
         written.seek(begin)
         lines = written.read().decode("utf-8", "replace").splitlines()
-    told = next((line for line in reversed(lines) if TOLD.search(line)), "")
-    return code, re.sub(r" in [\d.]+s.*$", "", told.strip(" =-"))
+    return code, _said(lines)
+
+
+def _said(lines: Sequence[str]) -> str:
+    """Return what a command printed of its result: pytest's counts, added up, or its own words."""
+    counts = Counter[str]()
+    for line in lines:
+        if counted := COUNTED.match(line):
+            for each in counted[1].split(", "):
+                number, what = each.split(" ")
+                counts[what.replace("errors", "error")] += int(number)
+    if counts:
+        return ", ".join(f"{number} {what}" for what, number in counts.items())
+    return next((line.strip() for line in reversed(lines) if TOLD.search(line)), "")
 
 
 def _environment(run: Run, seed: int) -> dict[str, str]:
