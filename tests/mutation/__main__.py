@@ -296,13 +296,17 @@ def main() -> int:
         if fates[name] in {"survived", "no test"}:
             print(f"{fates[name]}: {name}")
             print(diff_apply.get_diff_for_mutant(name, path=files[name]))
-    enough = True
+    short = []
     for module, of_module in counts.items():
         whole = of_module.total()
         dead = whole - of_module["survived"] - of_module["no test"]
-        enough = enough and dead >= LEAST_DEAD * whole
         print(f"{module}: {whole} mutants, {dead / whole:.1%} dead {dict(of_module)}")
-    return 0 if enough else 1
+        if dead < LEAST_DEAD * whole:
+            short.append(f"{module} {dead / whole:.0%}")
+    print(
+        f"{len(names)} mutants of {len(counts)} modules; too few dead: {', '.join(short) or 'none'}"
+    )
+    return 1 if short else 0
 
 
 if __name__ == "__main__":
