@@ -225,7 +225,8 @@ def _said(lines: Sequence[str]) -> str:
                 counts[what.replace("errors", "error")] += int(number)
     if counts:
         return ", ".join(f"{number} {what}" for what, number in counts.items())
-    return next((line.strip() for line in reversed(lines) if TOLD.search(line)), "")
+    told = next((line.strip() for line in reversed(lines) if TOLD.search(line)), "")
+    return told.replace(f"{ROOT}/", "")
 
 
 def _environment(run: Run, seed: int) -> dict[str, str]:
