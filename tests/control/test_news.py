@@ -99,6 +99,7 @@ def test_a_change_of_an_operation_that_was_never_read_tells_only_what_changed(
 def test_an_outage_and_an_operator_postpone(house: House, reader: Reader) -> None:
     before = house.ask(REBOOT, "web-0").operations[0].not_before
     reader()
+    house.clock.advance(HOUR)
     done(house.plane.extend_notices(HOUR))
     done(house.plane.postpone(["1"], before + 3 * HOUR, by="ann"))
     found = reader()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import SAVE_SECONDS, SETTLE, RelayWatch
+from forewarn.control.service_clock import ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Operation, Policy, Queueing, Refused
@@ -37,9 +38,9 @@ class Deaf(Wrapped):
         super().__init__(memory.MemoryStore())
         self.away = False
 
-    def hear(self, relays: Iterable[Relay]) -> None:
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         self._fail()
-        super().hear(relays)
+        super().hear(relays, at)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -66,7 +67,7 @@ class RelayReplica:
         self.watch = RelayWatch(
             self.plane,
             store,
-            clock,
+            ServiceClock(clock),
             clock,
             replica=name,
             scale=1.0,

@@ -16,17 +16,17 @@ from forewarn.control.replicas import (
     LIVE,
     MISSED,
     MISSED_FOR,
-    DatabaseClock,
+    Heartbeat,
     Replicas,
     SharedSightings,
 )
-from forewarn.control.service_clock import AGREE_SECONDS, Heartbeat, ServiceClock
+from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
-from forewarn.store.port import Replica, SeenMachine, StoreUnavailable
+from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable
 from forewarn.vocabulary import EventType
 
 
@@ -44,7 +44,8 @@ class Database(MemoryStore):
         on_beat()
         now = self._time.now()
         beat_at = min(now, replica.beat_at)
-        super().beat(msgspec.structs.replace(replica, beat_at=beat_at), seen)
+        is_ahead = replica.beat_at - now > JUMP
+        super().beat(msgspec.structs.replace(replica, beat_at=beat_at), () if is_ahead else seen)
         return now
 
 
@@ -68,8 +69,7 @@ class Process:
         self.town = town
         self.real = ManualClock(NOW)
         self.real.advance(town.time.now() - NOW)
-        self.database = DatabaseClock(self.real, town.time.now())
-        self.watch = ServiceClock(self.database, self.real)
+        self.watch = ServiceClock(self.real, at=town.time.now())
         feed = Changefeed()
         follower = Follower(town.store, feed, self.real, replica=name, mint=mint(name))
         writer = InlineWriter(town.store, self.watch, feed, follower)
@@ -77,9 +77,8 @@ class Process:
         own = Replica(name=name, process="1", version="1", started_at=NOW, beat_at=NOW)
         self.seen: dict[str, Sighting] = {}
         self.sightings = SharedSightings(self.seen.get)
-        self.sightings.set_back_own = self._set_back
         self.replicas = Replicas(
-            town.store, own, follower, self.watch, self.database, sightings=self.sightings
+            town.store, own, follower, self.watch, self.real, sightings=self.sightings
         )
         self.serving = False
         self.heartbeat = Heartbeat(
@@ -89,10 +88,6 @@ class Process:
         self.serving = True
         self.watch.open()
         self.beat()
-
-    def _set_back(self, now: datetime) -> None:
-        for machine, sight in self.seen.items():
-            self.seen[machine] = msgspec.structs.replace(sight, asked_at=min(now, sight.asked_at))
 
     def sees(self, machine: str) -> None:
         """Let a machine ask this replica."""
@@ -205,67 +200,73 @@ def test_a_replicas_own_wall_clock_moves_nothing(town: Town) -> None:
     second.real.jump(20 * MINUTE)
     passes(town, MINUTE, first, second)
     assert second.watch.now() == first.watch.now() == town.time.now()
-    assert (first.watch.clock_doubt(), second.watch.clock_doubt()) == (None, None)
     rows = {row.name: row for row in first.replicas.all()}
     assert rows["second"].clock_ahead_ms == 1_200_000
-    assert Process(town, "third").watch.clock_doubt() is None
+    assert Process(town, "third").watch.may_start()
     assert town.not_before() == 15 * MINUTE
 
 
-def test_a_replica_that_slept_trusts_the_clock_again_as_the_others_do(town: Town) -> None:
+def has_ended(process: Process) -> bool:
+    """Beat once more; tell whether the process has seen its clock jump."""
+    asyncio.run(process.heartbeat._save())
+    try:
+        process.watch.look()
+    except ClockJumped:
+        assert not process.watch.may_start()
+        return True
+    return False
+
+
+def test_a_replica_whose_machine_slept_ends_and_moves_no_notice(town: Town) -> None:
     first, second = Process(town, "first"), Process(town, "second")
     passes(town, MINUTE, first)  # the second's monotonic clock stood still meanwhile
-    second.beat()
-    assert second.heartbeat.clock_doubt() is not None
-    assert not second.watch.may_start()
-    assert first.watch.clock_doubt() is None
-    passes(town, timedelta(seconds=AGREE_SECONDS + 4), first, second)
-    assert second.watch.clock_doubt() is None
-    assert second.watch.may_start()
+    assert has_ended(second)
+    assert not has_ended(first)
+    assert Process(town, "second").watch.may_start()
     assert town.not_before() == 15 * MINUTE
 
 
-def test_where_the_databases_clock_jumps_all_doubt_it_until_an_operator_says_so(
+def test_where_the_databases_clock_jumps_all_end_and_the_first_start_moves_the_notices_once(
     town: Town,
 ) -> None:
     first, second = Process(town, "first"), Process(town, "second")
     passes(town, MINUTE, first, second)
     town.time.jump(10 * MINUTE)
-    passes(town, MINUTE, first, second)
-    assert None not in {first.watch.clock_doubt(), second.watch.clock_doubt()}
-    asyncio.run(first.heartbeat.believe())
+    assert has_ended(first)
+    again = Process(town, "first")  # while the second does not know it yet
     assert town.not_before() == 25 * MINUTE
-    passes(town, timedelta(seconds=AGREE_SECONDS + 4), first, second)
-    assert second.watch.clock_doubt() is None
+    assert has_ended(second)
+    both = again, Process(town, "second")
+    passes(town, MINUTE, *both)
+    assert all(one.watch.may_start() for one in both)
     assert town.not_before() == 25 * MINUTE
 
 
-def test_once_a_clock_set_back_is_trusted_no_replica_knows_a_request_later_than_now(
+def test_after_the_databases_clock_was_set_back_no_replica_knows_anything_later_than_now(
     town: Town,
 ) -> None:
     town.time.advance(20 * MINUTE)
     first, second = Process(town, "first"), Process(town, "second")
+    Process(town, "third")  # and is never started again
     first.sees("web-0")
     passes(town, MINUTE, first, second)
+    before = town.not_before()
     town.time.jump(-10 * MINUTE)
-    passes(town, MINUTE, first, second)
-    second.sees("web-0")
-    second.sees("web-1")
-    passes(town, 4 * SECOND, first, second)
-    asyncio.run(first.heartbeat.believe())
-    second.sees("web-0")
-    trusted = town.time.now()
-    for _ in range(10):
-        passes(town, SECOND, first, second)
-        assert all(seen.asked_at <= trusted for seen in known(first))
-    for process in (first, second, Process(town, "third")):
-        assert len(known(process)) == 2
-        assert all(seen.asked_at <= trusted + 10 * SECOND for seen in known(process))
-    assert first.watch.may_start()
-    assert second.watch.may_start()
-    second.sees("web-1")
-    passes(town, 4 * SECOND, first, second)
-    assert first.sightings("web-1") == second.seen["web-1"]
+    assert has_ended(first)
+    again = Process(town, "first")
+    second.sees("web-1")  # by its own time, and that is not written
+    assert has_ended(second)
+    for process in (again, other := Process(town, "second")):
+        assert all(seen.asked_at <= town.time.now() for seen in known(process))
+    passes(town, 2 * LIVE, again, other)
+    assert again.replicas.live() == 2
+    other.sees("web-1")
+    passes(town, 4 * SECOND, again, other)
+    assert again.sightings("web-1") == other.seen["web-1"]
+    assert town.not_before() == before
+    passes(town, MINUTE)  # an outage of all counts as ever
+    asyncio.run(again.heartbeat._save())
+    assert Process(town, "third").watch.may_start()
 
 
 def known(process: Process) -> list[Sighting]:
@@ -311,15 +312,15 @@ class Blind(MemoryStore):
 
 def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
     clock, store, feed = ManualClock(NOW), Blind(), Changefeed()
-    watch = ServiceClock(clock, clock)
+    watch = ServiceClock(clock)
     plane = Plane(InlineWriter(store, watch, feed), mint("b"), Policy())
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
     sightings = SharedSightings(lambda _: Sighting(asked_at=NOW, version="2020-07-01"))
     sightings.hear("web-0")
     own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
-    database, follower = DatabaseClock(clock, NOW), Follower(store, feed, clock)
-    replicas = Replicas(store, own, follower, clock, database, sightings=sightings)
+    follower = Follower(store, feed, clock)
+    replicas = Replicas(store, own, follower, watch, clock, sightings=sightings)
     heartbeat = Heartbeat(plane, watch, clock, replicas)
     watch.open()
     clock.advance(MINUTE)
@@ -340,8 +341,8 @@ def test_alone_with_the_store_a_replica_shows_itself() -> None:
         store,
         own,
         follower,
+        ServiceClock(clock),
         clock,
-        DatabaseClock(clock, NOW),
         sightings=SharedSightings(unseen),
     )
     clock.advance(MINUTE)

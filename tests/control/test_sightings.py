@@ -1,8 +1,6 @@
 """What machines tell one replica counts at the others."""
 
-from datetime import datetime, timedelta
-
-from msgspec.structs import replace
+from datetime import timedelta
 
 from forewarn.control.replicas import BEATS, SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
@@ -22,7 +20,6 @@ class Seeing:
     def __init__(self, name: str, store: MemoryStore) -> None:
         self.seen: dict[str, Sighting] = {}
         self.sightings = SharedSightings(self.seen.get)
-        self.sightings.set_back_own = self._set_back
         self.store = store
         self._row = Replica(name=name, process="", version="", started_at=NOW, beat_at=NOW)
 
@@ -34,10 +31,6 @@ class Seeing:
         self.seen[machine] = Sighting(asked_at=at, version="2020-07-01", agent=agent)
         if known is None or word:
             self.sightings.hear(machine)
-
-    def _set_back(self, now: datetime) -> None:
-        for machine, sight in self.seen.items():
-            self.seen[machine] = replace(sight, asked_at=min(sight.asked_at, now))
 
     def beat(self) -> int:
         """Write the news, read what others wrote; return how many rows were news."""
@@ -159,25 +152,6 @@ def test_a_machine_that_moves_from_the_service_to_a_relay_keeps_what_it_said_las
     one.sightings.learn(Changes(removed_machines=("web-0",)))
     one.seen.clear()
     assert one.sightings("web-0") is None
-
-
-def test_what_was_seen_before_a_clock_was_set_back_is_no_later_than_now() -> None:
-    one, _ = pair()
-    one.sees("web-0", 600)
-    one.beat()
-    one.sightings.learn_others({}, NOW)
-    one.sightings.relay("web-1", seen(900, AgentStatus.BACK))
-    one.sightings.relay("db", seen(-9))
-    one.sightings.set_back(NOW)
-    now = NOW.replace(microsecond=0)
-    assert one.sightings("web-0") == replace(seen(0), asked_at=now)
-    assert one.sightings("web-1") == replace(seen(0, AgentStatus.BACK), asked_at=now)
-    assert one.sightings("db") == seen(-9)
-    one.sees("web-0", 2)
-    assert one.sightings("web-0") == seen(2)
-    assert one.beat() == 3
-    with one.store.read() as reading:
-        assert reading.sightings()["web-0"].asked_at == NOW + 2 * SECOND
 
 
 def seen(seconds: float, agent: AgentStatus | None = None) -> Sighting:

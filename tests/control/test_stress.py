@@ -28,7 +28,8 @@ from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.replicas import Heartbeat
+from forewarn.control.service_clock import ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance import invariants
@@ -204,8 +205,8 @@ class Stress:
         self.waited: set[str] = set()
         """Operations whose machines were to ask again."""
         real = SystemClock()
-        self.clock = ScaledClock(SCALE, real.now(), real.now())
-        self.watch = ServiceClock(self.clock, real, SCALE)
+        pace = ClockScale(scale=SCALE, origin=real.now(), real_origin=real.now())
+        self.clock = self.watch = ServiceClock(real, pace=pace)
         self.store = Stalling(sqlite.open_store(path), Chance(seed, "store"))
         self.feed = Changefeed()
         self.writer = ThreadWriter(self.store, self.watch, self.feed, real)

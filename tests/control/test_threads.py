@@ -24,7 +24,8 @@ from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import LEASE, Executor
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.replicas import Heartbeat
+from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
@@ -306,8 +307,8 @@ class Interrupted(ManualClock):
 
 def test_what_holds_up_the_loop_for_short_times_moves_the_notices_by_their_sum(room: Room) -> None:
     """The loop, its heartbeat and the writer's thread are real; time passes between two turns."""
-    real = ManualClock(NOW)
-    watch = ServiceClock(room.clock, real)
+    real = room.clock
+    watch = ServiceClock(real)
     heartbeat = Heartbeat(room.plane, watch, real)
 
     def not_before() -> datetime:
@@ -354,7 +355,7 @@ class Contended:
 def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -> None:
     """A transaction asks whether it may start something while the late beat is on its way."""
     real = Interrupted()
-    watch = ServiceClock(ManualClock(NOW), real)
+    watch = ServiceClock(ManualClock(NOW), loop=real)
     watch.open()
     assert watch.may_start()
     real.advance(10 * SECOND)

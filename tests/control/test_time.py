@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 import patience
 from builders import MINUTE, NOW, SECOND, mint
@@ -17,8 +16,8 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
-from forewarn.control.service_clock import SETTING, Heartbeat, Served, ServiceClock
+from forewarn.control.replicas import SETTING, Heartbeat, Replicas, SharedSightings
+from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import HoldKind, Operation, Sighting
@@ -34,11 +33,10 @@ class Start:
     def __init__(self, house: House) -> None:
         self.house = house
         self.clock = house.clock
-        self.watch = ServiceClock(house.clock, house.clock)
+        self.watch = ServiceClock(house.clock)
         writer = InlineWriter(house.store, self.watch, house.feed)
         self.sightings: dict[str, Sighting] = {}
         seen = self.seen = SharedSightings(self.sightings.get)
-        self.seen.set_back_own = self._set_back
         self.plane = house.plane = Plane(
             writer,
             mint("d"),
@@ -47,15 +45,10 @@ class Start:
             sighting=seen,
         )
         own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
-        database = DatabaseClock(house.clock, house.clock.now())
         follower = Follower(house.store, house.feed, house.clock)
-        replicas = Replicas(house.store, own, follower, self.watch, database, sightings=seen)
+        replicas = Replicas(house.store, own, follower, self.watch, house.clock, sightings=seen)
         self.heartbeat = Heartbeat(self.plane, self.watch, house.clock, replicas)
         asyncio.run(self.heartbeat.begin())
-
-    def _set_back(self, now: datetime) -> None:
-        for machine, seen in self.sightings.items():
-            self.sightings[machine] = replace(seen, asked_at=min(now, seen.asked_at))
 
     def asks(self, machine: str) -> None:
         """Let a machine ask for its events."""
@@ -80,8 +73,12 @@ class Start:
             self.watch.beat()
         self.beat()
 
-    def believe(self) -> None:
-        asyncio.run(self.heartbeat.believe())
+    def jumps(self, by: timedelta) -> "Start":
+        """Set the wall clock; the service sees it, ends, and is started again at once."""
+        self.clock.jump(by)
+        with pytest.raises(ClockJumped):
+            self.beat()
+        return Start(self.house).open()
 
     def served(self) -> Served:
         return msgspec.json.decode(done(self.plane.setting(SETTING)), type=Served)
@@ -176,7 +173,7 @@ def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Star
             fail()
             return super()._decide(*arguments)
 
-    watch = ServiceClock(start.clock, start.clock)
+    watch = ServiceClock(start.clock)
     writer = InlineWriter(start.house.store, watch, start.house.feed)
     with pytest.raises(RuntimeError, match="killed here"):
         asyncio.run(Heartbeat(Dying(writer, mint("f")), watch, start.clock).begin())
@@ -277,13 +274,12 @@ def test_short_restarts_add_up_too(start: Start) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
 def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float) -> None:
-    real, clock = ManualClock(NOW), ManualClock(NOW)
-    watch = ServiceClock(clock, real, scale)
+    real = ManualClock(NOW)
+    watch = ServiceClock(real, pace=ClockScale(scale=scale, origin=NOW, real_origin=NOW))
     watch.open()
 
     def passes(seconds: float) -> None:
         real.advance(seconds * SECOND)
-        clock.advance(seconds * scale * SECOND)
 
     for _ in range(100):  # the loop is busy with guests, and comes to no beat
         passes(0.9)
@@ -312,105 +308,105 @@ def test_what_may_not_start_is_not_refused_and_a_failure_enters_all_the_same(sta
 # Clocks.
 
 
-def test_a_clock_set_forward_starts_nothing_and_no_notice_is_lost(start: Start) -> None:
-    start.live(5 * MINUTE)
-    start.clock.jump(24 * HOUR)
-    assert start.status() is EventStatus.SCHEDULED
-    assert "86400 s ahead of" in start.watch.obstacles()[0]
-    assert start.watch.now() == NOW + 5 * MINUTE
-    start.live(9 * MINUTE)
-    start.believe()
-    assert start.watch.obstacles() == ()
-    assert start.watch.now() == NOW + 24 * HOUR + 14 * MINUTE
-    assert start.not_before() == NOW + 24 * HOUR + 15 * MINUTE
-    assert start.status() is EventStatus.SCHEDULED
-    start.live(MINUTE)
-    assert start.status() is EventStatus.STARTED
-
-
-@pytest.mark.parametrize("jump", [24 * HOUR, -HOUR])
-def test_clocks_that_agree_again_leave_everything_as_it_was(start: Start, jump: timedelta) -> None:
-    start.clock.jump(jump)
-    start.live(5 * MINUTE)
-    start.house.ask(EventType.REBOOT, "bastion")
-    assert start.house.operation("2.1").not_before == NOW + 20 * MINUTE
-    start.clock.jump(-jump)
-    start.live(10 * MINUTE - SECOND)
-    assert start.status() is EventStatus.SCHEDULED
-    start.live(SECOND)
-    assert start.status() is EventStatus.STARTED
-    assert start.house.operation("2.1").not_before == NOW + 20 * MINUTE
-
-
-def test_nothing_starts_while_the_clocks_disagree_not_even_what_is_approved(start: Start) -> None:
-    start.clock.jump(-HOUR)
+@pytest.mark.parametrize("jump", [24 * HOUR, 2.1 * SECOND, -2.1 * SECOND, -24 * HOUR])
+def test_a_jump_ends_the_process_and_until_then_nothing_starts_and_time_goes_on(
+    start: Start, jump: timedelta
+) -> None:
     event = start.operation().events[0].id
+    start.live(5 * MINUTE)
+    start.clock.jump(jump)
+    with pytest.raises(ClockJumped, match=r"the wall clock has jumped"):
+        start.watch.beat()
+    assert start.watch.now() == NOW + 5 * MINUTE
     done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    assert start.operation().events[0].approval is not None
     assert start.status() is EventStatus.SCHEDULED
-    start.believe()
-    assert start.status() is EventStatus.STARTED
+    with pytest.raises(ClockJumped):
+        start.watch.beat()
 
 
-def test_a_clock_set_back_moves_no_promise_and_once_trusted_an_approval_starts_at_once(
+def test_a_clock_set_forward_is_an_outage_and_no_notice_is_lost(start: Start) -> None:
+    start.live(5 * MINUTE)
+    again = start.jumps(24 * HOUR)
+    assert again.watch.now() == NOW + 24 * HOUR + 5 * MINUTE
+    assert again.not_before() == NOW + 24 * HOUR + 15 * MINUTE
+    again.live(10 * MINUTE - SECOND)
+    assert again.status() is EventStatus.SCHEDULED
+    again.live(SECOND)
+    assert again.status() is EventStatus.STARTED
+
+
+def test_a_clock_set_back_moves_no_promise_and_an_approval_starts_at_once(start: Start) -> None:
+    start.live(5 * MINUTE)
+    again = start.jumps(-HOUR)
+    again.live(HOUR)
+    assert again.not_before() == NOW + 15 * MINUTE
+    assert again.status() is EventStatus.SCHEDULED
+    event = again.operation().events[0].id
+    done(again.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    assert again.operation().status is EventStatus.STARTED
+    other = again.house.ask(EventType.REBOOT, "bastion").operations[0]
+    assert other.not_before == NOW + 20 * MINUTE
+
+
+def test_after_a_jump_and_back_no_event_is_early_and_none_is_further_off_than_its_notice(
     start: Start,
 ) -> None:
-    start.clock.jump(-HOUR)
-    start.believe()
-    assert start.not_before() == NOW + 15 * MINUTE
-    assert start.house.ask(EventType.REBOOT, "bastion").operations[0].not_before == (
-        NOW - 45 * MINUTE
-    )
-    start.live(HOUR + 15 * MINUTE - SECOND)
-    assert start.status() is EventStatus.SCHEDULED
-    start.live(SECOND)
-    assert start.status() is EventStatus.STARTED
-
-
-def test_a_hold_under_a_doubted_clock_keeps_the_notice_that_was_left(start: Start) -> None:
-    start.clock.jump(24 * HOUR)
-    done(start.plane.hold(HoldKind.EVERYTHING, "", reason="storm", by="ann"))
-    start.clock.jump(-24 * HOUR)
-    start.live(HOUR)
-    done(start.plane.release(HoldKind.EVERYTHING, "", by="ann"))
-    assert start.not_before() == NOW + HOUR + 15 * MINUTE
-
-
-def test_a_doubt_outlives_a_restart_and_the_notice_too(start: Start) -> None:
-    event = start.operation().events[0].id
-    start.clock.jump(24 * HOUR)
-    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
-    start.live(10 * SECOND)
-    assert start.served() == Served(until=NOW + 10 * SECOND, doubted=True)
-    again = Start(start.house).open()
-    assert again.status() is EventStatus.SCHEDULED
-    assert "doubted since before the last start" in again.watch.obstacles()[0]
-    again.live(MINUTE)
-    assert again.status() is EventStatus.SCHEDULED
-    again.believe()
-    assert again.status() is EventStatus.STARTED
-    assert not again.served().doubted
-
-
-def test_a_clock_that_starts_in_the_past_is_put_right_as_an_outage(start: Start) -> None:
     start.live(5 * MINUTE)
-    start.clock.jump(-2000 * HOUR)
-    again = Start(start.house).open()
-    assert again.not_before() == NOW + 15 * MINUTE
+    ahead = start.jumps(24 * HOUR)
+    ahead.live(MINUTE)
+    again = ahead.jumps(-24 * HOUR)
+    assert again.not_before() == NOW + 24 * HOUR + 15 * MINUTE
+    event = again.operation().events[0].id
+    done(again.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    assert again.operation().status is EventStatus.STARTED
+
+
+def test_a_clock_that_starts_in_the_past_and_is_put_right_moves_no_event_by_years(
+    start: Start,
+) -> None:
+    start.live(5 * MINUTE)
+    start.clock.jump(-200_000 * HOUR)
+    again = Start(start.house).open()  # a machine without a battery
+    plan = again.house.ask(EventType.REBOOT, "bastion")
     again.live(10 * SECOND)
-    assert again.status() is EventStatus.SCHEDULED
-    again.clock.jump(2002 * HOUR)
-    assert again.status() is EventStatus.SCHEDULED
-    again.beat()
-    assert again.watch.obstacles() == ()
-    assert again.not_before() == NOW + 2 * HOUR + 15 * MINUTE
+    right = again.jumps(200_000 * HOUR)
+    now = NOW + 5 * MINUTE + 10 * SECOND
+    assert right.not_before() == now + 15 * MINUTE  # it had no more than that
+    other = right.house.operation(plan.operations[0].id)
+    assert other.not_before == now + 15 * MINUTE - 10 * SECOND
+
+
+@pytest.mark.parametrize("step", [1.9 * SECOND, -1.9 * SECOND])
+def test_a_small_step_is_followed_little_by_little_and_time_never_goes_back(
+    start: Start, step: timedelta
+) -> None:
+    start.clock.jump(step)
+    before = start.watch.now()
+    for _ in range(100):
+        start.clock.advance(SECOND)
+        start.watch.beat()
+        assert 0.9 * SECOND < start.watch.now() - before < 1.1 * SECOND
+        before = start.watch.now()
+    assert abs(start.watch.now() - start.clock.now()) < 0.001 * SECOND
+    assert start.watch.may_start()
+
+
+def test_a_clock_that_was_asked_late_or_answers_late_has_not_jumped() -> None:
+    clock = ManualClock(NOW)
+    watch = ServiceClock(clock, at=NOW)
+    asked = watch.asking()
+    clock.advance(MINUTE)  # this process stood still: the answer is of some time since
+    for at in (NOW - SECOND, NOW, NOW + MINUTE, NOW + MINUTE + SECOND):
+        assert watch.tell(at, asked) == at
+    with pytest.raises(ClockJumped, match=r"3\.0 s ahead"):
+        watch.tell(NOW + MINUTE + 3 * SECOND, asked)
 
 
 def test_while_the_store_is_away_what_is_owed_stays_owed(start: Start) -> None:
     start.clock.advance(MINUTE)
     start.watch.beat()
     assert start.watch.owed == MINUTE
-    again = ServiceClock(start.clock, start.clock)
+    again = ServiceClock(start.clock)
     assert again.owed == timedelta(0)
     start.beat()
     assert start.watch.owed == timedelta(0)
@@ -464,30 +460,58 @@ def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(star
         await patience.settled()
 
     async def scene() -> None:
-        start.clock.jump(HOUR)
+        start.clock.advance(10 * SECOND)
+        start.watch.beat()  # what is owed is not given back here
         for _ in range(15 * 60 + 4):
             start.watch.beat()
             await let_pass(SECOND)
         assert start.operation().status is EventStatus.SCHEDULED
-        start.clock.jump(-HOUR)
-        start.watch.beat()
+        start.watch.pay(start.watch.owed)
         await let_pass(2 * SECOND)
         assert start.operation().status is EventStatus.STARTED
 
     asyncio.run(tick(scene))
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_what_asked_before_a_clock_was_set_back_has_not_asked_again_after_a_reboot(
-    start: Start, *, restarts: bool
+def test_machines_that_are_awaited_when_the_clock_is_set_back_have_to_ask_again(
+    start: Start,
 ) -> None:
     start.live(HOUR)
-    start.clock.jump(-HOUR)
     start.asks("web-0")
-    start.live(MINUTE)
-    start.believe()
-    if restarts:
-        start = Start(start.house).open()
+    event = start.operation().events[0].id
+    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    start.live(SECOND)
+    (task,) = done(start.plane.claim("here", MINUTE, 1))
+    done(start.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
+    failing_in = start.operation().back_by - start.clock.now()
+    again = start.jumps(-HOUR)
+    done(again.plane.record_returns(["1.1"]))
+    assert again.status() is EventStatus.RETURNING
+    assert again.operation().back_by - again.clock.now() == failing_in
+    again.live(2 * SECOND)
+    again.asks("web-0")
+    assert again.status() is EventStatus.COMPLETED
+
+
+def test_leases_move_with_an_outage_and_with_a_clock_that_was_set_back(start: Start) -> None:
+    event = start.operation().events[0].id
+    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    done(start.plane.claim("there", MINUTE, 1))
+    start.beat()
+    ahead = start.jumps(2 * HOUR)
+    assert done(ahead.plane.claim("here", MINUTE, 1)) == ()
+    assert ahead.operation().lease_until == ahead.clock.now() + MINUTE
+    again = ahead.jumps(-2 * HOUR)
+    assert again.operation().lease_until == again.clock.now() + MINUTE
+
+
+def test_what_asked_before_a_clock_was_set_back_has_not_asked_again_after_a_reboot(
+    start: Start,
+) -> None:
+    start.live(HOUR)
+    start.asks("web-0")
+    start.live(SECOND)
+    start = start.jumps(-HOUR)
     event = start.operation().events[0].id
     done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
     assert start.operation().awaited == ("web-0",)

@@ -1,7 +1,6 @@
 """Notice is time in which guests could read: real processes that were killed, or stood still."""
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,9 +13,7 @@ import msgspec
 import pytest
 
 import patience
-from end_to_end.running import Running
 from end_to_end.test_process import SETTINGS, Process, as_guest
-from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
 from forewarn.control import service_clock
 from forewarn.server import service
@@ -58,7 +55,7 @@ def when(text: str) -> datetime:
 def an_hour_passes(folder: Path, scale: float) -> None:
     """Let the clock of a service that does not run go on by an hour, and then at a scale."""
     now = SystemClock().now()
-    origin = service._Origin(scale=scale, origin=now + HOUR, real_origin=now)
+    origin = service_clock.ClockScale(scale=scale, origin=now + HOUR, real_origin=now)
     store = sqlite.open_store(folder / "forewarn.db")
     with store.write() as transaction:
         transaction.put_setting(service.CLOCK_SETTING, msgspec.json.encode(origin).decode())
@@ -112,25 +109,3 @@ def test_a_process_that_stood_still_gives_the_time_back_before_anything_starts(
     found = operation(process)
     assert found["started_at"] is None or found["started_at"] >= found["not_before"]
     assert (when(found["not_before"]) - promised).total_seconds() >= 9 * scale
-
-
-def test_the_command_line_lists_a_doubted_clock_until_an_operator_trusts_it(
-    tmp_path: Path,
-) -> None:
-    """A clock that a start finds behind the last time written down, as after a bad battery."""
-    tomorrow = service_clock.Served(until=SystemClock().now() + timedelta(days=1), doubted=True)
-    store = sqlite.open_store(tmp_path / "forewarn.db")
-    with store.write() as transaction:
-        transaction.put_setting(service_clock.SETTING, msgspec.json.encode(tomorrow).decode())
-    store.close()
-    running = Running(tmp_path)
-    running.start()
-    try:
-        doubted = running.call("alerts")
-        assert doubted.returncode == ExitStatus.ALERTS
-        assert re.search(r"^doubted +clock ", doubted.stdout, re.MULTILINE)
-        assert running.call("clock", "trust").returncode == 0
-        well = running.call("alerts")
-        assert (well.returncode, well.stdout) == (0, "")
-    finally:
-        running.stop()

@@ -200,7 +200,7 @@ class Room:
     ) -> None:
         self.connection = Connection
         self.clock = ManualClock(START)
-        self.watch = ServiceClock(self.clock, self.clock)
+        self.watch = ServiceClock(self.clock)
         self.counters = Counters()
         self.registry = Registry(proxied=True)
         self.documents = Documents()

@@ -395,7 +395,7 @@ def test_history_is_filtered_and_paged(client: Client) -> None:
 
 def test_the_clock_is_the_services_own(client: Client, clock: ManualClock) -> None:
     clock.advance(timedelta(hours=1))
-    assert client.get("/v1/clock") == {"now": "2026-03-01T13:00:00Z", "scale": 1.0, "doubt": ""}
+    assert client.get("/v1/clock") == {"now": "2026-03-01T13:00:00Z", "scale": 1.0}
 
 
 def test_health_and_readiness_are_told(client: Client) -> None:
@@ -444,7 +444,6 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/history",
         "GET /v1/clock",
         "GET /v1/replicas",
-        "POST /v1/clock",
         "GET /v1/hosts",
         "GET /v1/hosts/{name}",
         "POST /v1/hosts/drain",
@@ -512,7 +511,6 @@ BODIES = {
     "POST /v1/holds": {"kind": "scope", "name": "web", "reason": "release day"},
     "POST /v1/acknowledgements": {"references": ["1.1"]},
     "POST /v1/resolutions": {"references": ["1.1"], "verdict": "repeat"},
-    "POST /v1/clock": {"trust": True},
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},
     "POST /v1/logins": {},
@@ -576,7 +574,6 @@ def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
         ("ApprovalRequest", {"references": []}),
         ("ApprovalRequest", {}),
         ("HoldRequest", {"kind": "rack"}),
-        ("ClockRequest", {"trust": False}),
     ):
         assert Judge(shapes).faults(body, shapes[name]), (name, body)
 

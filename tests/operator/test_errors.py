@@ -117,7 +117,6 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
         "POST", "/v1/cancellations", {"references": ["frog"]}, INVALID, ["frog"]
     ),
     "an unknown maintenance": ("POST", "/v1/cancellations", {"references": ["99"]}, NOT_FOUND, []),
-    "a distrust of the clock": ("POST", "/v1/clock", {"trust": False}, INVALID, ["trust"]),
     "an unknown verdict": (
         "POST", "/v1/resolutions", {"references": ["1.1"], "verdict": None}, INVALID, ["'repeat'"]
     ),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from forewarn.control.plane import Plane
-from forewarn.control.service_clock import ServiceClock
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
@@ -19,15 +18,16 @@ from server.running import Running, guids, request_reboot, settings_in
 class Guarded(Running):
     """A service with a guest plane that guests can ask."""
 
-    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
-        super()._guests_of(plane, watch)
+    def _guests_of(self, plane: Plane) -> Any:
+        super()._guests_of(plane)
+        watch = self._watch
         return GuestPlane(
             listeners=(Listener(address="127.0.0.1", port=0),),
             limits=self.settings.guest,
             rules=self.settings.guest_rules,
             backend=plane,
             time=watch,
-            wall=watch.wall,
+            wall=watch,
             request_time=watch,
             on_turn=watch.turn,
             mint=guids(),

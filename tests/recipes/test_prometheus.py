@@ -37,7 +37,6 @@ SERVICE: Final = '{instance="one", job="forewarn"}'
 CALM: Final = {
     f"forewarn_build_info{SERVICE}": "1",
     f"forewarn_ready{SERVICE}": "1",
-    f"forewarn_clock_trusted{SERVICE}": "1",
     f"forewarn_machines{SERVICE}": "100",
     f"forewarn_machines_seen{SERVICE}": "100",
     f"forewarn_replicas{SERVICE}": "1",
@@ -55,7 +54,6 @@ CALM: Final = {
 TROUBLE: Final = {
     "ForewarnDown": {f"forewarn_build_info{SERVICE}": None},
     "ForewarnNotReady": {f"forewarn_ready{SERVICE}": "0"},
-    "ForewarnClockNotTrusted": {f"forewarn_clock_trusted{SERVICE}": "0"},
     "ForewarnNeedsOperator": {'forewarn_alerts{kind="failed"}': "1"},
     "ForewarnRolloutHalted": {'forewarn_rollouts{state="halted"}': "1"},
     "ForewarnUnapprovedSoon": {'forewarn_alerts{kind="unapproved"}': "2"},

@@ -12,7 +12,6 @@ import msgspec
 
 import patience
 from forewarn.control.plane import Plane
-from forewarn.control.service_clock import ServiceClock
 from forewarn.server import relay_feed, settings
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
@@ -33,15 +32,15 @@ def with_relays(folder: Path, **more: Any) -> settings.Settings:
 class Served(Running):
     """A service with guests of its own, and relays."""
 
-    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
-        self._plane = plane
+    def _guests_of(self, plane: Plane) -> Any:
+        self._plane, watch = plane, self._watch
         return GuestPlane(
             listeners=(LISTENER,),
             limits=self.settings.guest,
             rules=self.settings.guest_rules,
             backend=plane,
             time=watch,
-            wall=watch.wall,
+            wall=watch,
             request_time=watch,
             on_turn=watch.turn,
             mint=guids(),

@@ -4,6 +4,7 @@ from builders import MINUTE, NOW
 from control.test_relay_watch import RelayReplica
 from forewarn.clock import ManualClock
 from forewarn.control.relay_watch import SETTLE
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Changes
 from forewarn.server import settings
@@ -23,7 +24,7 @@ def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
         settings=settings.RelaySettings(listen="127.0.0.1:0"),
         plane=replica.plane,
         store=store,
-        clock=clock,
+        clock=ServiceClock(clock),
         real=clock,
         machines={},
         whole={}.__getitem__,

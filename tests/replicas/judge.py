@@ -15,8 +15,8 @@ from kills import judge as single
 from kills.evidence import Final, Journals
 
 CLOCKS_SECONDS: Constant = 2.0
-"""The most by which replicas' clocks may part. Each follows the database's once it is 0.1 s off,
-and asks over a connection that a busy machine holds up; more is doubted by the service itself."""
+"""The most by which replicas' clocks may part. Each follows the database's little by little,
+and asks over a connection that a busy machine holds up; a replica that is off by more ends."""
 
 STALE_SECONDS: Constant = 30.0
 """The time for which an answer of one replica proves nothing about the others: many times the lag

@@ -372,7 +372,6 @@ def test_replicas_whose_clocks_are_wrong_move_no_notice(
         found = stage.until(rows)
         for name, ahead in {"r1": 0, **skewed}.items():
             assert abs(found[name]["clock_ahead_ms"] / 1000 - ahead) < AHEAD_SECONDS / 10
-            assert not found[name]["doubts_clock"]
         cluster.wait_until_ready()
 
 

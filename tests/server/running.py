@@ -85,12 +85,6 @@ class Sightings:
     def ask_again(self, operation: Operation) -> None:
         self.asked_again.append(operation.id)
 
-    def set_back(self, now: datetime) -> None:
-        for machine, seen in self.sightings.items():
-            self.sightings[machine] = msgspec.structs.replace(
-                seen, asked_at=min(now, seen.asked_at)
-            )
-
     def tell_news(self, hear: Callable[[str], None]) -> None:
         self.hear = hear
 
@@ -190,6 +184,12 @@ class Running:
         """Wait for an end that comes by itself."""
         self._thread.join(patience.SECONDS)
 
+    def end(self) -> None:
+        """Wait for that, and raise what it came of."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+
     def reload(self) -> None:
         """Have the service read its files again, as SIGHUP does."""
 
@@ -212,16 +212,16 @@ class Running:
             self._loop.close()
             self._ready.set()
 
-    def _guests_of(self, plane: Plane, watch: ServiceClock) -> Any:
-        del watch
+    def _guests_of(self, plane: Plane) -> Any:
         self._plane = plane
         return self.guests
 
     async def _serve(self) -> None:
+        self._watch = ServiceClock(self._clock, loop=SystemClock())
         service = self._service = Service(
             settings=self.settings,
             store=self._store,
-            clock=self._clock,
+            clock=self._watch,
             guests=self._guests_of,
             mint=guids(),
             handed_over=HandedOver(),

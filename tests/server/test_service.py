@@ -16,6 +16,7 @@ from forewarn.connectors.command import CommandUnusable
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import PROBE, Plane
+from forewarn.control.service_clock import ClockJumped
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
@@ -363,7 +364,7 @@ def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() 
 def test_the_clock_is_the_machines_own_where_nothing_was_ever_scaled() -> None:
     store = memory.MemoryStore()
     real = ManualClock(NOON)
-    assert clock_of(store, 1.0, real) is real
+    assert clock_of(store, 1.0, real).now() == NOON
     store.close()
 
 
@@ -413,32 +414,20 @@ def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
 # The wall clock.
 
 
-def test_a_clock_that_jumps_is_told_of_until_an_operator_trusts_it(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
-    with Running(settings_in(tmp_path), memory.MemoryStore(), clock) as running:
-        client = running.client()
-        client.ask("PUT", "/v1/fleet", fleet())
-        request_reboot(client)
-        clock.jump(timedelta(days=1))
-        answer = client.ask("GET", "/readyz")
-        assert answer.status == 503
-        (reason,) = answer.json["reasons"]
-        assert "the wall clock is 86400 s ahead of what the monotonic clock counts" in reason
-        assert client.get("/v1/clock")["doubt"] == reason
-        listed = {item["kind"]: item for item in client.get("/v1/alerts")["items"]}
-        assert listed["doubted"] == {
-            "kind": "doubted", "about": "clock", "message": reason, "since": "2026-03-01T12:00:00Z"
-        }  # fmt: skip
-        assert client.get("/v1/clock")["now"] == "2026-03-01T12:00:00Z"
-        client.ask("POST", "/v1/approvals", {"references": ["1"]})
-        (waiting,) = client.get("/v1/history")["operations"]
-        assert (waiting["status"], waiting["not_before"]) == ("Scheduled", "2026-03-01T12:15:00Z")
-        for wrong in ({}, {"trust": False}, {"trust": True, "now": 1}):
-            assert client.ask("POST", "/v1/clock", wrong).status == 400
-        trusted = client.ask("POST", "/v1/clock", {"trust": True})
-        assert trusted.json == {"now": "2026-03-02T12:00:00Z", "scale": 1.0, "doubt": ""}
-        listed = client.get("/v1/alerts")["items"]
-        assert "doubted" not in {item["kind"] for item in listed}
+def test_a_wall_clock_that_jumps_ends_the_service_and_the_next_start_extends_the_notices(
+    tmp_path: Path,
+) -> None:
+    clock, store = ManualClock(NOON), memory.MemoryStore()
+    running = Running(settings_in(tmp_path), store, clock).__enter__()
+    client = running.client()
+    client.ask("PUT", "/v1/fleet", fleet())
+    request_reboot(client)
+    clock.jump(timedelta(days=1))
+    with pytest.raises(ClockJumped, match=r"86400\.0 s ahead of what the monotonic clock counts"):
+        running.end()
+    with Running(settings_in(tmp_path), store, clock) as again:
+        client = again.client()
+        assert client.get("/v1/clock") == {"now": "2026-03-02T12:00:00Z", "scale": 1.0}
         assert client.get("/readyz")["ready"]
         (moved,) = client.get("/v1/history")["operations"]
-        assert moved["not_before"] == "2026-03-02T12:15:00Z"
+        assert (moved["status"], moved["not_before"]) == ("Scheduled", "2026-03-02T12:15:00Z")

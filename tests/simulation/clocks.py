@@ -1,7 +1,7 @@
-"""The machine's clocks, which may be set, the service's watch over them, and what is true of both.
+"""The machine's clocks, which may be set, the service's clock, and what is true of both.
 
 The service sees a wall clock and a monotonic one. Here is known besides what it cannot know: how
-much time guests really had to read in, and whether the time of day is to be believed.
+much time guests really had to read in.
 """
 
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.control.service_clock import TOLERANCE, Served, ServiceClock
+from forewarn.control.service_clock import ClockJumped, Served, ServiceClock
 from forewarn.maintenance import notice
 
 NONE = timedelta(0)
@@ -25,16 +25,12 @@ class Clocks:
         self.readable = NONE
         """How long guests could read, from the beginning."""
         self.slack = NONE
-        """How much of that the service may count though it did not pass: small steps forward that
-        it trusts, and outages that are no matter."""
-        self._apart = NONE
-        """How far the wall clock is ahead of what has been counted since both agreed."""
-        self._told = False
-        """Whether only an operator ends the doubt."""
-        self._behind = False
-        """Whether the clock was behind at the start: any time from the counted one on is right."""
+        """How much of that the service may count though it did not pass: small steps forward, and
+        outages that are no matter."""
+        self.jumped = False
+        """Whether the process has seen that its wall clock jumped: it is about to end."""
         self._stands = False
-        self._begin(None)
+        self.start_again(NONE, NONE)
         self.watch.open()
 
     def now(self) -> datetime:
@@ -44,47 +40,35 @@ class Clocks:
         """Ask the watch of the service that runs now."""
         return self.watch.may_start()
 
-    @property
-    def astray(self) -> bool:
-        """Whether the time of day must not be believed."""
-        if self._told:
-            return True
-        return self._apart < -TOLERANCE if self._behind else abs(self._apart) > TOLERANCE
-
-    @property
-    def apart(self) -> timedelta:
-        return self._apart
+    def listening(self) -> timedelta:
+        """Ask the watch of the service that runs now."""
+        return self.watch.listening()
 
     def forbidden(self) -> str:
         """Return why nothing may start now; `""` where it may."""
         if self._stands:
             return "guests cannot read"
-        return "the clock is astray" if self.astray else ""
+        return "the wall clock has jumped" if self.jumped else ""
 
     def pass_by(self, time: timedelta) -> None:
         """Let time go by in which guests can read."""
+        before = self.now()
         self._wall.advance(time)
         self.readable += time
+        self.slack += max(NONE, self.now() - before - time)  # it follows a small step
         self.look()
 
     def look(self) -> None:
         """Let the event loop beat: what it owes from now on is `watch.owed`."""
         self._stands = False
-        self.watch.beat()
-        if not self.astray:
-            self.slack += NONE if self._behind else max(NONE, self._apart)
-            self._apart, self._behind = NONE, False
+        try:
+            self.watch.beat()
+        except ClockJumped:
+            self.jumped = True
 
     def step(self, by: timedelta) -> None:
-        """Set the wall clock, forward or back."""
+        """Set the wall clock, forward or back; the service has not looked at it yet."""
         self._wall.jump(by)
-        self._apart += by
-        self.look()
-
-    def believe(self) -> None:
-        """An operator says that the wall clock is right."""
-        self.watch.believe()
-        self._apart, self._told, self._behind = NONE, False, False
 
     def stand_still(self, time: timedelta) -> None:
         """Let time go by in which the whole process gets no turn: no guest can read."""
@@ -97,27 +81,18 @@ class Clocks:
         """Return what a heartbeat writes down."""
         return msgspec.json.encode(self.watch.served()).decode()
 
-    def restart(self, kept: str | None, away: timedelta, step: timedelta) -> timedelta:
-        """Start again from what was written down; return by how much every notice is to move.
-
-        Args:
-            kept: What the last heartbeat wrote.
-            away: How long nothing served.
-            step: By how much the wall clock was set meanwhile.
-        """
+    def start_again(self, away: timedelta, step: timedelta) -> None:
+        """Start a new process after the service was away; the wall clock was set meanwhile."""
         self._wall.advance(away)
         self._real.advance(away)
         self._wall.jump(step)
-        return self._begin(None if kept is None else msgspec.json.decode(kept, type=Served))
+        self.watch = ServiceClock(self._wall, loop=self._real)
+        self.jumped = self._stands = False
 
-    def _begin(self, served: Served | None) -> timedelta:
-        self.watch = ServiceClock(self._wall, self._real)
-        self._stands, self._told, self._apart = False, served is not None and served.doubted, NONE
-        away = NONE if served is None else self._wall.now() - served.until
-        self._behind = away < -TOLERANCE
-        if self._behind:
-            self._apart = away
+    def begin(self, kept: str | None) -> timedelta:
+        """Return by how much every notice is to move, by what the last heartbeat wrote."""
+        served = None if kept is None else msgspec.json.decode(kept, type=Served)
         owed = self.watch.begin(served)
-        if not owed:
-            self.slack += max(NONE, away)
+        if not owed and served is not None:
+            self.slack += max(NONE, self.now() - served.until)
         return owed

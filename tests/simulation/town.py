@@ -15,7 +15,7 @@ import msgspec
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import service_clock
+from forewarn.control import replicas
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
 from forewarn.maintenance import alerts, commands, planner
@@ -101,6 +101,7 @@ class Town:
             mint,
             policy,
             may_start=self.clocks.may_start,
+            listening=self.clocks.listening,
             sighting=self.sightings.get,
         )
         self.counts: Counter[str] = Counter()
@@ -117,6 +118,8 @@ class Town:
         self.reported: list[tuple[Task, Outcome | None]] = []
         self.seen: list[tuple[str, str]] = []
         """Scopes and ids of events that guests have read, live or over."""
+        self.saved: dict[str, Sighting] = {}
+        """What the machines' requests had told at the last heartbeat."""
         self.doubted: dict[str, int] = {}
         """Operations of which the plane was told that nobody knows, and by which attempt."""
         self.repeated: dict[str, int] = {}
@@ -159,17 +162,22 @@ class Town:
         """Start from what was committed: nobody holds a claim, and connectors run on."""
         chance = self.chance
         self.writer.dying = False
-        self.sightings.clear()
         away = step = timedelta(0)
         if chance.random() < 0.3:
             away = timedelta(seconds=chance.randint(6, 7200))
         if chance.random() < 0.1:
             step = chance.choice(STEPS) * chance.choice([1, -1])
             self.counts["clock step while away"] += 1
-        kept = self.memory.all_settings.get(service_clock.SETTING)
-        lapse = self.clocks.restart(kept, away, step)
+        self.clocks.start_again(away, step)
+        if self.ask("set back", self.plane.order, replicas.set_back, self.clocks.watch.shown):
+            self.counts["was set back"] += 1
+        self.sightings.clear()
+        for name, seen in self.saved.items():  # as `Transaction.set_back`
+            asked_at = min(seen.asked_at, self.now)
+            self.sightings[name] = msgspec.structs.replace(seen, asked_at=asked_at)
+        lapse = self.clocks.begin(self.memory.all_settings.get(replicas.SETTING))
         if lapse:
-            kept_with = (service_clock.SETTING, self.clocks.served())
+            kept_with = (replicas.SETTING, self.clocks.served())
             self.ask("outage", self.plane.extend_notices, lapse, setting=kept_with)
         else:
             self.write_down()
@@ -230,35 +238,26 @@ class Town:
         if not owed:
             self.write_down()
             return
-        kept = (service_clock.SETTING, self.clocks.served())
+        kept = (replicas.SETTING, self.clocks.served())
         if self.ask("owed", self.plane.extend_notices, owed, setting=kept) is not None:
             self.clocks.watch.pay(owed)
 
     def write_down(self) -> None:
-        self.plane.put_setting(service_clock.SETTING, self.clocks.served()).result()
+        self.plane.put_setting(replicas.SETTING, self.clocks.served()).result()
+        self.saved = dict(self.sightings)
 
     def set_clock(self) -> None:
-        """Somebody sets the clock, sets it right again, or says that it is right as it is."""
-        chance = self.chance
-        fate = chance.random()
-        if not self.clocks.astray or fate < 0.1:
-            by = chance.choice(STEPS) * chance.choice([1, -1])
-            self.counts["clock forward" if by > timedelta(0) else "clock back"] += 1
-            self.clocks.step(by)
-        elif fate < 0.5:
-            self.counts["clock set right"] += 1
-            self.clocks.step(-self.clocks.apart + chance.choice([-1, 0, 1]) * SECOND)
-        else:
-            self.trust_clock()
-        if chance.random() < 0.5:
-            self.beat()
+        """Somebody sets the clock; a service that sees it jump ends, and is started again."""
+        by = self.chance.choice(STEPS) * self.chance.choice([1, -1])
+        self.counts["clock forward" if by > timedelta(0) else "clock back"] += 1
+        self.clocks.step(by)
         self.something()
-
-    def trust_clock(self) -> None:
-        self.counts["clock trusted"] += 1
-        self.clocks.believe()
+        self.clocks.look()
+        if not self.clocks.jumped:
+            return
+        self.counts["clock jumped"] += 1
         self.something()
-        self.beat()
+        self.restart()
 
     def stand_still(self) -> None:
         """The process gets no turn; what it is asked meanwhile starts nothing."""
@@ -416,7 +415,6 @@ class Town:
         self.writer.dying = False
         for hold in memory.holds():
             self.ask("release", self.plane.release, hold.kind, hold.name, by="anna")
-        self.settle_clock()
         self.carry_on()
         self.listed()
         for operation in list(self.doubted):
@@ -431,15 +429,6 @@ class Town:
         if going := [one.number for one in self.rollouts.going()]:
             raise Wrong(f"rollouts that never ended: {going}")
         self.listed()
-
-    def settle_clock(self) -> None:
-        """A doubted clock is on the attention list, until an operator says that it is right."""
-        listed = alerts.AlertKind.DOUBTED in {item.kind for item in self.items()}
-        if listed != self.clocks.astray:
-            raise Wrong(f"the clock is {'' if listed else 'not '}listed, {self.clocks.apart} apart")
-        if self.clocks.astray:
-            self.counts["clock astray at the end"] += 1
-            self.trust_clock()
 
     def carry_on(self) -> None:
         """Give time and good outcomes until nothing more ends."""
@@ -486,7 +475,6 @@ class Town:
             {},
             self.now,
             up_since=self.now,
-            clock=self.clocks.watch.clock_doubt(),
             observed=alerts.of_drains(memory.all_drains.values()),
         )
 

@@ -2,14 +2,17 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 import patience
 from forewarn.maintenance.model import Changes, HoldKind, Refused
+from forewarn.maintenance.relays import RelayToken
+from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
+    JUMP,
     ChangeRecord,
     HistoryQuery,
     NewChange,
@@ -24,6 +27,7 @@ from forewarn.store.port import (
 )
 from forewarn.vocabulary import ErrorCode, EventStatus
 from store.conformance import assert_rolled_back, save
+from store.conformance_relays import relay
 from store.values import MINUTE, NOW, WEB, drain, hold, machine, operation, with_maintenances
 
 FORMAT = 1
@@ -185,13 +189,27 @@ class Outbox:
         with store.write() as transaction:
             now = transaction.now()
             if now is not None:
-                append(transaction, "ahead", now + MINUTE)
+                append(transaction, "ahead", now + JUMP / 2)
         if now is None:  # the process's own clock counts
             return
         with store.write() as transaction:
             later = transaction.now()
         assert later is not None
-        assert later > now + MINUTE
+        assert later > now + JUMP / 2
+
+    def test_the_time_of_a_transaction_is_the_clocks_once_that_was_set_back(
+        self, store: Store
+    ) -> None:
+        with store.write() as transaction:
+            now = transaction.now()
+            if now is not None:
+                append(transaction, "before", now + timedelta(days=1))
+        if now is None:  # the process's own clock counts
+            return
+        with store.write() as transaction:
+            later = transaction.now()
+        assert later is not None
+        assert now < later < now + timedelta(days=1)
 
 
 def tell(store: Store, token: str, items: bytes, at: datetime = NOW) -> Position:
@@ -308,13 +326,38 @@ class Members:
         with store.read() as reading:
             assert reading.sightings() == {"web-0": late, "web-1": seen("web-1")}
 
-    def test_what_was_seen_before_the_clock_was_set_back_gives_way(self, store: Store) -> None:
+    def test_once_the_clock_is_set_back_nothing_was_seen_later_than_now(self, store: Store) -> None:
+        save(store, WITH_MACHINES)
+        late = NOW + MINUTE
+        store.beat(replica("r1", beat_at=late), [seen("web-0", asked_at=late), seen("web-1")])
+        token = RelayToken(digest="d", host="h1", created_by="", created_at=late)
+        save(store, Changes(relay_tokens=(token,)))
+        store.hear([relay("h1", late), relay("h2", NOW, due_at=NOW)])
+        with store.write() as transaction:
+            transaction.mark_relay("h1", late)
+            transaction.set_back(NOW, NOW)
+        with store.read() as reading:
+            assert reading.sightings() == {name: seen(name) for name in ("web-0", "web-1")}
+            assert reading.replicas()["r1"].beat_at == NOW
+            relays = reading.relays()
+            assert (relays["h1"].heard_at, relays["h1"].due_at) == (NOW, NOW)
+            assert relays["h1"].held_for == NOW
+            assert relays["h2"] == relay("h2", NOW, due_at=NOW)
+            assert reading.relay_tokens()["d"].created_at == NOW
+
+    def test_a_process_that_does_not_know_that_the_clock_was_set_back_writes_nothing(
+        self, store: Store
+    ) -> None:
+        if not store.shared or isinstance(store, MemoryStore):
+            return  # the process's own clock counts
         save(store, WITH_MACHINES)
         future = datetime(9000, 1, 1, tzinfo=UTC)
-        store.beat(replica("r1", beat_at=future), [seen("web-0", asked_at=future)])
-        store.beat(replica("r1"), [seen("web-0")])
+        told = store.beat(replica("r1", beat_at=future), [seen("web-0", asked_at=future)])
+        store.hear([relay("h1", future)], future)
         with store.read() as reading:
-            assert reading.sightings() == {"web-0": seen("web-0")}
+            assert reading.sightings() == {}
+            assert reading.relays() == {}
+            assert reading.replicas()["r1"].beat_at <= told
 
     def test_what_is_seen_by_a_process_that_is_alone_needs_no_row(self, store: Store) -> None:
         save(store, WITH_MACHINES)

@@ -34,8 +34,8 @@ class Wrapped:
     def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
         self.inner.see(seen, at)
 
-    def hear(self, relays: Iterable[Relay]) -> None:
-        self.inner.hear(relays)
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
+        self.inner.hear(relays, at)
 
     def join(self, name: str) -> Membership:
         return self.inner.join(name)

@@ -1,7 +1,7 @@
 """The command line: one file for each group of commands. It puts the concrete parts together.
 
     main         all commands, and how their errors are printed
-    serve        `forewarn serve`, `replicas` and `clock trust`
+    serve        `forewarn serve` and `replicas`
     relay        `forewarn relay`
     installation `serve --install`, `agent install`, `relay install`: as a systemd service
     store        `forewarn restore-check` and `forewarn store`

@@ -63,7 +63,6 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "history": events.history,
     "follow": follow.follow,
     "watch": guest.watch,
-    "clock": serve.clock,
     "page": accounts.page,
     "token": accounts.token,
     "audit": accounts.audit,
@@ -82,7 +81,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Service, such as 'forewarn serve'": (
-        *("serve", "relay", "replicas", "clock", "page", "token", "audit", "webhook"),
+        *("serve", "relay", "replicas", "page", "token", "audit", "webhook"),
         *("restore-check", "store"),
     ),
     "Maintenance, such as 'forewarn schedule reboot web-0 --dry-run'": (

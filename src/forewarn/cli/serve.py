@@ -1,4 +1,4 @@
-"""`forewarn serve`, `replicas` and `clock trust`: run the service, and say how it is."""
+"""`forewarn serve` and `replicas`: run the service, and say how it is."""
 
 import os
 from pathlib import Path
@@ -106,8 +106,6 @@ def _install(*, uninstall: bool, purge: bool, dry_run: bool, root: Path | None) 
 
 # How the service is.
 
-clock = typer.Typer(help="Confirm that the service's clock is right.", no_args_is_help=True)
-
 
 @asks
 def replicas(*, service: OperatorClient) -> None:
@@ -116,27 +114,6 @@ def replicas(*, service: OperatorClient) -> None:
     With SQLite there is one.
     """
     service.get("/v1/replicas").show(_draw_replicas)
-
-
-@clock.callback()
-def _clock() -> None:
-    # Without this Typer would make a group of one command that command.
-    pass
-
-
-@clock.command()
-@asks
-def trust(*, service: OperatorClient) -> None:
-    """Confirm that the service's clock is right.
-
-    The service doubts it after it has jumped, and starts nothing. If it was set forward, every
-    notice is extended; if it was set back, nothing moves.
-    """
-    tree = service.post("/v1/clock", trust=True).tree()
-    if service.as_json:
-        output.document(tree)
-    else:
-        output.say(f"The clock is trusted: it is {tree['now']}.")
 
 
 def _draw_replicas(found: "schemas.ReplicaList") -> None:
@@ -160,4 +137,4 @@ def _standing(replica: "schemas.ReplicaView") -> str:
         return "stopped" if replica.stopped else "silent"
     if not replica.serving:
         return "closed to guests"
-    return "doubts the clock" if replica.doubts_clock else "serving"
+    return "serving"

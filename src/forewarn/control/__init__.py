@@ -10,10 +10,10 @@
                      when the store has lost its last changes
     changefeed       tells the process's memory what changed, after the commit, and has the latest
                      news for those who follow
-    replicas         which replicas live; what each says of itself, and saw of machines; none leads
+    replicas         the heartbeat; which replicas live, and what each saw of machines; none leads
     relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away
-    service_clock    the service's time, whether it can be trusted and anything may start in it, and
-                     by how much notices move after an outage
+    service_clock    the service's time, whether anything may start in it, and by how much notices
+                     move after an outage
     ticker           what drives the parts below: rounds after changes, and when time has come; has
                      the plane start what is due, go on when machines are back, forget old history
     fleet_sync       keeps the fleet in step with its libvirt hosts

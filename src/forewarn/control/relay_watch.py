@@ -18,6 +18,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane
+from forewarn.control.service_clock import ServiceClock
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
@@ -64,7 +65,7 @@ class RelayWatch:
         self,
         plane: Plane,
         store: Store,
-        clock: Clock,
+        clock: ServiceClock,
         real: Clock,
         *,
         replica: str,
@@ -300,7 +301,7 @@ class RelayWatch:
 
     def _write_and_read(self, heard: list[Relay], since: datetime | None) -> dict[str, Relay]:
         if heard:
-            self._store.hear(heard)
+            self._store.hear(heard, self._clock.at())
         if since is not None and not self._store.shared:
             return {}
         with self._store.read() as reading:

@@ -1,61 +1,37 @@
 """The service's clock: the time, whether anything may start, and how long guests could not read.
 
-While the wall clock and the monotonic one count alike, the time of day is the wall clock's. If they
-part, it is reckoned: the last on which they agreed, and what the monotonic clock has counted since.
-So every NotBefore, lease and record stays on one line of time until somebody has judged the jump
-(docs/decisions/0007-time-and-outages.md). `Trust` is what is known of both.
+The service's time is the wall clock's at the start, carried on by the monotonic clock. What the
+wall clock is corrected by little by little, it follows. If the wall clock jumps, one of its two
+times was wrong, and no process can know which: it ends (`ClockJumped`), and the next start treats
+what happened as any time that the service was away (docs/decisions/0007-time-and-outages.md). So
+every NotBefore, lease and record of one process lies on one line of time.
 
 A `ServiceClock` also knows when guests could read: when the event loop that answers them stood
 still for too long (`notice.end_gap`) nothing starts until every notice has moved later by that
-time. A `Heartbeat` saves the last time at which guests could read, and extends the notices in the
-same transaction: after a crash every outage counts exactly once.
+time (`replicas.Heartbeat`).
 """
 
 import asyncio
-import math
 import threading
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.plane import Plane
-from forewarn.control.replicas import Replicas
 from forewarn.maintenance import notice
-from forewarn.maintenance.alerts import Alert, ClockDoubt, store_down
 from forewarn.maintenance.model import LISTENING
-from forewarn.store.port import Reading, StoreError, StoreUnavailable
+from forewarn.store.port import JUMP, StoreUnavailable
 
-TOLERANCE = timedelta(seconds=2)
-"""How far the clocks may part between two looks: NTP steps what it cannot slew (over 0.128 s), and
-a leap second is 1 s."""
-
-LOOK_SECONDS: Final = 0.05
-"""Where reading both clocks takes longer, a thread was put aside: they are read again."""
-
-MAX_LOOKS: Final = 5
-"""How often they are read again. A machine this busy may be doubted for a moment."""
-
-SETTING: Final = "serving"
-"""The setting under which the store keeps `Served`."""
-
-BEAT_SECONDS: Final = 0.25
-"""Real seconds between two beats: a stall seems longer by no more than this."""
-
-AGREE_SECONDS: Final = 5.0
-"""Real seconds in which every live replica beats twice, and so says whether it doubts it, too."""
-
-SAVE_SECONDS: Final = 2.0
-"""Real seconds between two beats that are saved: a crash lets an outage seem longer by no more than
-this, and well within `notice.OUTAGE_SECONDS`. Each is one commit of a small row."""
-
-HUNG_SECONDS: Final = 5.0
-"""Real seconds after which a save that has not ended is an alert: clients of approvals give up."""
+SLEW: Final = 0.02
+"""How much faster or slower than the monotonic clock the time runs until it is the wall clock's."""
 
 _log = structlog.get_logger(__name__)
+
+
+class ClockJumped(StoreUnavailable):
+    """The wall clock jumped: the process ends, and nothing is decided by either of its times."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,101 +39,55 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     until: datetime
     """The last time at which guests are known to have been able to read."""
-    doubted: bool = False
-    """Whether the time of day was not trusted."""
     unread_seconds: float = 0.0
     """How long its recent stalls were for which no notice has moved, in the service's seconds."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """Both clocks at one instant."""
+class ClockScale(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the service's clock runs: `scale` seconds in a real one.
 
-    wall: datetime
-    monotonic: float
-
-
-class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the clocks."""
-
-    agreed: Look
-    """When they last agreed; the time of day is reckoned from here while they do not."""
-    since: datetime | None = None
-    """Since when the time of day is doubted, as it is reckoned; None while it is trusted."""
-    ahead: timedelta = timedelta(0)
-    """How far the wall clock was ahead of the reckoning at the last look; negative: behind."""
-    until_told: bool = False
-    """The doubt is older than this process: what the clocks say to each other cannot end it."""
-    lower_bound: bool = False
-    """At the start the wall clock was behind the last time written down. How long the service was
-    away nobody knows, so any time from the reckoned one on ends the doubt."""
-
-
-def resume(
-    look: Look, until: datetime, *, doubted: bool, tolerance: timedelta = TOLERANCE
-) -> tuple[Trust, timedelta]:
-    """Return the trust of a start after another, and how long the service was away.
-
-    `until` is the last time that the service before wrote down. A clock that was set forward
-    meanwhile makes the time away longer than it was, which lengthens notice.
+    It showed `origin` when the wall clock showed `real_origin`; a scale of 1 shows the wall clock's
+    time.
     """
-    if look.wall < until - tolerance:
-        reckoned = Look(until, look.monotonic)
-        ahead = look.wall - until
-        trust = Trust(
-            agreed=reckoned, since=until, ahead=ahead, until_told=doubted, lower_bound=not doubted
-        )
-        return trust, timedelta(0)
-    away = max(timedelta(0), look.wall - until)
-    return Trust(agreed=look, since=look.wall if doubted else None, until_told=doubted), away
 
-
-def reckoned(trust: Trust, monotonic: float) -> datetime:
-    """Return the time of day that follows from the monotonic clock alone."""
-    return trust.agreed.wall + timedelta(seconds=monotonic - trust.agreed.monotonic)
-
-
-def parted(trust: Trust, look: Look) -> timedelta:
-    """Return how far the wall clock is ahead of the reckoning; negative: behind."""
-    return look.wall - reckoned(trust, look.monotonic)
-
-
-def judge(trust: Trust, look: Look, tolerance: timedelta = TOLERANCE) -> tuple[Trust, timedelta]:
-    """Return what is known after a look, and by how much notices must move: 0 but after a start."""
-    ahead = parted(trust, look)
-    agree = abs(ahead) <= tolerance or (trust.lower_bound and ahead > tolerance)
-    if agree and not trust.until_told:
-        return Trust(agreed=look), max(timedelta(0), ahead) if trust.lower_bound else timedelta(0)
-    since = trust.since
-    if since is None:
-        since = reckoned(trust, look.monotonic)
-    return msgspec.structs.replace(trust, since=since, ahead=ahead), timedelta(0)
-
-
-def believe(trust: Trust, look: Look) -> tuple[Trust, timedelta]:
-    """Return the trust after an operator's word that the wall clock is right, and what is owed.
-
-    As far as it is ahead, time did not pass. One that is behind moves no NotBefore, a promise.
-    """
-    return Trust(agreed=look), max(timedelta(0), parted(trust, look))
+    scale: float = 1.0
+    origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    real_origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ServiceClock:
-    """A clock that no jump of the time of day goes through, and a gate for what starts.
+    """A clock that never jumps or goes back, and a gate for what starts.
 
-    Any thread may ask it; only the event loop's thread beats and tells of guests' turns. The clock
-    may be scaled, by the service's seconds in a real one; the loop lives in real time.
+    Any thread may ask it; only the event loop's thread beats and tells of guests' turns.
+
+    Args:
+        real: The machine's clocks; its wall clock is the service's unless `at` is given.
+        at: The time of day now, where another machine's wall clock counts, which is told by `tell`:
+            the database's.
+        pace: How fast it runs; at the real pace, and as the wall clock does, by default.
+        loop: The clock by which the event loop runs; the machine's, but in tests.
     """
 
-    def __init__(self, clock: Clock, real: Clock, scale: float = 1.0) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        real: Clock,
+        *,
+        at: datetime | None = None,
+        pace: ClockScale = ClockScale(),  # noqa: B008 - it is frozen
+        loop: Clock | None = None,
+    ) -> None:
         self._real = real
-        self._scale = scale
-        self._tolerance = TOLERANCE * scale
+        self._loop = loop or real
+        self._pace = pace
+        self._is_told = at is not None
+        self._told = (at or real.now(), real.monotonic(), timedelta(0))
+        """The time, at which monotonic one, and how far the wall clock was ahead of it then."""
+        self._jump = ""
+        """How it has parted from that; `""` while it has not."""
         self._lock = threading.Lock()
         self._opened = False
         self._owed = timedelta(0)
-        self._trust = Trust(agreed=self._look())
-        self._alive = real.monotonic()
+        self._alive = self._loop.monotonic()
         """When the event loop last ran, in real seconds."""
         self._stalls = notice.NO_STALLS
         self._away = timedelta(0)
@@ -165,47 +95,86 @@ class ServiceClock:
 
     # The clock.
 
-    @property
-    def wall(self) -> Clock:
-        """The clock beneath, jumps and all: for what must be quick and only shows the time."""
-        return self._clock
-
     def now(self) -> datetime:
-        """Return the time of day: the wall clock's while it is trusted, else as reckoned."""
-        look = self._look()
-        known = self._trust
-        if known.since is None and abs(parted(known, look)) <= self._tolerance:
-            return look.wall
-        with self._lock:
-            self._judge(look)
-            known = self._trust
-        return look.wall if known.since is None else reckoned(known, look.monotonic)
+        """Return the time of day; it never goes back."""
+        return self.shown(self.at())
+
+    def at(self) -> datetime:
+        """Return the wall clock's time by which `now` goes: the same, unless it is scaled."""
+        return self._reckoned(self._real.monotonic())
+
+    def shown(self, at: datetime) -> datetime:
+        """Return what this clock shows at a time of the wall clock."""
+        pace = self._pace
+        return at if pace.scale == 1.0 else pace.origin + (at - pace.real_origin) * pace.scale
 
     def monotonic(self) -> float:
-        """Return the clock's monotonic seconds."""
-        return self._clock.monotonic()
+        """Return the machine's monotonic seconds, in this clock's."""
+        return self._real.monotonic() * self._pace.scale
 
     async def wait(self, seconds: float, wake: asyncio.Event) -> None:
-        """Wait in the clock's seconds."""
-        await self._clock.wait(seconds, wake)
+        """Wait in this clock's seconds."""
+        await self._real.wait(seconds / self._pace.scale, wake)
+
+    def asking(self) -> float:
+        """Return what `tell` needs to know of when somebody was asked for the time."""
+        return self._real.monotonic()
+
+    def tell(self, at: datetime, asked: float) -> datetime:
+        """Compare with what the wall clock showed between `asking` and now.
+
+        Returns:
+            What this clock shows at that time.
+
+        Raises:
+            ClockJumped: It has parted from what the monotonic clock counts.
+        """
+        with self._lock:
+            monotonic = self._real.monotonic()
+            if at > (latest := self._reckoned(monotonic)):
+                ahead = at - latest
+            else:
+                ahead = min(timedelta(0), at - self._reckoned(asked))
+            if abs(ahead) > JUMP:
+                self._jump = self._jump or _spoken(ahead)
+            else:
+                self._told = (latest, monotonic, ahead)
+        if self._jump:
+            raise ClockJumped(self._jump)
+        return self.shown(at)
+
+    def look(self) -> None:
+        """Look at the machine's wall clock, where it counts.
+
+        Raises:
+            ClockJumped: The wall clock that counts has jumped since the start.
+        """
+        if not self._is_told:
+            asked = self.asking()
+            self.tell(self._real.now(), asked)
+        elif self._jump:
+            raise ClockJumped(self._jump)
+
+    def _reckoned(self, monotonic: float) -> datetime:
+        at, since, ahead = self._told
+        passed = monotonic - since
+        slewed = timedelta(seconds=max(0.0, passed) * SLEW)
+        return at + timedelta(seconds=passed) + max(-slewed, min(slewed, ahead))
 
     # The gate.
 
     def may_start(self) -> bool:
         """Tell whether anything may start now: each transaction asks, so this makes no words."""
-        self.now()
         with self._lock:  # a beat that comes late leaves time owed and is no hold-up any more
-            trusted = self._trust.since is None
-            return self._opened and trusted and not self._owed and not self._held_up()
+            return self._opened and not self._jump and not self._owed and not self._held_up()
 
     def listening(self) -> timedelta:
         """Return how long ago a machine that listens may have asked; an outage does not count."""
-        up = timedelta(seconds=(self._real.monotonic() - self._back_at) * self._scale)
+        up = timedelta(seconds=(self._loop.monotonic() - self._back_at) * self._pace.scale)
         return LISTENING + (self._away if up < LISTENING else timedelta(0))
 
     def obstacles(self) -> tuple[str, ...]:
         """Return why nothing may start, in words for an operator."""
-        self.now()
         found: list[str] = []
         if not self._opened:
             found.append("starts are paused: guests cannot read yet")
@@ -213,16 +182,9 @@ class ServiceClock:
             found.append("starts are paused: guests get no answer, the event loop is held up")
         if self._owed:
             found.append("starts are paused while notices are extended after an outage")
-        if doubt := self.clock_doubt():
-            found.append(doubt.message)
+        if self._jump:
+            found.append(self._jump)
         return tuple(found)
-
-    def clock_doubt(self) -> ClockDoubt | None:
-        """Return why the time of day is not trusted; None while it is."""
-        known = self._trust
-        if known.since is None:
-            return None
-        return ClockDoubt(_spoken(known, self._tolerance), known.since)
 
     # What guests could read.
 
@@ -232,26 +194,23 @@ class ServiceClock:
         return self._owed
 
     def begin(self, served: Served | None) -> timedelta:
-        """Start to count from what the start before left; return by how much notices must move."""
-        look = self._look()
+        """Start to count from what the start before left; return by how much notices must move.
+
+        A clock that was set forward meanwhile makes the time away longer than it was, which
+        lengthens notice; one that was set back makes it none (`Plane.set_back`).
+        """
+        now = self.now()
         with self._lock:
-            self._trust, away = Trust(agreed=look), timedelta(0)
-            self._back_at = now = ended = self._alive = self._real.monotonic()
+            self._back_at = running = ended = self._alive = self._loop.monotonic()
             before = notice.NO_STALLS
             if served is not None:
-                self._trust, away = resume(
-                    look, served.until, doubted=served.doubted, tolerance=self._tolerance
-                )
-                self._away = away
-                ended -= away.total_seconds() / self._scale
+                self._away = max(timedelta(0), now - served.until)
+                ended -= self._away.total_seconds() / self._pace.scale
                 if served.unread_seconds:
-                    before = (notice.Stall(ended, served.unread_seconds / self._scale),)
+                    before = (notice.Stall(ended, served.unread_seconds / self._pace.scale),)
             # That the service was away is one more stall.
-            self._stalls, owed = notice.end_gap(before, ended, now)
-            doubt = self.clock_doubt()
-        if doubt:
-            _log.warning(doubt.message)
-        return timedelta(seconds=owed * self._scale)
+            self._stalls, owed = notice.end_gap(before, ended, running)
+        return timedelta(seconds=owed * self._pace.scale)
 
     def open(self) -> None:
         """Note that guests can read from now on."""
@@ -259,12 +218,15 @@ class ServiceClock:
         self._opened = True
 
     def beat(self) -> None:
-        """Note that guests can read now; what time they could not for too long is owed them."""
-        look = self._look()
-        real = self._real.monotonic()
+        """Note that guests can read now; what time they could not for too long is owed them.
+
+        Raises:
+            ClockJumped: The wall clock has jumped.
+        """
+        real = self._loop.monotonic()
         with self._lock:
             self._run_again(real)
-            self._judge(look)
+        self.look()
 
     def turn(self, now: float) -> None:
         """Note that the event loop gives a guest its turn now (in real seconds), and so runs.
@@ -282,37 +244,16 @@ class ServiceClock:
         until = self.now()
         with self._lock:
             unread = notice.unread_seconds(self._stalls, self._alive, self._alive)
-        return Served(
-            until=until, doubted=self._trust.since is not None, unread_seconds=unread * self._scale
-        )
+        return Served(until=until, unread_seconds=unread * self._pace.scale)
 
     def pay(self, length: timedelta) -> None:
         """Note that every notice has moved later by this."""
         with self._lock:
             self._owed -= length
 
-    def believe(self) -> None:
-        """Take the wall clock for right, by an operator's word; what it is ahead is owed."""
-        look = self._look()
-        with self._lock:
-            self._judge(look)
-            if self._trust.since is not None:
-                ahead = self._trust.ahead
-                self._trust, owed = believe(self._trust, look)
-                self._owed += owed
-                _log.warning("the clock is trusted by an operator", ahead=ahead.total_seconds())
-
-    def agree(self) -> None:
-        """Take the wall clock for right because others do: what was doubted is owed to nobody."""
-        look = self._look()
-        with self._lock:
-            if self._trust.since is not None:
-                self._trust = Trust(agreed=look)
-                _log.warning("the clock is trusted again, as the other replicas trust it")
-
     def _held_up(self) -> bool:
         """Tell whether the event loop stands still, and is an outage if it runs again now."""
-        now = self._real.monotonic()
+        now = self._loop.monotonic()
         unread = notice.unread_seconds(self._stalls, self._alive, now)
         return unread > notice.OUTAGE_SECONDS
 
@@ -321,194 +262,15 @@ class ServiceClock:
         gap = now - self._alive
         self._stalls, owed = notice.end_gap(self._stalls, self._alive, now)
         self._alive = now
-        self._owed += timedelta(seconds=owed * self._scale)
+        self._owed += timedelta(seconds=owed * self._pace.scale)
         if gap > notice.STALL_SECONDS:
-            _log.warning("guests got no answer", seconds=round(gap * self._scale, 1))
-
-    def _judge(self, look: Look) -> None:
-        """Look again; the lock is held."""
-        before: Trust = self._trust
-        self._trust, owed = judge(before, look, self._tolerance)
-        self._owed += owed
-        if before.since is None and self._trust.since is not None:
-            _log.warning(_spoken(self._trust, self._tolerance))
-        elif before.since is not None and self._trust.since is None:
-            _log.info("the clocks agree again", since=before.since.isoformat())
-
-    def _look(self) -> Look:
-        """Read both clocks as one, or as near to it as this machine lets us."""
-        looks = 0
-        while True:
-            looks += 1
-            began = self._real.monotonic()
-            look = Look(self._clock.now(), self._clock.monotonic())
-            if self._real.monotonic() - began <= LOOK_SECONDS or looks == MAX_LOOKS:
-                return look
+            _log.warning("guests got no answer", seconds=round(gap * self._pace.scale, 1))
 
 
-class Heartbeat:
-    """Keeps the service's clock going, and the store up to date with it.
-
-    Lives on the event loop's thread; one saving at a time, by `_saving_lock`. Where replicas share
-    the store, an outage counts only as far as no replica beat: guests could read from another. So a
-    replica that owes notices does not beat before it has found out. `serves` tells whether guests
-    can read here.
-    """
-
-    def __init__(
-        self,
-        plane: Plane,
-        clock: ServiceClock,
-        real: Clock,
-        replicas: Replicas | None = None,
-        *,
-        serves: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._plane = plane
-        self._clock = clock
-        self._real = real
-        self._replicas = replicas
-        self._shared = replicas is not None and replicas.shared
-        self._serves = serves
-        self._doubted_since: float | None = None
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._saving_lock = asyncio.Lock()
-        self._saving: asyncio.Task[None] | None = None
-        self.store_down: Alert | None = None
-        """What an operator is told while nothing can be saved; None once something was."""
-
-    async def begin(self) -> None:
-        """Give back an outage since the last start, before anything else happens."""
-        kept = await asyncio.wrap_future(self._plane.setting(SETTING))
-        served = None if kept is None else msgspec.json.decode(kept, type=Served)
-        if self._replicas is not None:
-            rows = await self._replicas.begin()
-            beats = [self._replicas.shown(row.beat_at) for row in rows if row.serving]
-            beats += [] if served is None else [served.until]
-            if self._shared:
-                served = Served(until=max(beats)) if beats else None
-        owed = self._clock.begin(served)
-        if self._replicas is not None:
-            self._replicas.sightings.set_back(self._clock.now())
-        await self._extend(owed, "guests could not read; every notice has moved later by as much")
-        await self._beat()
-
-    async def run(self) -> None:
-        """Beat, until `stop`; save now and then, and at once when notices must move."""
-        save_at = -math.inf
-        while not self._stopping:
-            if self._serves():
-                self._clock.beat()
-            now = self._real.monotonic()
-            is_due = now >= save_at or (self._clock.owed and self.store_down is None)
-            if self._saving is None or self._saving.done():
-                if is_due:
-                    save_at = now + SAVE_SECONDS
-                    self._saving = asyncio.create_task(self._save())
-            elif self.store_down is None and now - save_at >= HUNG_SECONDS - SAVE_SECONDS:
-                self._note(StoreUnavailable(f"a write has not ended within {HUNG_SECONDS:.0f} s"))
-            await self._real.wait(BEAT_SECONDS, self._wake)
-        await self._save()
-
-    def stop(self) -> None:
-        """Make `run` return; the last time that is saved is this one."""
-        self._stopping = True
-        self._wake.set()
-
-    def clock_doubt(self) -> ClockDoubt | None:
-        """Look at the clocks; return why the time of day is not trusted, None if it is."""
-        self._clock.now()
-        return self._clock.clock_doubt()
-
-    async def believe(self) -> None:
-        """Take the wall clock for right, by an operator's word; durable when this returns."""
-        async with self._saving_lock:
-            if self._replicas is not None:
-                self._replicas.sightings.set_back(self._clock.wall.now())
-            self._clock.believe()
-            await self._pay(is_outage=False)
-
-    async def _save(self) -> None:
-        async with self._saving_lock:
-            try:
-                await self._pay()
-                self.store_down = None
-            except Exception as error:  # noqa: BLE001 - the next beat tries again
-                self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        """Note that nothing can be saved; log it once, but each time if nobody foresaw it."""
-        before, known = self.store_down, isinstance(error, StoreError)
-        if not (known and before):
-            _log.warning("could not save the heartbeat", why=error, exc_info=not known)
-        since = self._clock.now() if before is None else before.since
-        self.store_down = store_down(error, since)
-
-    async def _pay(self, *, is_outage: bool = True) -> None:
-        owed = self._clock.owed
-        await self._extend(owed, "every notice has moved later", is_outage=is_outage)
-        self._clock.pay(owed)
-        await self._beat()
-
-    async def _extend(self, owed: timedelta, message: str, *, is_outage: bool = True) -> None:
-        """Save when guests could last read, and move every notice later, in one transaction."""
-        served = msgspec.json.encode(self._clock.served()).decode()
-        if owed:
-            limit = self._of_all if self._shared and is_outage else None
-            lapse = self._plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
-            _log.warning(
-                message,
-                seconds=round(owed.total_seconds(), 1),
-                operations=await asyncio.wrap_future(lapse),
-            )
-        elif not self._shared:
-            await asyncio.wrap_future(self._plane.put_setting(SETTING, served))
-
-    async def _beat(self) -> None:
-        if self._replicas is not None:
-            doubt = self._clock.clock_doubt()
-            await self._replicas.beat(
-                serving=self._serves(), doubts_clock=doubt is not None, stopped=self._stopping
-            )
-            self._compare(doubts=doubt is not None)
-
-    def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
-        """Return how much of this replica's outage was one of all, and did not count yet."""
-        assert self._replicas is not None
-        own = self._replicas.own.name
-        rows = reading.replicas().items()
-        shown = self._replicas.shown
-        read_at = [shown(row.beat_at) for name, row in rows if row.serving and name != own]
-        kept = reading.setting(SETTING)
-        if kept is not None:
-            read_at.append(msgspec.json.decode(kept, type=Served).until)
-        left = min(length, now - max(read_at, default=now - length))
-        return left if left.total_seconds() > notice.OUTAGE_SECONDS else timedelta(0)
-
-    def _compare(self, *, doubts: bool) -> None:
-        """Trust the database's clock again where another replica does: it is ours that is wrong."""
-        assert self._replicas is not None
-        now = self._real.monotonic()
-        if not doubts:
-            self._doubted_since = None
-        elif self._doubted_since is None:
-            self._doubted_since = now
-        elif now - self._doubted_since >= AGREE_SECONDS and any(
-            not other.doubts_clock for other in self._replicas.others()
-        ):
-            self._replicas.sightings.set_back(self._clock.wall.now())
-            self._clock.agree()
-
-
-def _spoken(known: Trust, tolerance: timedelta) -> str:
-    assert known.since is not None
-    seconds = known.ahead.total_seconds()
-    way = "ahead of" if seconds >= 0 else "behind"
-    apart = f"{abs(seconds):.0f} s {way} what the monotonic clock counts"
-    if known.until_told and abs(known.ahead) <= tolerance:
-        apart = "doubted since before the last start"
+def _spoken(ahead: timedelta) -> str:
+    seconds = ahead.total_seconds()
+    way = "ahead of" if seconds > 0 else "behind"
     return (
-        f"starts are paused: the wall clock is {apart}, since {notice.spoken(known.since)}; "
-        "correct it, or run 'forewarn clock trust' if it is right"
+        f"the wall clock has jumped: it is {abs(seconds):.1f} s {way} what the monotonic clock "
+        "counts; the service ends, and its next start treats that as time in which it was away"
     )

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -25,6 +24,7 @@ from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
+from forewarn.control.service_clock import ServiceClock
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.maintenance.model import Refused
 from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
@@ -111,8 +111,8 @@ class ThreadWriter:
     """Runs jobs on a thread of its own; what waits together is committed together.
 
     The clock tells each transaction's `now` where the store has no clock of its own; the real one,
-    if given, how long commits take. `on_time` turns the store's time, where it has one, into
-    the service's.
+    if given, how long commits take. `told` hears the store's time, where it has one, before
+    anything is decided by it; after ClockJumped nothing is.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class ThreadWriter:
         real: Clock | None = None,
         *,
         follower: Follower | None = None,
-        on_time: Callable[[datetime], datetime] = lambda at: at,
+        told: ServiceClock | None = None,
     ) -> None:
         follower = follower or Follower(store, feed, real or clock)
-        self._committer = _Committer(store, clock, follower, on_time)
+        self._committer = _Committer(store, clock, follower, told)
         self._store = store
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="forewarn-reader")
         self._real = real or clock
@@ -255,7 +255,7 @@ class _Committer:
     store: Store
     clock: Clock
     follower: Follower
-    on_time: Callable[[datetime], datetime] = lambda at: at
+    told: ServiceClock | None = None
 
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
@@ -287,11 +287,14 @@ class _Committer:
 
     def _transact(self, batch: Sequence[Waiting]) -> Committed:
         results: list[Work[Any] | Exception] = []
+        asked = self.told.asking() if self.told else 0.0
         with self.store.write() as transaction:
             missed = self.follower.missed(transaction)
             now = transaction.now()
-            # The clock hears of the store's time before anything is decided by it.
-            now = self.clock.now() if now is None else self.on_time(now)
+            if now is None:
+                now = self.clock.now()
+            elif self.told is not None:
+                now = self.told.tell(now, asked)
             unit = UnitOfWork(transaction, now)
             if len(batch) > 1:
                 lookup.read_ahead(unit, [needs for _, needs, _ in batch])

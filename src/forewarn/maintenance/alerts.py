@@ -36,7 +36,6 @@ SILENT_AFTER = timedelta(minutes=2)
 """How long after the service's start a machine may not have asked: it could not ask before, and the
 slowest usual guest asks once a minute."""
 
-CLOCK = "clock"
 """What an alert about the time of day is about."""
 
 
@@ -82,8 +81,6 @@ class AlertKind(StrEnum):
     """A replica fell silent without being stopped."""
     WEBHOOK_DISABLED = "webhook-disabled"
     """A webhook has accepted no news for a day, and is told of none any more."""
-    DOUBTED = "doubted"
-    """The time of day is not trusted, and nothing starts."""
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -93,7 +90,7 @@ class Alert(msgspec.Struct, frozen=True):
     about: str
     """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
     machine, a domain (`domain web-0`), a webhook (`webhook chat`), a replica (`replica r1`), the
-    clock, the store, or the database."""
+    store, or the database."""
     message: str
     since: datetime
 
@@ -112,7 +109,6 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.ROLLOUT_HALTED: "rollout show {1}",
         AlertKind.ROLLOUT_WAITS: "rollout resume {1}",
         AlertKind.WEBHOOK_DISABLED: "webhook test {1}",
-        AlertKind.DOUBTED: "clock trust",
     }
 )
 """What an operator tells `forewarn` once the cause is understood: of what the alert is about, or of
@@ -122,14 +118,6 @@ the last word of that. Other causes are mended elsewhere, and their alerts end w
 def remedy(alert: Alert) -> str:
     """Return the command of `forewarn` that ends an alert, or shows what can; `""` for none."""
     return REMEDIES.get(alert.kind, "").format(alert.about, alert.about.rpartition(" ")[2])
-
-
-class ClockDoubt(msgspec.Struct, frozen=True):
-    """Why and since when the time of day is not trusted."""
-
-    message: str
-    """Why, and what to do."""
-    since: datetime
 
 
 class Audience(msgspec.Struct, frozen=True):
@@ -152,7 +140,6 @@ def items(
     now: datetime,
     *,
     up_since: datetime,
-    clock: ClockDoubt | None = None,
     observed: Iterable[Alert] = (),
 ) -> list[Alert]:
     """Return what needs an operator: that the store is down, then the oldest first.
@@ -185,8 +172,6 @@ def items(
                 reason = rolling.reason.partition("\n")[0]
                 message = f"paused at {rolling.place}: {reason}; resume or cancel it"
                 found.append(Alert(AlertKind.PAUSED, number, message, maintenance.requested_at))
-    if clock is not None:
-        found.append(Alert(AlertKind.DOUBTED, CLOCK, clock.message, clock.since))
     down = AlertKind.STORE_DOWN  # nothing else can be ended before it
     return sorted([*found, *observed], key=lambda a: (a.kind is not down, a.since, a.kind, a.about))
 

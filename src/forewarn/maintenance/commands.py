@@ -418,20 +418,55 @@ def acknowledge_failures(
 
 
 def extend_notices(working: Transitions, length: timedelta) -> list[str]:
-    """Guests could not read their documents for so long: what is Scheduled moves later by it."""
+    """Guests could not read their documents for so long: what is Scheduled moves later by it.
+
+    None moves further than to the notice that it was announced with, from now on. The clock may
+    have been years behind, at a start without a battery, before it was set right.
+    """
+    now = working.now
     about = [o for o in working.operations.values() if o.pending and not o.silent]
     for operation in about:
-        not_before = notice.whole_seconds(operation.not_before + length)
-        later = replace(operation, not_before=not_before)
-        working.put(later if later.ready(working.now) else replace(later, waits_for=""))
+        whole = now + (operation.not_before - operation.announced_at)
+        moved = max(operation.not_before, min(operation.not_before + length, whole))
+        later = replace(operation, not_before=notice.whole_seconds(moved))
+        working.put(later if later.ready(now) else replace(later, waits_for=""))
     for operation in working.operations.values():
-        if operation.back_by is not None and not operation.status.over:
-            # A machine that comes back cannot ask meanwhile.
-            working.put(replace(operation, back_by=operation.back_by + length))
+        if operation.status.over:
+            continue
+        # A machine that comes back cannot ask meanwhile, and an executor cannot renew its lease.
+        back_by, lease_until = operation.back_by, operation.lease_until
+        back_by = None if back_by is None else back_by + length
+        lease_until = None if lease_until is None else lease_until + length
+        if (back_by, lease_until) != (operation.back_by, operation.lease_until):
+            working.put(replace(operation, back_by=back_by, lease_until=lease_until))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
-            working.scopes[name] = replace(scope, asked_at=scope.asked_at + length)
+            asked_at = max(scope.asked_at, min(now, scope.asked_at + length))
+            working.scopes[name] = replace(scope, asked_at=asked_at)
     return [operation.id for operation in about]
+
+
+def set_back(working: Transitions, length: timedelta) -> list[str]:
+    """The clock was set back by so much while no process decided.
+
+    What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
+    later than now. NotBefore stays: guests have read it.
+    """
+    now, changed = working.now, []
+    for operation in working.operations.values():
+        carried_out_at, up_at = operation.carried_out_at, operation.up_at
+        back_by, lease_until = operation.back_by, operation.lease_until
+        dated = replace(
+            operation,
+            carried_out_at=None if carried_out_at is None else min(carried_out_at, now),
+            back_by=None if back_by is None else max(back_by - length, now),
+            up_at=None if up_at is None else max(up_at - length, now),
+            lease_until=None if lease_until is None else max(lease_until - length, now),
+        )
+        if dated != operation:
+            working.put(dated)
+            changed.append(operation.id)
+    return changed
 
 
 def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:

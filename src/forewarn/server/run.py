@@ -132,17 +132,18 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
     process.follow_signals(stop)
     status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
     try:
+        watch = clock_of(store, settings.clock.scale, SystemClock())
         service = Service(
             settings=settings,
             store=store,
-            clock=clock_of(store, settings.clock.scale, SystemClock()),
-            guests=lambda plane, watch: GuestPlane(
+            clock=watch,
+            guests=lambda plane: GuestPlane(
                 listeners=settings.guest.listener,
                 limits=settings.guest,
                 rules=settings.guest_rules,
                 backend=plane,
                 time=watch,
-                wall=watch.wall,
+                wall=watch,
                 request_time=watch,
                 on_turn=watch.turn,
                 mint=process.mint,

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.clock import Clock, SystemClock
 from forewarn.connectors import libvirt_domains
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
 from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
@@ -36,9 +36,9 @@ from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.outbox import Follower, FollowerThread, Known, everything, known_of
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
+from forewarn.control.replicas import Heartbeat, Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
-from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -140,8 +140,8 @@ class Service:
         *,
         settings: Settings,
         store: Store,
-        clock: Clock,
-        guests: Callable[[Plane, ServiceClock], GuestPlane],
+        clock: ServiceClock,
+        guests: Callable[[Plane], GuestPlane],
         mint: Callable[[], str],
         handed_over: sockets.HandedOver,
     ) -> None:
@@ -150,14 +150,13 @@ class Service:
         self._store = store
         self._feed = Changefeed()
         real = self._real = SystemClock()
-        watch = self._watch = ServiceClock(clock, real, settings.clock.scale)
-        told = clock if isinstance(clock, DatabaseClock) else DatabaseClock(real, real.now())
+        watch = self._watch = clock
         own = self._own = _own_row(settings, mint(), watch.now())
         self._follower = Follower(
             store, self._feed, real, replica=own.name, mint=mint, known=self._known
         )
         self._writer = ThreadWriter(
-            store, watch, self._feed, real, follower=self._follower, on_time=told.tell
+            store, watch, self._feed, real, follower=self._follower, told=watch
         )
         self._plane = Plane(
             self._writer,
@@ -167,10 +166,10 @@ class Service:
             listening=watch.listening,
             sighting=lambda machine: self._sightings(machine),  # noqa: PLW0108 - made below
         )
-        self._guests = guests(self._plane, watch)
+        self._guests = guests(self._plane)
         seen = self._sightings = SharedSightings(self._guests.seen)
         self._inventory = Inventory(self._guests.machines, seen)
-        self._replicas = Replicas(store, own, self._follower, watch, told, sightings=seen)
+        self._replicas = Replicas(store, own, self._follower, watch, real, sightings=seen)
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
@@ -301,7 +300,6 @@ class Service:
         """
         following = None
         self._guests.tell_news(self._sightings.hear)
-        self._sightings.set_back_own = self._guests.set_back
         if self._store.shared:
             membership = await asyncio.to_thread(self._store.join, self._own.name)
             following = self._following = FollowerThread(
@@ -406,7 +404,12 @@ class Service:
             yield address
 
     async def wait(self, stop: asyncio.Event) -> None:
-        """Return when `stop` is set; Crashed if a part of the service has ended by itself."""
+        """Return when `stop` is set.
+
+        Raises:
+            ClockJumped: The wall clock has jumped, and the service cannot go on.
+            Crashed: A part of the service has ended by itself.
+        """
         waiting = asyncio.create_task(stop.wait())
         compiling = asyncio.create_task(self._compile_page())
         await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -414,6 +417,8 @@ class Service:
         compiling.cancel()
         for task in filter(asyncio.Task.done, self._tasks):
             cause = None if task.cancelled() else task.exception()
+            if isinstance(cause, ClockJumped):
+                raise cause
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
     async def drain(self) -> None:
@@ -714,8 +719,8 @@ def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> Flee
     return FleetSync(plane, clock, real, programs, passed_on(os.environ))
 
 
-def clock_of(store: Store, scale: float, real: Clock) -> Clock:
-    """Return the service's clock: the machine's own, or one that runs `scale` times as fast.
+def clock_of(store: Store, scale: float, real: Clock) -> ServiceClock:
+    """Return the service's clock, which may run `scale` times as fast as the machine's.
 
     Replicas that share a database go by its clock.
 
@@ -732,19 +737,17 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
             kept = transaction.setting(CLOCK_SETTING)  # replicas may start at once
             if kept is None:
                 now = at or real.now()
-                made = _Origin(scale=scale, origin=now, real_origin=now)
+                made = ClockScale(scale=scale, origin=now, real_origin=now)
                 kept = msgspec.json.encode(made).decode()
                 transaction.put_setting(CLOCK_SETTING, kept)
-    origin = msgspec.json.decode(kept, type=_Origin)
-    if origin.scale != scale:
+    pace = msgspec.json.decode(kept, type=ClockScale)
+    if pace.scale != scale:
         raise StoreUnusable(
-            f"this database was served with clock.scale = {origin.scale:g}, so its times are "
-            f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
+            f"this database was served with clock.scale = {pace.scale:g}, so its times are "
+            f"not those of {scale:g}: set clock.scale = {pace.scale:g}, or name another "
             "database in [store]"
         )
-    if at is not None:
-        return DatabaseClock(real, at, scale=scale, origin=origin.origin)
-    return real if scale == 1.0 else ScaledClock(scale, origin.origin, origin.real_origin)
+    return ServiceClock(real, at=at, pace=pace)
 
 
 def database_id(reading: Reading) -> str:
@@ -754,14 +757,6 @@ def database_id(reading: Reading) -> str:
     """
     told = (reading.setting(CLOCK_SETTING), reading.setting(outbox.RESTORED))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
-
-
-class _Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What the service's clock showed when the database was new, and the machine's time then."""
-
-    scale: float
-    origin: datetime
-    real_origin: datetime
 
 
 MOST_TOLD: Final = 20

@@ -131,12 +131,12 @@ class MemoryStore:
     def _see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
         for one in (one for one in seen if one.machine in self.all_machines):
             _, known = self.all_sightings.get(one.machine, (None, one))
-            if known.asked_at <= one.asked_at or known.asked_at > at:
+            if known.asked_at <= one.asked_at:
                 kept = known if one.agent is None else one
                 latest = msgspec.structs.replace(one, agent=kept.agent, reason=kept.reason)
                 self.all_sightings[one.machine] = at, latest
 
-    def hear(self, relays: Iterable[Relay]) -> None:
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         with self.write():
             refuse_nul(relays := list(relays))
             for one in relays:
@@ -422,6 +422,22 @@ class MemoryStore:
             del self.all_news[news.sequence]
             self._trimmed_news = news.sequence
         return len(old)
+
+    def set_back(self, now: datetime, at: datetime) -> None:
+        replace = msgspec.structs.replace
+        for name, (saved_at, seen) in self.all_sightings.items():
+            dated = replace(seen, asked_at=min(seen.asked_at, now))
+            self.all_sightings[name] = min(saved_at, at), dated
+        for host, relay in self.all_relays.items():
+            dates = {"heard_at": min(relay.heard_at, now), "due_at": min(relay.due_at, now)}
+            held_for = None if relay.held_for is None else min(relay.held_for, now)
+            self.all_relays[host] = replace(relay, **dates, held_for=held_for)
+        for digest, token in self.all_relay_tokens.items():
+            used_at = None if token.used_at is None else min(token.used_at, now)
+            made_at = min(token.created_at, now)
+            self.all_relay_tokens[digest] = replace(token, created_at=made_at, used_at=used_at)
+        for name, row in self.all_replicas.items():
+            self.all_replicas[name] = replace(row, beat_at=min(row.beat_at, at))
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         if (known := self.all_relays.get(host)) is not None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,10 @@ TURN_SECONDS = 30
 """How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+JUMP: Final = timedelta(seconds=2)
+"""What a wall clock may be off by: if it parts from the monotonic one by more, it has jumped. NTP
+steps what it cannot slew (over 0.128 s), and a leap second is 1 s."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -155,8 +159,6 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago it last knew every change there was."""
     serving: bool = True
     """Whether its guests can read."""
-    doubts_clock: bool = False
-    """Whether it does not trust the time of day, and starts nothing."""
     clock_ahead_ms: int = 0
     """How far its clock was ahead of the database's; negative: behind."""
     addresses: tuple[str, ...] = ()
@@ -371,7 +373,8 @@ class Transaction(Reading, Protocol):
     def now(self) -> datetime | None:
         """Return the time of the transaction, None where the process's own clock counts.
 
-        It is the database's clock at the beginning, and later than the last change in any case.
+        It is the database's clock at the beginning, and later than the last change unless the clock
+        was set back by more than JUMP.
         """
 
     def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
@@ -392,6 +395,13 @@ class Transaction(Reading, Protocol):
 
         Returns:
             Of how many it was forgotten.
+        """
+
+    def set_back(self, now: datetime, at: datetime) -> None:
+        """Date what was seen of machines, relays and replicas later than now to now.
+
+        The clock was set back: old requests would count as later ones. Now is `at` by the clock
+        that dates rows.
         """
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
@@ -453,13 +463,13 @@ class Store(Protocol):
         """Write what a replica says of itself and saw of machines, in a transaction of its own.
 
         Of a machine, the latest that any replica saw counts; what its agent said stays until it
-        says something else. What was seen later than now was seen before the clock was set back,
-        and does not count. Nothing is written of a machine that has left the fleet.
+        says something else. Nothing is written of a machine that has left the fleet.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
 
         It counts from `replica.beat_at`, or from now if that is earlier: the process may have stood
-        still since it knew what it says.
+        still since it knew what it says. If `replica.beat_at` is later by more than JUMP, the
+        clock was set back and the process does not know it yet: what it saw is not written.
 
         Returns:
             The database's time, or `replica.beat_at` where the process's own clock counts.
@@ -468,10 +478,12 @@ class Store(Protocol):
     def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
         """Write what was seen of machines, as `beat` does, where no replica has a row."""
 
-    def hear(self, relays: Iterable[Relay]) -> None:
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         """Write what was heard of relays, in a transaction of its own.
 
-        Of a relay, the latest that any replica heard counts; `held_for` stays as it is.
+        Of a relay, the latest that any replica heard counts; `held_for` stays as it is. Nothing is
+        written if `at`, the database's time as the process has it, is later than that by more than
+        JUMP: the clock was set back.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
         """

@@ -49,6 +49,7 @@ from forewarn.maintenance.relays import Relay
 from forewarn.store import migrations, tables
 from forewarn.store.port import (
     EPOCH,
+    JUMP,
     Membership,
     NewChange,
     OutcomeUnknown,
@@ -122,6 +123,7 @@ _BEGIN_READING: Final = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
     "SET LOCAL idle_in_transaction_session_timeout = %d"
 )
+_TELL_NOW: Final = select(literal_column(_NOW, type_=Instant()))
 _BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
 
 _BEATING: Final = "forewarn_beating"
@@ -566,17 +568,19 @@ class PostgresqlStore(SqlStore):
                     # Before the time is read: others read what was written since their last look.
                     connection.execute(_SHARE_SIGHTINGS)
                 told: datetime = connection.execute(returning).scalar_one()
-                if seen:
+                if seen and replica.beat_at - told <= JUMP:
                     SqlTransaction(connection).put_sightings(seen, told)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
             raise StoreUnavailable(message) from lost
         return told
 
-    def hear(self, relays: Iterable[Relay]) -> None:
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         try:
             with self._transaction(self._beats) as connection:
-                SqlTransaction(connection).put_relays(relays)
+                told: datetime = connection.execute(_TELL_NOW).scalar_one()
+                if at is None or at - told <= JUMP:
+                    SqlTransaction(connection).put_relays(relays)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost while relays were noted ({lost})"
             raise StoreUnavailable(message) from lost
@@ -686,8 +690,8 @@ class PostgresqlTransaction(SqlTransaction):
         now, sequence, token, last = connection.info[_BEGUN]
         begun = EPOCH + timedelta(microseconds=now)
         self._last = Position() if sequence is None else Position(sequence, token)
-        if last is not None:
-            begun = max(begun, EPOCH + timedelta(microseconds=last + 1))
+        if last is not None and (after := EPOCH + timedelta(microseconds=last + 1)) - begun <= JUMP:
+            begun = max(begun, after)
         self._now = begun
 
     def now(self) -> datetime | None:

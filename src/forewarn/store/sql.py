@@ -118,7 +118,7 @@ class SqlStore:
         with self.write() as transaction:
             transaction.put_sightings(seen, at)
 
-    def hear(self, relays: Iterable[Relay]) -> None:
+    def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         with self.write() as transaction:
             transaction.put_relays(relays)
 
@@ -307,6 +307,12 @@ class SqlTransaction(SqlReading):
             self._run(delete(table).where(table.c.sequence <= old[-1].sequence))
         return old
 
+    def set_back(self, now: datetime, at: datetime) -> None:
+        for table, dates in _SEEN_AT.items():
+            for name, by_row in dates.items():
+                to = at if by_row else now
+                self._run(update(table).where(table.c[name] > to).values({name: to}))
+
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
         marked = update(tables.relays).where(tables.relays.c.host == host)
         self._run(marked.values(held_for=held_for))
@@ -401,6 +407,14 @@ _MACHINE_KEYS = among(select(tables.machines.c.key), tables.machines.c.key)
 
 _LIVE = among(select(tables.operations.c.id, tables.operations.c.live), tables.operations.c.id)
 
+_SEEN_AT = {
+    tables.sightings: {"asked_at": False, "saved_at": True},
+    tables.relays: {"heard_at": False, "due_at": False, "held_for": False},
+    tables.relay_tokens: {"created_at": False, "used_at": False},
+    tables.replicas: {"beat_at": True},
+}
+"""When something was seen, and whether that is dated by the clock that dates rows."""
+
 _RELEASE = delete(tables.holds).where(
     tables.holds.c.kind == bindparam("_kind"), tables.holds.c.name == bindparam("_name")
 )
@@ -423,8 +437,7 @@ def _upsert(dialect: str, table: Table) -> Executable:
     new = {one.name: statement.excluded[one.name] for one in table.c if one.name not in kept}
     where = None
     if table is tables.sightings:  # replicas tell of the same machine, in any order
-        was_set_back = table.c.asked_at > statement.excluded.saved_at  # the clock that said so
-        where = was_set_back | (table.c.asked_at <= statement.excluded.asked_at)
+        where = table.c.asked_at <= statement.excluded.asked_at
         silent = statement.excluded.agent.is_(None)
         new |= {n: case((silent, table.c[n]), else_=new[n]) for n in ("agent", "reason")}
     if table is tables.relays:

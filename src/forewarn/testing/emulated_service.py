@@ -446,10 +446,6 @@ class EmulatedService(Harness):
         """Refuse: the emulator's clock is the test's."""
         raise Impossible(f"the emulator's clock does not jump (by {by}): use 'forewarn simulate'")
 
-    def trust_clock(self) -> None:
-        """Refuse: a clock that never jumps is never doubted."""
-        raise Impossible("the emulator's clock is always trusted")
-
     def replay(self, answer: RecordedAnswer) -> None:
         """Answer requests for events with a recorded document from now on, and take approvals."""
         began, date = self.clock.now(), answer.date

@@ -20,7 +20,8 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
-from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.replicas import Heartbeat
+from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model, planner
@@ -95,7 +96,7 @@ class Harness:
         self._run = run
         self._tasks: dict[str, Task] = {}
         self._sightings: dict[str, Sighting] = {}
-        """What the machines' requests told last, by key: in the server's memory alone."""
+        """What the machines' requests told last, by key: as of the last heartbeat in the store."""
         self._policy = policy
         self._trace = Trace()
         self.store = _MortalStore()
@@ -114,17 +115,21 @@ class Harness:
             raise Impossible("the server is already running")
         feed = self.feed = Changefeed()
         loop_time = ManualClock(self.beginning)  # it stands still: the loop is never held up
-        self._watch = ServiceClock(self.clock, loop_time)
+        self._watch = ServiceClock(self.clock, loop=loop_time)
         writer = InlineWriter(self.store, self._watch, feed)
         plane = Plane(
             writer,
             self._mint,
             self._policy,
             may_start=self._watch.may_start,
+            listening=self._watch.listening,
             sighting=self.sighting,
         )
         self._returns = ReturnWatch(plane, self._watch, self.sighting, lambda _: None)
         self.heartbeat = Heartbeat(plane, self._watch, loop_time)
+        for machine, seen in self._sightings.items():  # as `Transaction.set_back`
+            asked_at = min(seen.asked_at, self._watch.now())
+            self._sightings[machine] = msgspec.structs.replace(seen, asked_at=asked_at)
         self._run(self.heartbeat.begin())
         plane.release_claims().result()
         self._documents = Documents()
@@ -174,7 +179,6 @@ class Harness:
         if not self.up:
             raise Impossible("the server is already down")
         self._doomed = self.store.doomed = False
-        self._sightings.clear()
         self.heartbeat.stop()
         self._run(self.heartbeat.run())
         self.up = False
@@ -266,17 +270,16 @@ class Harness:
         raise AssertionError(f"the ticker is not done with {moment} after {MAX_WAKEUPS} wake-ups")
 
     def jump(self, by: timedelta) -> None:
-        """Set the wall clock; a running server checks it at once."""
+        """Set the wall clock; a running server that sees it jump ends, and is started again."""
         self.clock.jump(by)
         if self.up:
-            self._watch.beat()
-            self._tick()
-
-    def trust_clock(self) -> None:
-        """Let an operator declare that the wall clock is right."""
-        self._need_server()
-        self._run(self.heartbeat.believe())
-        self._tick()
+            try:
+                self._watch.look()
+            except ClockJumped:
+                self.kill()
+                self.start()
+            else:
+                self._tick()
 
     def reads(self, scope: str, version: Version) -> Listing:
         """Return the document of a scope as a client of this version reads it."""
@@ -307,7 +310,6 @@ class Harness:
                 {},
                 self._watch.now(),
                 up_since=self.beginning,
-                clock=self._watch.clock_doubt(),
             )
 
     def replay(self, answer: RecordedAnswer) -> None:

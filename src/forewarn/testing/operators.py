@@ -18,8 +18,9 @@ from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import NewsTail
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.outbox import Follower, everything, known_of
-from forewarn.control.replicas import DatabaseClock, Replicas, SharedSightings
+from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files, sockets
 from forewarn.server.operator import application, auth, connections
@@ -94,7 +95,8 @@ class Operators:
         now = clock.now()
         own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
         follower = Follower(service.store, service.feed, clock)
-        told = DatabaseClock(ManualClock(now), now)
+        machine = ManualClock(now)
+        told = ServiceClock(machine)
         reached = connections.ReachedLimits()
         numbers = itertools.count(1)
         door = auth.Door(
@@ -115,7 +117,7 @@ class Operators:
             scale=service.scale or 1.0,
             readiness=_ready,
             heartbeat=service.heartbeat,
-            replicas=Replicas(service.store, own, follower, clock, told, sightings=seen),
+            replicas=Replicas(service.store, own, follower, told, machine, sightings=seen),
             policy=service.policy,
             collectors=(reached.counter,),
             figures=guests.figures,

@@ -20,7 +20,7 @@ import msgspec
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet_file, model, planner
-from forewarn.maintenance.alerts import CLOCK, AlertKind
+from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import HoldKind, Operation, Policy, RollingState, StartCause
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
@@ -325,7 +325,6 @@ SENTENCES: Final[dict[str, Callable[..., object]]] = {
     "operator BY applies fleet PRUNES BLOCK": _plane(
         lambda plane, _, prune, applied: plane.apply_fleet(applied, prune=prune)
     ),
-    "operator BY trusts the clock": lambda harness, _: harness.trust_clock(),
     **{f"{event_type} strikes MACHINES": _strikes(event_type) for event_type in EventType},
     "MACHINE approves OPERATIONS": Harness.approve,
     "MACHINE asks": Harness.record_request,
@@ -478,12 +477,8 @@ def _expected_alerts(words: "_Words") -> set[tuple[AlertKind, str]]:
     alerts: set[tuple[AlertKind, str]] = set()
     while not alerts or words.take(","):
         kind = words.one_of(AlertKind, "the kind of an alert")
-        if kind is AlertKind.HELD:
-            about = " ".join(_held(words)).rstrip()
-        elif kind is AlertKind.DOUBTED:
-            words.need(about := CLOCK)
-        else:
-            about = words.reference()
+        is_hold = kind is AlertKind.HELD
+        about = " ".join(_held(words)).rstrip() if is_hold else words.reference()
         alerts.add((kind, about))
     return alerts
 

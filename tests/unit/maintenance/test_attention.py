@@ -177,16 +177,6 @@ def test_a_doubt_names_the_machines_that_it_is_about_as_far_as_a_line_holds(
     assert items(bench)[0].message == f"Reboot of {named}: nobody knows"
 
 
-def test_a_doubted_clock_is_listed_with_why_and_since_when() -> None:
-    bench = Bench()
-    bench.hold(HoldKind.EVERYTHING)
-    doubt = alerts.ClockDoubt("the wall clock is 9 s ahead", NOW - MINUTE)
-    doubted, held = alerts.items((), (), bench.snapshot.holds, {}, NOW, up_since=NOW, clock=doubt)
-    assert (doubted.kind, doubted.about) == (AlertKind.DOUBTED, "clock")
-    assert (doubted.message, doubted.since) == ("the wall clock is 9 s ahead", NOW - MINUTE)
-    assert held.kind is AlertKind.HELD
-
-
 def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
     bench = Bench()
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")

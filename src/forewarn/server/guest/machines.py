@@ -228,12 +228,6 @@ class Registry:
         if is_news and self.on_news is not None:
             self.on_news(machine.key)
 
-    def set_back(self, now: datetime) -> None:
-        """Date requests later than now to now: the clock was set back."""
-        for caller in self._callers.values():
-            if caller.last_request is not None and caller.last_request[0] > now:
-                caller.last_request = now, caller.last_request[1]
-
     def seen(self, machine_key: str) -> Sighting | None:
         """Return what a machine's requests told last; None if it has not asked since the start.
 

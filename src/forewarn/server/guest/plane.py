@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -184,11 +184,6 @@ class GuestPlane:
         Any thread may ask.
         """
         return self._registry.seen(machine_key)
-
-    def set_back(self, now: datetime) -> None:
-        """Date requests later than now to now: the clock was set back."""
-        self._registry.set_back(now)
-        self.note_jump()
 
     def tell_news(self, hear: Callable[[str], None]) -> None:
         """Call `hear` with the key of a machine that asks first, or whose agent says news."""

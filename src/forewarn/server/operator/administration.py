@@ -4,7 +4,6 @@ Tokens, links to the page and the audit log; webhooks; the relays' tokens; repli
 and metrics. docs/reference/api.md describes each route; a test compares.
 """
 
-import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -280,25 +279,7 @@ async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
 @routing.get("/v1/clock", AccessRole.VIEWER, routing.SERVICE)
 async def clock(backend: TheBackend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
-    return _service_time(backend)
-
-
-@routing.post("/v1/clock", AccessRole.ADMIN, schemas.ClockRequest, routing.SERVICE)
-async def trust_clock(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ClockRequest]
-) -> schemas.ServiceTime:
-    """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
-    assert data.trust  # the schema takes nothing else
-    _log.warning("an operator trusts the clock", by=caller.by)
-    await asyncio.shield(backend.heartbeat.believe())
-    return _service_time(backend)
-
-
-def _service_time(backend: Backend) -> schemas.ServiceTime:
-    doubt = backend.heartbeat.clock_doubt()
-    return schemas.ServiceTime(
-        now=backend.now(), scale=backend.scale, doubt=doubt.message if doubt else ""
-    )
+    return schemas.ServiceTime(now=backend.now(), scale=backend.scale)
 
 
 @routing.get("/healthz", None, routing.SERVICE, responses=None)

@@ -44,7 +44,6 @@ LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0
 
 FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "ready", (), "1 while the service does all its work."),
-    (GaugeMetricFamily, "clock_trusted", (), "1 while the time of day is trusted."),
     (GaugeMetricFamily, "store_up", (), "1 if the store was read and written for this scrape."),
     (GaugeMetricFamily, "replicas", (), "Replicas that live, as this one knows."),
     (GaugeMetricFamily, "replica_behind_seconds", (), "Since when memory may lack changes."),
@@ -130,7 +129,6 @@ async def render(backend: Backend) -> bytes:
     state = await backend.readiness()
     read: Figures = {
         "ready": not state.reasons,
-        "clock_trusted": backend.heartbeat.clock_doubt() is None,
         "store_up": state.store_up and found is not None,
         "replicas": backend.replicas.live(),
         "replica_behind_seconds": backend.replicas.behind_seconds,

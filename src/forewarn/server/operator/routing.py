@@ -34,9 +34,8 @@ from forewarn.control.changefeed import NewsTail
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.control.replicas import Replicas
+from forewarn.control.replicas import Heartbeat, Replicas
 from forewarn.control.rollouts import Rollouts
-from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet_file
 from forewarn.maintenance.model import Policy, Refused
 from forewarn.protocol.versions import Version
@@ -272,7 +271,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
     def ask_for_alerts(self, now: datetime) -> Callable[..., list[alerts.Alert]]:
         """Return what finds alerts on another thread, given a reading; None if there is none."""
-        clock, down = self.heartbeat.clock_doubt(), self.heartbeat.store_down
+        down = self.heartbeat.store_down
         live = tuple(self.inventory.operations.values())
         drains = self.hosts.drains.values()
         of_rollouts = alerts.of_rollouts(self.rollouts.rollouts.values())
@@ -295,7 +294,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                 },
                 now,
                 up_since=self.up_since,
-                clock=clock,
                 observed=(*observed, down) if down else observed,
             )
 

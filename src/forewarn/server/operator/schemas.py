@@ -14,7 +14,7 @@ names instead of keys or counts instead of lists, has a name that ends in `View`
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -669,8 +669,6 @@ class ReplicaView(Value, frozen=True, kw_only=True):
     """How long before that beat it had last known every change there was."""
     clock_ahead_ms: int
     """How far its machine's clock is ahead of the database's; nothing depends on it."""
-    doubts_clock: bool
-    """Whether it does not trust the time of day, and starts nothing."""
     claims: int
     """How many operations it carries out."""
     addresses: tuple[str, ...]
@@ -692,14 +690,6 @@ class ServiceTime(Value, frozen=True, kw_only=True):
     now: datetime
     scale: float
     """Its seconds in one real second; 1 except for demonstrations."""
-    doubt: str = ""
-    """Why the time of day is not trusted, so that nothing starts; `""` while it is trusted."""
-
-
-class ClockRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tells the service to trust the machine's clock."""
-
-    trust: Literal[True]
 
 
 class Health(Value, frozen=True, kw_only=True):

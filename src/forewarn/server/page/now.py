@@ -75,7 +75,6 @@ GRAVE: Final = frozenset(
         alerts.AlertKind.STORE_DOWN,
         alerts.AlertKind.LOST_CHANGES,
         alerts.AlertKind.REPLICA_LOST,
-        alerts.AlertKind.DOUBTED,
     }
 )
 """What has gone wrong already, and comes first."""

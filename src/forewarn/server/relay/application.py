@@ -21,6 +21,7 @@ from forewarn.client import transport
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import MAX_TEXT, Refused, Sighting
@@ -328,7 +329,7 @@ class RelayPlane:
         settings: RelaySettings,
         plane: Plane,
         store: Store,
-        clock: Clock,
+        clock: ServiceClock,
         real: Clock,
         machines: Mapping[str, model.Machine],
         whole: Callable[[str], ScopeDocument],
