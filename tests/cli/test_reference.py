@@ -59,7 +59,7 @@ def test_each_commands_help_fits_80_columns_and_names_the_reference(
         assert not re.findall(r"<\w+(?: range|\[\w+\])?>|x>=|<=x", shown), command
 
 
-@pytest.mark.parametrize("group", ["", "fleet", "maintenance", "clock", "agent"])
+@pytest.mark.parametrize("group", ["", "fleet", "maintenance", "page", "agent"])
 def test_no_commands_first_sentence_is_cut_off_in_the_list(
     group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,8 @@
 """Replicas' rows: an outage of one is none of all, and one bad clock is one replica's alone."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import msgspec
@@ -21,12 +22,12 @@ from forewarn.control.replicas import (
     SharedSightings,
 )
 from forewarn.control.service_clock import ClockJumped, ServiceClock
-from forewarn.control.writer import InlineWriter
+from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
-from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable
+from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventType
 
 
@@ -215,6 +216,26 @@ def has_ended(process: Process) -> bool:
         assert not process.watch.may_start()
         return True
     return False
+
+
+def test_a_transaction_whose_time_has_jumped_decides_nothing(town: Town) -> None:
+    only = Process(town, "only")
+    told = town.store.write
+
+    @contextmanager
+    def write() -> Iterator[Transaction]:
+        with told() as transaction:
+            transaction.now = town.time.now  # type: ignore[method-assign]
+            yield transaction
+
+    town.store.write = write  # type: ignore[method-assign]
+    writer = ThreadWriter(town.store, only.watch, Changefeed(), only.real, told=only.watch)
+    plane = Plane(writer, mint("w"), may_start=only.watch.may_start)
+    assert plane.advance().result() == 0
+    town.time.jump(3 * SECOND)
+    with pytest.raises(ClockJumped):
+        plane.advance().result()
+    writer.close()
 
 
 def test_a_replica_whose_machine_slept_ends_and_moves_no_notice(town: Town) -> None:

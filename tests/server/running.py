@@ -27,7 +27,7 @@ from forewarn.protocol.versions import Version
 from forewarn.server import settings
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Figures
-from forewarn.server.service import Opened, Service
+from forewarn.server.service import Opened, Service, clock_of
 from forewarn.server.sockets import HandedOver
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
@@ -137,7 +137,7 @@ class Running:
         self.guests = Sightings()
         self.opened = Opened(operators=(), guests=(), machines=0, scopes=0)
         self._store = store
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._plane: Plane | None = None
         self._service: Service | None = None
         self._loop = asyncio.new_event_loop()
@@ -217,7 +217,11 @@ class Running:
         return self.guests
 
     async def _serve(self) -> None:
-        self._watch = ServiceClock(self._clock, loop=SystemClock())
+        real = SystemClock()
+        if self._clock is None:
+            self._watch = clock_of(self._store, self.settings.clock.scale, real)
+        else:
+            self._watch = ServiceClock(self._clock, loop=real)
         service = self._service = Service(
             settings=self.settings,
             store=self._store,

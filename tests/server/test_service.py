@@ -1,14 +1,16 @@
 """The service as a whole: what it fills, what it survives, what it refuses to limp on without."""
 
 import asyncio
+import http.client
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from forewarn.clock import ManualClock, SystemClock
@@ -34,6 +36,7 @@ from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transact
 from forewarn.vocabulary import EventType
 from patience import eventually
 from server.running import NOON, Client, Flaky, Running, fleet, guids, request_reboot, settings_in
+from store.engines import NEEDS_POSTGRESQL, open_postgresql
 
 
 def quick(folder: Path) -> settings.Settings:
@@ -431,3 +434,48 @@ def test_a_wall_clock_that_jumps_ends_the_service_and_the_next_start_extends_the
         assert client.get("/readyz")["ready"]
         (moved,) = client.get("/v1/history")["operations"]
         assert (moved["status"], moved["not_before"]) == ("Scheduled", "2026-03-02T12:15:00Z")
+
+
+@NEEDS_POSTGRESQL
+def test_where_the_databases_clock_jumps_all_replicas_end_and_nothing_starts_early(
+    tmp_path: Path,
+) -> None:
+    def replica(name: str) -> Running:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        own = settings.ReplicaSettings(name=name)
+        wanted = msgspec.structs.replace(settings_in(folder), replica=own)
+        return Running(wanted, open_postgresql(tmp_path))
+
+    open_postgresql(tmp_path).close()
+    place = (tmp_path / "postgresql.url").read_text()
+    with psycopg.connect(place, autocommit=True) as database:
+        name = database.info.dbname
+        database.execute("CREATE TABLE wrong AS SELECT interval '0' AS by")
+        database.execute(
+            "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE "
+            "AS 'SELECT pg_catalog.clock_timestamp() + by FROM public.wrong'"
+        )
+        database.execute(f"ALTER DATABASE {name} SET search_path = public, pg_catalog")
+        first, second = replica("a").__enter__(), replica("b").__enter__()
+        client = first.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client)
+        (before,) = client.get("/v1/history")["operations"]
+        promised = datetime.fromisoformat(before["not_before"])
+        for by in ("1 hour", "-1 hour"):
+            database.execute("UPDATE wrong SET by = by + %s", [by])
+            for running in (first, second):
+                with suppress(OSError, http.client.HTTPException):  # it may have ended by now
+                    running.client().ask("PUT", "/v1/fleet", fleet())
+                with pytest.raises(ClockJumped):
+                    running.end()
+            # One start knows what happened, and one finds a replica that does by then.
+            first, second = replica("a").__enter__(), replica("b").__enter__()
+            (found,) = second.client().get("/v1/history")["operations"]
+            assert found["status"] == "Scheduled"
+            moved = datetime.fromisoformat(found["not_before"]) - promised
+            assert timedelta(hours=1) <= moved < timedelta(hours=2)
+            assert second.client().get("/readyz")["ready"]
+        for running in (first, second):
+            running.__exit__(None, None, None)
