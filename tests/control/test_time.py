@@ -135,14 +135,16 @@ def test_a_start_after_a_long_outage_starts_nothing_and_gives_the_whole_notice_b
     assert again.status() is EventStatus.STARTED
 
 
+@pytest.mark.parametrize("restarts", [True, False])
 @pytest.mark.parametrize(("up", "listens"), [(299, True), (300, False)])
 def test_a_machine_that_could_not_ask_during_an_outage_is_awaited_all_the_same(
-    start: Start, up: int, listens: bool
+    start: Start, up: int, *, listens: bool, restarts: bool
 ) -> None:
     asked = Sighting(asked_at=start.clock.now(), version="2020-07-01")
     start.live(SECOND)
     start.clock.advance(2 * HOUR)
-    again = Start(start.house).open()
+    again = Start(start.house).open() if restarts else start  # or the process stood still
+    again.beat()
     again.sightings["web-0"] = asked
     again.live((up - 1) * SECOND)
     done(again.plane.approve_for_guests(["1.1"], by="ops"))

@@ -91,6 +91,7 @@ class ServiceClock:
         """When the event loop last ran, in real seconds."""
         self._stalls = notice.NO_STALLS
         self._away = timedelta(0)
+        """How long guests could not read until `_back_at`, when an outage ended last."""
         self._back_at = self._alive
 
     # The clock.
@@ -262,7 +263,9 @@ class ServiceClock:
         gap = now - self._alive
         self._stalls, owed = notice.end_gap(self._stalls, self._alive, now)
         self._alive = now
-        self._owed += timedelta(seconds=owed * self._pace.scale)
+        if owed:
+            self._back_at, self._away = now, timedelta(seconds=owed * self._pace.scale)
+            self._owed += self._away
         if gap > notice.STALL_SECONDS:
             _log.warning("guests got no answer", seconds=round(gap * self._pace.scale, 1))
 
