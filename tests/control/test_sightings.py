@@ -82,6 +82,20 @@ def test_a_machine_that_is_removed_while_rows_are_read_stays_forgotten() -> None
     assert one.sightings("web-0") is not None
 
 
+def test_a_machine_that_is_awaited_is_written_as_soon_as_it_asks_again() -> None:
+    one, _ = pair()
+    for number in range(200):
+        one.sees(f"m{number}", 0)
+    one.beat()
+    one.sightings.await_again(["m150"])
+    assert one.beat() == 0
+    for number in range(200):
+        one.sees(f"m{number}", 1)
+    news = [seen.machine for seen in one.sightings.news()]
+    assert "m150" in news
+    assert len(news) <= 1 + 200 // BEATS + 1  # of the others, those whose turn it is
+
+
 def test_what_an_agent_says_anew_is_written_at_the_next_beat() -> None:
     one, two = pair()
     one.sees("web-0", 1)

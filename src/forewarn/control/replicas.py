@@ -91,6 +91,8 @@ class SharedSightings:
         self._news: set[str] = set()
         self._removed: set[str] = set()
         """The machines that left the fleet since `news`, which what was read since may have."""
+        self._awaited: set[str] = set()
+        """Machines of which the next request is news."""
         self._due: Iterator[str] = iter(())
         """The machines that have not had their turn in this minute."""
 
@@ -112,10 +114,17 @@ class SharedSightings:
         """Note that a machine asked this process for the first time, or its agent said news."""
         self._news.add(machine)
 
+    def await_again(self, machines: Iterable[str]) -> None:
+        """Take the next request of each of these machines (keys) for news: they are awaited."""
+        self._awaited.update(machines)
+
     def news(self) -> list[SeenMachine]:
         """Return what is to be written at this beat; it counts as written from now on."""
         taken, self._news, self._removed = self._news, set(), set()
         taken.update(self._asked_since())
+        again = {one for one in self._awaited if self._has_asked(one)}
+        self._awaited -= again
+        taken |= again
         found = []
         for machine in taken:
             seen = self(machine)  # with what an agent said to another replica
@@ -129,10 +138,12 @@ class SharedSightings:
         turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
         if not turns:
             self._due = iter([*self._saved])
-        for machine in turns:
-            own = self._here(machine)
-            if own is not None and own.asked_at > self._saved.get(machine, own.asked_at):
-                yield machine
+        yield from filter(self._has_asked, turns)
+
+    def _has_asked(self, machine: str) -> bool:
+        """Tell whether a machine asked here since it was written."""
+        own = self._here(machine)
+        return own is not None and own.asked_at > self._saved.get(machine, own.asked_at)
 
     def keep(self, unsaved: Iterable[SeenMachine]) -> None:
         """Take back what could not be written."""
@@ -148,6 +159,7 @@ class SharedSightings:
         self._removed.update(changes.removed_machines)
         for machine in changes.removed_machines:
             self._news.discard(machine)
+            self._awaited.discard(machine)
             self._others.pop(machine, None)
             self._relayed.pop(machine, None)
             self._saved.pop(machine, None)

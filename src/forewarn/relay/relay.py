@@ -369,6 +369,7 @@ class HostRelay:
             removed_machines=change.removed_machines,
         )
         guests.end_waits(news.awaited)
+        self._seen.await_again(news.awaited)
         self._forwarding.arrived(change.machines)
         self._seen.learn(Changes(removed_machines=change.removed_machines))
 
