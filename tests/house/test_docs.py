@@ -64,3 +64,19 @@ def test_the_readme_has_no_link_that_works_on_one_site_only() -> None:
     inside = re.findall(rf"\({re.escape(base)}([^)#]+)", readme)
     assert len(inside) > 10
     assert [path for path in inside if not (tree.ROOT / path).exists()] == []
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    tests = [path for path in tree.committed_files() if path.name.startswith("test_")]
+    known = {
+        name
+        for path in tests
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert named <= known
