@@ -24,6 +24,19 @@ LIMIT = re.compile(
 )
 """How a test would bound a wait by a number of its own."""
 
+UNWAITED = re.compile(
+    r"\.(?:count|all|all_text_contents|all_inner_texts|title|content)\(\)"
+    r"|\.is_(?:visible|hidden|enabled|disabled|checked|editable)\(\)"
+    r"|\.(?:evaluate_all|query_selector\w*|eval_on_\w+|element_handles?)\("
+    r"|document\.(?:querySelector|getElementById)\("
+    r"|get_by_role\(\"(?:link|button)\".*\.click\(\)$"
+)
+"""How a test would look at a page that is not there yet: playwright does not wait for these.
+
+`expect` and `Locator.evaluate` wait, and so does `follow` of tests/page/site.py after its click; a
+link or a button that leads to no other page has a comment that says so.
+"""
+
 LABS = {
     "attacks",
     "field_clients",
@@ -69,6 +82,16 @@ def test_no_number_of_seconds_bounds_a_wait() -> None:
         for number, line in enumerate(tree.lines_of(path), 1)
         for found in LIMIT.finditer(line)
         if float(next(filter(None, found.groups()))) and line[: found.start()].count('"') % 2 == 0
+    ]
+
+
+def test_no_page_is_read_before_it_is_there() -> None:
+    assert not [
+        f"{tree.shown(path)}:{number}: {line.strip()}"
+        for path in tree.python_files("tests")
+        if any("playwright" in line for line in tree.lines_of(path)) and path != THIS_FILE
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if UNWAITED.search(line)
     ]
 
 

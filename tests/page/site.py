@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 import patience
 from forewarn.vocabulary import AccessRole
@@ -50,6 +50,32 @@ def chromium() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield launched
         launched.close()
+
+
+def follow(to: Locator, url: str | re.Pattern[str] | None = None) -> None:
+    """Click a link or a button that leads to another page, and wait until all of that is there.
+
+    A click alone returns while the window shows the old page or the first half of the new one.
+
+    Args:
+        to: The link or the button.
+        url: Address of the page; None means any.
+    """
+    with to.page.expect_navigation(url=url):
+        to.click()
+
+
+def plan(window: Page, url: str, **texts: str) -> None:
+    """Open the form at an address, fill in its fields by their names, and ask for the plan."""
+    window.goto(url)
+    window.locator("summary", has_text="More").click()
+    for name, text in texts.items():
+        field = window.locator(f"[name={name}]")
+        if field.evaluate("each => each.tagName") == "SELECT":
+            field.select_option(text)
+        else:
+            field.fill(text)
+    follow(window.get_by_role("button", name="Show the plan"))
 
 
 def typed_in(page: str, name: str) -> str:

@@ -11,7 +11,7 @@ from playwright.sync_api import BrowserContext, expect
 import patience
 from end_to_end import nginx
 from forewarn.store import memory
-from page.site import Contexts, Site
+from page.site import Contexts, Site, follow
 from ports import free_port
 from recipes import pages
 from server.running import Running, request_reboot, settings_in
@@ -79,8 +79,10 @@ def test_windows_follow_changes_and_forms_do_what_they_say(behind: Behind) -> No
     for window in windows:
         expect(window.locator("main")).to_contain_text("1.1")
     window.goto(f"{behind.url}/orders/cancel?reference=1")
-    window.get_by_role("button", name="Cancel maintenance 1: 1 machine").click()
-    window.wait_for_url(f"{behind.url}/maintenance/1")
+    follow(
+        window.get_by_role("button", name="Cancel maintenance 1: 1 machine"),
+        f"{behind.url}/maintenance/1",
+    )
     expect(window.locator("main > .head")).to_contain_text("cancelled")
 
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from page.site import Site
+from page.site import Site, follow
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,11 @@ def test_an_alert_of_a_hold_leads_to_where_it_is_released(
     held = {"kind": kind, "name": name, "reason": "the backup runs"}
     assert site.root.ask("POST", "/v1/holds", held).status == 201
     window.goto(site.url)
-    window.locator(".alert", has_text="the backup runs").get_by_role("link", name="Look").click()
-    window.wait_for_url(site.url + path)
+    alert = window.locator(".alert", has_text="the backup runs")
+    follow(alert.get_by_role("link", name="Look"), site.url + path)
     expect(window.locator("main")).to_contain_text("the backup runs")
-    window.get_by_role("link", name="Release").click()
-    window.locator("main form").get_by_role("button", name="Release").click()
-    window.wait_for_url(site.url + path)
+    follow(window.get_by_role("link", name="Release"))
+    follow(window.locator("main form").get_by_role("button", name="Release"), site.url + path)
     expect(window.locator("main")).not_to_contain_text("the backup runs")
     assert site.root.get("/v1/holds")["holds"] == []
 

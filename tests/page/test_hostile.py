@@ -90,5 +90,5 @@ def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
             window.goto(site.url + path)
             expect(window.locator("main")).to_be_visible()
         assert not [each for each in complaints if "Security Policy" in each]
-        assert window.locator("main script").count() == 0
-        assert window.title() != "run"
+        expect(window.locator("main script")).to_have_count(0)
+        expect(window).not_to_have_title("run")

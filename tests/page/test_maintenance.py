@@ -7,28 +7,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.vocabulary import AccessRole
-from page.site import FORM, NARROW, Site, mistaken, typed_in
+from page.site import FORM, NARROW, Site, follow, mistaken, plan, typed_in
 from server.running import Client, request_reboot
 
 HOSTILE = "<script>alert(1)</script>"
-
-
-def filled(window: Page, site: Site, **texts: str) -> Page:
-    """Open the form, and type what is given."""
-    window.goto(f"{site.url}/maintenance/new")
-    for name, text in texts.items():
-        field = window.locator(f"[name={name}]")
-        if not field.is_visible():
-            window.locator("summary", has_text="More").click()
-        if field.evaluate("each => each.tagName") == "SELECT":
-            field.select_option(text)
-        else:
-            field.fill(text)
-    return window
-
-
-def plan(window: Page) -> None:
-    window.get_by_role("button", name="Show the plan").click()
 
 
 def operations(site: Site) -> list[dict[str, object]]:
@@ -38,17 +20,21 @@ def operations(site: Site) -> list[dict[str, object]]:
 
 def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
     site = quick_site
-    window = filled(site.window(), site, targets="web-0", duration="30s")
-    plan(window)
+    window = site.window()
+    plan(window, f"{site.url}/maintenance/new", targets="web-0", duration="30s")
     expect(window.locator("h1")).to_have_text("The plan")
     expect(window.locator("tbody")).to_contain_text("web-0")
     assert operations(site) == []
-    window.get_by_role("button", name="Announce it: 1 machine reboots").click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(
+        window.get_by_role("button", name="Announce it: 1 machine reboots"),
+        f"{site.url}/maintenance/1",
+    )
     expect(window.locator("main > .head")).to_contain_text("under notice")
-    window.get_by_role("link", name="Approve 1.1").click()
-    window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once").click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(window.get_by_role("link", name="Approve 1.1"))
+    follow(
+        window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once"),
+        f"{site.url}/maintenance/1",
+    )
     expect(window.locator("main > .head")).to_contain_text("done")  # by the live stream
     (operation,) = operations(site)
     assert operation["status"] == "Completed"
@@ -67,9 +53,8 @@ def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
 def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, tab: Page, typed: dict[str, str], field: str
 ) -> None:
-    filled(tab, unchanged, **typed)
     with unchanged.complaints():  # Chromium tells of the status
-        plan(tab)
+        plan(tab, f"{unchanged.url}/maintenance/new", **typed)
         wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_attribute("aria-invalid", "true")
@@ -103,12 +88,12 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
 
 
 def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
-    window = filled(site.window(), site, targets="web-0")
-    plan(window)
-    sent = window.evaluate(
-        """() => {
-            const form = document.querySelector("main form");
-            return String(new URLSearchParams(new FormData(form, form.querySelector("button"))));
+    window = site.window()
+    plan(window, f"{site.url}/maintenance/new", targets="web-0")
+    sent = window.locator("main form").evaluate(
+        """(form) => {
+            const button = form.querySelector("button");
+            return String(new URLSearchParams(new FormData(form, button)));
         }"""
     )
     twice_at_once = """async (body) => {
@@ -117,17 +102,20 @@ def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
         return (await Promise.all([send(), send()])).map(answer => answer.url);
     }"""
     assert window.evaluate(twice_at_once, sent) == [f"{site.url}/maintenance/1"] * 2
-    window.get_by_role("button", name=re.compile("Announce it")).click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(
+        window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
+    )
     assert len(site.root.get("/v1/maintenance")["maintenances"]) == 1
 
 
 def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
-    window = filled(site.window(), site, kind="scope", targets="web", description="Patch day")
-    plan(window)
+    window = site.window()
+    plan(
+        window, f"{site.url}/maintenance/new", kind="scope", targets="web", description="Patch day"
+    )
     expect(window.locator("tbody tr")).to_have_count(3)  # a step for each update domain
     expect(window.locator("q")).to_have_text("Patch day")
-    window.get_by_role("button", name="Change it").click()
+    follow(window.get_by_role("button", name="Change it"))
     expect(window.locator("[name=targets]")).to_have_value("web")
     expect(window.locator("[name=kind]")).to_have_value("scope")
     assert operations(site) == []
@@ -137,11 +125,13 @@ def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
     answer = site.root.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "scope": "web"})
     assert answer.status == 201
     window = site.window(path="/maintenance/1")
-    window.get_by_role("link", name="Cancel maintenance 1").click()
+    follow(window.get_by_role("link", name="Cancel maintenance 1"))
     window.get_by_label("Reason").fill("the spare host is not ready")
     assert operations(site)[0]["status"] == "Scheduled"
-    window.get_by_role("button", name="Cancel maintenance 1: 3 machines").click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(
+        window.get_by_role("button", name="Cancel maintenance 1: 3 machines"),
+        f"{site.url}/maintenance/1",
+    )
     expect(window.locator("main > .head")).to_contain_text("cancelled")
     (operation,) = operations(site)
     assert operation["status"] == "Canceled"
@@ -151,31 +141,36 @@ def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
 def test_postponing_takes_a_time_and_refuses_an_earlier_one(site: Site) -> None:
     planned = request_reboot(site.root)["operations"][0]["not_before"]
     window = site.window(path="/maintenance/1")
-    window.get_by_role("link", name="Postpone 1.1").click()
+    follow(window.get_by_role("link", name="Postpone 1.1"))
     later = window.get_by_label("Not before")
     with site.complaints():
         for typed in ("", "tomorrow", "+1s"):
             later.fill(typed)
-            window.get_by_role("button", name="Postpone 1.1: 1 machine").click()
+            follow(window.get_by_role("button", name="Postpone 1.1: 1 machine"))
             expect(window.get_by_role("alert").filter(has_text=re.compile("."))).to_be_visible()
             expect(later).to_have_value(typed)
     later.fill("+5h")
-    window.get_by_role("button", name="Postpone 1.1: 1 machine").click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(
+        window.get_by_role("button", name="Postpone 1.1: 1 machine"), f"{site.url}/maintenance/1"
+    )
     assert str(operations(site)[0]["not_before"]) > planned
 
 
 def test_a_hold_keeps_a_machine_from_starting_until_it_is_released(site: Site) -> None:
     request_reboot(site.root)
     window = site.window(path="/machines/web-0")
-    window.get_by_role("link", name="Hold machine web-0").click()
+    follow(window.get_by_role("link", name="Hold machine web-0"))
     window.get_by_label("Reason").fill("a backup runs")
-    window.get_by_role("button", name="Hold machine web-0: 1 machine under notice wait").click()
-    window.wait_for_url(f"{site.url}/machines/web-0")
+    follow(
+        window.get_by_role("button", name="Hold machine web-0: 1 machine under notice wait"),
+        f"{site.url}/machines/web-0",
+    )
     expect(window.locator(".note.look")).to_contain_text("a backup runs")
-    window.get_by_role("link", name="Release machine web-0").click()
-    window.get_by_role("button", name=re.compile("Release machine web-0")).click()
-    window.wait_for_url(f"{site.url}/machines/web-0")
+    follow(window.get_by_role("link", name="Release machine web-0"))
+    follow(
+        window.get_by_role("button", name=re.compile("Release machine web-0")),
+        f"{site.url}/machines/web-0",
+    )
     expect(window.locator(".note.look")).to_have_count(0)
     assert site.root.get("/v1/holds")["holds"] == []
 
@@ -187,7 +182,7 @@ def test_what_an_operator_wrote_is_text_on_every_page(site: Site) -> None:
     for address in addresses:
         window.goto(f"{site.url}/{address}")
         expect(window.locator("main")).to_contain_text("1.1" if address == "history" else HOSTILE)
-        assert window.locator("main script").count() == 0
+        expect(window.locator("main script")).to_have_count(0)
     assert site.said == []
 
 
@@ -200,9 +195,8 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
         *("rollouts", "rollouts/1", "history"),
     ):
         window.goto(f"{site.url}/{address}")
-        assert window.locator("main form[method=post]").count() == 0, address
-        orders = window.locator("main a[href*='/orders/']")
-        assert orders.count() == 0, address
+        expect(window.locator("main form[method=post]"), address).to_have_count(0)
+        expect(window.locator("main a[href*='/orders/']"), address).to_have_count(0)
     with site.complaints():
         for address in ("orders/cancel?reference=1", "audit"):
             answer = window.goto(f"{site.url}/{address}")
@@ -224,11 +218,11 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
 
 def test_a_viewer_may_plan_and_not_start(site: Site) -> None:
     window = site.window(AccessRole.VIEWER, path="/maintenance")
-    window.get_by_role("link", name="Plan maintenance").click()
+    follow(window.get_by_role("link", name="Plan maintenance"))
     window.get_by_label("Names").fill("web-0")
-    window.get_by_role("button", name="Show the plan").click()
+    follow(window.get_by_role("button", name="Show the plan"))
     expect(window.get_by_role("heading", name="The plan")).to_be_visible()
-    assert window.locator("button[value=start]").count() == 0
+    expect(window.locator("button[value=start]")).to_have_count(0)
     assert operations(site) == []
 
 
@@ -246,14 +240,13 @@ def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
     context = site.context(scripts=False)
     window = context.new_page()
     window.goto(site.link())
-    window.get_by_role("button", name="Log in").click()
-    filled(window, site, targets="web-0")
-    plan(window)
-    window.get_by_role("button", name=re.compile("Announce it")).click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
-    window.get_by_role("link", name="Cancel 1.1").click()
-    window.get_by_role("button", name="Cancel 1.1: 1 machine").click()
-    window.wait_for_url(f"{site.url}/maintenance/1")
+    follow(window.get_by_role("button", name="Log in"))
+    plan(window, f"{site.url}/maintenance/new", targets="web-0")
+    follow(
+        window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
+    )
+    follow(window.get_by_role("link", name="Cancel 1.1"))
+    follow(window.get_by_role("button", name="Cancel 1.1: 1 machine"), f"{site.url}/maintenance/1")
     assert operations(site)[0]["status"] == "Canceled"
 
 
@@ -266,7 +259,8 @@ def test_the_form_can_be_filled_in_with_keys_alone_on_a_narrow_screen(site: Site
     window.keyboard.press("Enter")
     window.locator("[name=description]").focus()
     window.keyboard.type("by keys")
-    window.keyboard.press("Enter")
+    with window.expect_navigation():
+        window.keyboard.press("Enter")
     expect(window.locator("q")).to_have_text("by keys")
     width = window.evaluate("document.documentElement.scrollWidth")
     assert width <= NARROW[0]

@@ -21,7 +21,7 @@ from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import AccessRole
 from page.evening import Evening
-from page.site import NARROW, WIDE, Contexts, Site
+from page.site import NARROW, WIDE, Contexts, Site, follow
 from patience import until
 from server.running import NOON, Flaky, Running, settings_in
 
@@ -101,7 +101,7 @@ def test_nothing_overlaps_and_nothing_overflows(
         window.emulate_media(color_scheme="dark")
         pictured(window, "now-dark")
     for shown in ("12 h", "Day", "Week"):
-        window.locator(".ranges").get_by_role("link", name=shown).click()
+        follow(window.locator(".ranges").get_by_role("link", name=shown))
         expect(window.locator(".ranges [aria-current]")).to_have_text(shown)
         assert window.evaluate(OVERLAPS) == []
 
@@ -109,9 +109,9 @@ def test_nothing_overlaps_and_nothing_overflows(
 def test_what_is_live_is_drawn_and_counted(town: Site) -> None:
     window = town.window(AccessRole.VIEWER)
     live = {event["operation"] for event in town.root.get("/v1/events")["events"]}
-    drawn = window.eval_on_selector_all(
-        ".event:not(.done):not(.failed):not(.cancelled)",
-        "(all) => all.map((each) => each.getAttribute('href').split('/').pop())",
+    drawn = window.locator(".timeline").evaluate(
+        """(timeline) => [...timeline.querySelectorAll(".event:not(.done, .failed, .cancelled)")]
+            .map((each) => each.getAttribute("href").split("/").pop())"""
     )
     over = {"Completed", "Failed"}
     known = town.root.get("/v1/history?limit=1000")["operations"]
@@ -137,7 +137,7 @@ def test_a_bar_opens_its_operation_beside_the_page(town: Site) -> None:
 
 def test_a_change_is_drawn_by_itself_and_the_range_stays(town: Site) -> None:
     window = town.window(AccessRole.VIEWER)
-    window.locator(".ranges").get_by_role("link", name="12 h").click()
+    follow(window.locator(".ranges").get_by_role("link", name="12 h"))
     bar = window.locator(".event.notice").first
     reference = str(bar.get_attribute("href")).rpartition("/")[2]
     expect(window.locator("#live")).to_have_attribute("data-state", "live")

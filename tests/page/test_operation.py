@@ -1,10 +1,12 @@
 """An operation in the panel beside a page: what it says, and what its buttons do."""
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.vocabulary import AccessRole
-from page.site import Site
+from page.site import Site, follow
 from server.running import request_reboot
 
 SEND = """([order, reference]) =>
@@ -14,20 +16,20 @@ SEND = """([order, reference]) =>
 
 def opened(window: Page, reference: str = "1.1") -> None:
     """Open an operation in the panel, as a link of Now does."""
-    window.evaluate(
-        """(address) => {
+    window.locator(".bar").evaluate(
+        """(bar, address) => {
             const link = document.createElement("a");
             link.href = address;
             link.textContent = "open";
             link.dataset.opens = address;
             link.setAttribute("hx-get", address);
             link.setAttribute("hx-target", "#panel");
-            document.querySelector(".bar").append(link);
+            bar.append(link);
             htmx.process(link);
         }""",
         f"/operations/{reference}",
     )
-    window.get_by_role("link", name="open", exact=True).click()
+    window.get_by_role("link", name="open", exact=True).click()  # opens the panel
 
 
 def test_the_panel_opens_and_escape_closes_it(site: Site) -> None:
@@ -48,9 +50,11 @@ def test_a_button_does_what_the_command_line_does(site: Site) -> None:
     request_reboot(site.root)
     window = site.window()
     opened(window)
-    window.locator("#panel").get_by_role("link", name="Approve 1.1").click()
-    window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once").click()
-    window.wait_for_url(f"{site.url}/operations/1.1")
+    follow(window.locator("#panel").get_by_role("link", name="Approve 1.1"))
+    follow(
+        window.get_by_role("button", name="Approve 1.1: 1 machine reboots at once"),
+        f"{site.url}/operations/1.1",
+    )
     expect(window.locator("main .approved")).to_be_visible()
     (operation,) = site.root.get("/v1/history")["operations"]
     assert operation["events"][0]["approval"]["kind"] == "operator"
@@ -96,10 +100,10 @@ def test_what_an_operator_wrote_is_text_and_never_markup(site: Site) -> None:
     window = site.window()
     opened(window)
     expect(window.locator("#panel")).to_contain_text(wrote)
-    assert window.locator("#panel script").count() == 0
+    expect(window.locator("#panel script")).to_have_count(0)
     window.goto(f"{site.url}/operations/1.1")
     expect(window.locator("main")).to_contain_text(wrote)
-    assert "run" not in window.title()
+    expect(window).not_to_have_title(re.compile("run"))
 
 
 @pytest.mark.parametrize("reference", ["7.7", "<script>", "%2e%2e"])

@@ -10,17 +10,7 @@ from playwright.sync_api import Page, expect
 
 import patience
 from forewarn.maintenance.rollout_model import CONFIRM
-from page.site import FORM, Site, mistaken, typed_in
-
-
-def planned(window: Page, site: Site, **texts: str) -> None:
-    window.goto(f"{site.url}/rollouts/new")
-    for name, text in texts.items():
-        field = window.locator(f"[name={name}]")
-        if not field.is_visible():
-            window.locator("summary", has_text="More").click()
-        field.fill(text)
-    window.get_by_role("button", name="Show the plan").click()
+from page.site import FORM, Site, follow, mistaken, plan, typed_in
 
 
 def started(site: Site, **policy: Any) -> Page:
@@ -49,11 +39,19 @@ def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
 def test_a_rollout_goes_from_the_form_to_its_end(quick_site: Site) -> None:
     site = quick_site
     window = site.window()
-    planned(window, site, machines="web-0 web-1 web-2", waves="1, rest", duration="1m")
+    plan(
+        window,
+        f"{site.url}/rollouts/new",
+        machines="web-0 web-1 web-2",
+        waves="1, rest",
+        duration="1m",
+    )
     expect(window.locator("tbody tr")).to_have_count(2)
     assert site.root.get("/v1/rollouts")["rollouts"] == []
-    window.get_by_role("button", name="Start: 3 units, 3 machines rebooted").click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(
+        window.get_by_role("button", name="Start: 3 units, 3 machines rebooted"),
+        f"{site.url}/rollouts/1",
+    )
     approve_until(site, "done")
     expect(window.locator("main > .head")).to_contain_text("done")  # by the live stream
     expect(window.locator("main form")).to_have_count(0)
@@ -64,14 +62,17 @@ def test_a_rollout_goes_from_the_form_to_its_end(quick_site: Site) -> None:
 def test_a_rollout_is_paused_and_goes_on(quick_site: Site) -> None:
     site = quick_site
     window = started(site)
-    window.get_by_role("button", name=re.compile("Pause rollout 1: ")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(
+        window.get_by_role("button", name=re.compile("Pause rollout 1: ")), f"{site.url}/rollouts/1"
+    )
     expect(window.locator("main > .head .word")).to_have_text("paused")
     ends = window.locator("dl.facts div", has_text="Ends").locator("time")
     expect(ends).to_have_count(0)
     assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "paused"
-    window.get_by_role("button", name=re.compile("Resume rollout 1: ")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(
+        window.get_by_role("button", name=re.compile("Resume rollout 1: ")),
+        f"{site.url}/rollouts/1",
+    )
     expect(window.locator("main > .head .word")).to_have_text("running")
     expect(ends).to_have_count(2)
     approve_until(site, "done")
@@ -82,18 +83,21 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     window = site.window()
     texts = {"machines": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
     with site.complaints():
-        planned(window, site, **texts)
+        plan(window, f"{site.url}/rollouts/new", **texts)
         expect(window.locator(".field.wrong [name=check]")).to_have_value("nosuch")
     known = window.locator("[name=check]").get_attribute("list")
-    options = f"document.getElementById('{known}').options"
-    assert window.evaluate(f"[...{options}].map(each => each.value)") == ["probe"]
-    planned(window, site, **texts | {"check": "probe", "check_tries": "1", "check_within": "1s"})
+    options = window.locator(f"#{known}").evaluate("each => [...each.options].map(o => o.value)")
+    assert options == ["probe"]
+    plan(
+        window,
+        f"{site.url}/rollouts/new",
+        **texts | {"check": "probe", "check_tries": "1", "check_within": "1s"},
+    )
     facts = window.locator("dl.facts")
     expect(facts).to_contain_text("probe, 1 try in")
     expect(facts).to_contain_text("Only with approval until")
     planned_until = facts.locator("time").get_attribute("datetime")
-    window.get_by_role("button", name=re.compile("^Start: ")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(window.get_by_role("button", name=re.compile("^Start: ")), f"{site.url}/rollouts/1")
     expect(facts.locator(f"time[datetime='{planned_until}']")).to_be_visible()
     policy = site.root.get("/v1/rollouts/1")["policy"]
     assert policy["approval_until"][:19] == str(planned_until)[:19]
@@ -106,31 +110,33 @@ def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     window = started(site, pause_seconds=CONFIRM)
     approve_while(site, lambda rollout: not rollout["unconfirmed"])
     expect(window.locator("main > .head .word")).to_have_text("waits for you")
-    window.get_by_role("button", name="Begin wave 2 of rollout 1").click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(window.get_by_role("button", name="Begin wave 2 of rollout 1"), f"{site.url}/rollouts/1")
     approve_until(site, "done")
 
 
 def test_stopping_asks_once_more_and_ends_it(site: Site) -> None:
     window = started(site)
-    window.get_by_role("link", name="Stop rollout 1").click()
+    follow(window.get_by_role("link", name="Stop rollout 1"))
     assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "running"
-    window.get_by_role("button", name=re.compile("Stop rollout 1: .* left out")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(
+        window.get_by_role("button", name=re.compile("Stop rollout 1: .* left out")),
+        f"{site.url}/rollouts/1",
+    )
     expect(window.locator("main > .head .word")).to_have_text("stopped")
     expect(window.locator("main form")).to_have_count(0)
 
 
 def test_a_unit_is_left_out_and_given_another_turn(site: Site) -> None:
     window = started(site)
-    window.get_by_role("link", name="Skip web-2").click()
-    window.get_by_role("button", name="Skip web-2: rollout 1 leaves it out").click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(window.get_by_role("link", name="Skip web-2"))
+    follow(
+        window.get_by_role("button", name="Skip web-2: rollout 1 leaves it out"),
+        f"{site.url}/rollouts/1",
+    )
     row = window.get_by_role("row", name=re.compile("web-2"))
     expect(row).to_contain_text("skipped")
-    window.get_by_role("link", name="Retry web-2").click()
-    window.get_by_role("button", name=re.compile("Retry web-2: ")).click()
-    window.wait_for_url(f"{site.url}/rollouts/1")
+    follow(window.get_by_role("link", name="Retry web-2"))
+    follow(window.get_by_role("button", name=re.compile("Retry web-2: ")), f"{site.url}/rollouts/1")
     expect(row).not_to_contain_text("skipped")
 
 
@@ -141,7 +147,7 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     row = window.get_by_role("row", name=re.compile("web-0"))
     expect(row).to_contain_text("blocked")
     expect(row).to_contain_text("1.1")
-    window.get_by_role("link", name=re.compile("blocked")).click()
+    follow(window.get_by_role("link", name=re.compile("blocked")))
     expect(window.locator("tr", has_text="blocked")).to_have_count(1)
 
 
@@ -150,7 +156,7 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, tab: Page, field: str, typed: str
 ) -> None:
     with unchanged.complaints():
-        planned(tab, unchanged, **{"scopes": "web", field: typed})
+        plan(tab, f"{unchanged.url}/rollouts/new", **{"scopes": "web", field: typed})
         wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
@@ -187,5 +193,5 @@ def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: 
     window.goto(f"{site.url}/orders/pause-rollout?rollout=1")
     assert site.root.ask("POST", "/v1/rollouts/1/orders", {"order": "stop"}).status == 200
     with site.complaints():
-        window.get_by_role("button", name=re.compile("Pause rollout 1: ")).click()
+        follow(window.get_by_role("button", name=re.compile("Pause rollout 1: ")))
         expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
