@@ -175,7 +175,8 @@ async def test_a_relay_whose_token_is_refused_answers_nobody_until_it_is_taken_a
         service.token = "another token of the service"
         for writer in list(service.connections):
             writer.transport.abort()
-        await reached(lambda: relay.relay._is_suspended)
+        await reached(lambda: relay.relay._freshness.refused_since is not None)
+        relay.relay._beat(relay.relay._clock.monotonic() + REVOKED_SECONDS)
         assert await relay.ask() is None
         assert not (tmp_path / "state" / cache.FILE_NAME).exists()
         running.token_file(tmp_path, service.token)
@@ -308,7 +309,7 @@ async def test_a_machine_that_waits_is_made_to_ask_again(tmp_path: Path) -> None
 async def test_a_machine_that_moved_here_unannounced_is_answered_once_the_service_knows(
     tmp_path: Path,
 ) -> None:
-    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+    async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
         service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
         assert await relay.status() == 200
         assert service.claims == ["127.0.0.1"]
@@ -325,7 +326,7 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
         await opened(each)
         each.unknown["127.0.0.1"] = moved
     own = settings(tmp_path, *replicas, listener=running.GUESTS)
-    async with relaying(own) as relay:
+    async with relaying(own, SystemClock()) as relay:
         assert await relay.status() == 200
         (first,) = [each for each in replicas if each.claims]
         (second,) = [each for each in replicas if each is not first]
@@ -345,7 +346,7 @@ async def test_a_machine_that_was_claimed_is_claimed_again_where_another_replica
 async def test_a_machine_that_somebody_moved_here_is_answered_once_fleet_sync_has_seen_it(
     tmp_path: Path,
 ) -> None:
-    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+    async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
         asked = asyncio.ensure_future(relay.status())
         await reached(lambda: service.claims)
         service.learn(Changes(machines=(room.machine("web-1", "127.0.0.1", scope="web"),)))
@@ -366,7 +367,7 @@ async def test_a_stranger_is_refused_once_the_service_does_not_know_it_either(
 async def test_an_approval_of_a_machine_that_moved_here_unannounced_waits_for_the_service(
     tmp_path: Path,
 ) -> None:
-    async with relayed(tmp_path, listener=running.GUESTS) as (service, relay):
+    async with relayed(tmp_path, SystemClock(), listener=running.GUESTS) as (service, relay):
         service.unknown["127.0.0.1"] = room.machine("web-1", "127.0.0.1", scope="web")
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
         head, _, body = post().partition(b"\r\n\r\n")
@@ -420,7 +421,7 @@ async def test_a_second_relay_of_one_folder_is_refused_and_changes_nothing_there
     await other.stop()
 
 
-class WrongClock(SystemClock):
+class WrongClock(running.ShortPauses):
     """A host's whose time of day was set wrong."""
 
     def now(self) -> datetime:

@@ -184,7 +184,7 @@ async def test_a_replica_that_never_answers_takes_its_share_of_the_time_and_no_m
 
     service.other = never
     with pytest.raises(UpstreamFailed) as failed:
-        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 2.0, each_seconds=1.0)
+        await upstream.ask(relay_feed.APPROVALS_PATH, b"{}", 0.5, each_seconds=0.1)
     assert failed.value.maybe_done
     await service.stop()
     with pytest.raises(UpstreamFailed) as failed:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from forewarn.clock import Clock
 from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Machine, Refused
@@ -61,7 +62,7 @@ class _Claim:
     """An address that the service was asked for."""
 
     until: float
-    """When it may be asked for again, by the loop's time."""
+    """When it may be asked for again, by the clock's monotonic seconds."""
     known: DelayedAnswer
     """Done once the machine is known, or is not."""
 
@@ -79,11 +80,16 @@ class Forwarding:
     """
 
     def __init__(
-        self, asked: Upstream, age: Callable[[datetime], float], sighting: model.Sightings
+        self,
+        asked: Upstream,
+        age: Callable[[datetime], float],
+        sighting: model.Sightings,
+        clock: Clock,
     ) -> None:
         self._upstream = asked
         self._age = age
         self._sighting = sighting
+        self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
         self._claims: dict[tuple[str, str], _Claim] = {}
         """By listener and address, the oldest first."""
@@ -179,8 +185,7 @@ class Forwarding:
         knows of such a machine comes as news. Where it knows of none, somebody else may have moved
         one here, as fleet sync sees a moment later: news of that is awaited as long.
         """
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._clock.monotonic()
         key = source.listener, source.address
         while self._claims and next(iter(self._claims.values())).until <= now:
             del self._claims[next(iter(self._claims))]
@@ -190,9 +195,13 @@ class Forwarding:
                 return None
             self._claim_at = now + 1 / CLAIMS_PER_SECOND
             claim = self._claims[key] = _Claim(now + CLAIM_SECONDS, DelayedAnswer(REPLICA_SECONDS))
-            loop.call_later(REPLICA_SECONDS, claim.settle)
+            self._start(self._settle_in_time(claim))
             self._start(self._claim(key))
         return None if claim.known.done() else claim.known
+
+    async def _settle_in_time(self, claim: _Claim) -> None:
+        await self._clock.wait(REPLICA_SECONDS, asyncio.Event())
+        claim.settle()
 
     def claim_again(self) -> None:
         """Claim at another replica what was claimed: it dies with the replica that knew of it."""

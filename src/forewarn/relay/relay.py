@@ -210,7 +210,7 @@ class HostRelay:
         began = clock.now(), clock.monotonic()
         # The time of requests: of what the service's clock is set to, their ages know nothing.
         self._steady = GuestClock(clock, lambda: began)
-        self._forwarding = Forwarding(asked, self._age, self._sighting)
+        self._forwarding = Forwarding(asked, self._age, self._sighting, clock)
         self._upstream = asked
         self._reader = NewsReader(
             asked,
@@ -220,7 +220,7 @@ class HostRelay:
             told=self._reported,
             heard_again=self._forwarding.claim_again,
             chance=chance,
-            monotonic=clock.monotonic,
+            clock=clock,
         )
         self._held: HostDocuments | None = None
         self._guests: GuestPlane | None = None
@@ -400,7 +400,7 @@ class HostRelay:
             self._turn(self._clock.monotonic())
             self._beat(self._alive)
             self.on_beat(self._alive)
-            await asyncio.sleep(BEAT_SECONDS)
+            await self._clock.wait(BEAT_SECONDS, asyncio.Event())
 
     def _beat(self, now: float) -> None:
         self._beats += 1

@@ -27,6 +27,7 @@ from forewarn.client import aio, session
 from forewarn.client.aio import HttpStream
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.transport import HttpExchange, Place, Probes, RequestFailed
+from forewarn.clock import Clock
 from forewarn.protocol.message import Reply
 from forewarn.relay.cache import Freshness, NewsFault, NewsRefused
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
@@ -338,7 +339,7 @@ class NewsReader:
         told: Callable[[RelayState], None],
         heard_again: Callable[[], None],
         chance: Callable[[], float],
-        monotonic: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._upstream = asked
         self._position = position
@@ -347,14 +348,15 @@ class NewsReader:
         self._told = told
         self._heard_again = heard_again
         self._chance = chance
-        self._monotonic = monotonic
+        self._clock = clock
+        self._monotonic = clock.monotonic
         self._connection: ReplicaConnection | None = None
         self._wants_snapshot = False
         self._asks_again = False
         self._asked_at = 0.0
         self._log = LimitLog()
         self._refusals = 0
-        self.freshness = Freshness(true_until=monotonic())
+        self.freshness = Freshness(true_until=clock.monotonic())
         self.service_time: tuple[datetime, float] | None = None
         """What the service showed last, and when that came by the monotonic clock."""
         self.trouble = ""
@@ -394,7 +396,7 @@ class NewsReader:
         self.tried.set()
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.rounds_failed, 10))
         self.rounds_failed += 1
-        await asyncio.sleep(longest * (1 + self._chance()) / 2)
+        await self._clock.wait(longest * (1 + self._chance()) / 2, asyncio.Event())
 
     def _fail(self, error: Exception) -> None:
         now = self._monotonic()
