@@ -97,6 +97,7 @@ class Cluster(http.server.ThreadingHTTPServer):
 class _Request(http.server.BaseHTTPRequestHandler):
     server: Cluster
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for the client to have seen its head
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")

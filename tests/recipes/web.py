@@ -27,6 +27,7 @@ every = 0.05
 
 class Page(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for the client to have seen its head
 
     def do_GET(self):
         self.send_response(200)
