@@ -41,6 +41,9 @@ NEEDS_POSTGRESQL = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL i
 DATABASES = 12
 """How many of PostgreSQL's databases are kept: each takes 8 MB."""
 
+BY_PASSWORD: Final = ("fleet", "guest", "nobody")
+"""Users whom `server` asks for a password over TCP."""
+
 SHORT = postgresql.Patience(name=0.3)
 
 _made: list[str] = []
@@ -49,7 +52,8 @@ _made: list[str] = []
 @functools.cache
 def server() -> postgres.Postgres:
     """The PostgreSQL of this process: no test of the suite cuts its power."""
-    started = postgres.Postgres("fsync = off", "full_page_writes = off").start()
+    access = f"host all {','.join(BY_PASSWORD)} all scram-sha-256\n{postgres.TRUST}"
+    started = postgres.Postgres("fsync = off", "full_page_writes = off", access=access).start()
     atexit.register(started.remove)
     started.create_database("template_of_tests")
     postgresql.open_store(started.url("template_of_tests")).close()
