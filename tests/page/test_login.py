@@ -41,8 +41,9 @@ def test_logging_out_ends_the_session_for_the_service_too(site: Site) -> None:
     cookies = window.context.cookies()
     window.locator(".who summary").click()
     with site.complaints():  # of a request that was under way
-        window.get_by_role("button", name="Log out").click()  # its stream's end leads there too,
-        window.wait_for_url(f"{site.url}/login")  # and would cut off where this window goes next
+        window.get_by_role("button", name="Log out").click()  # or the stream's end leads there
+        window.wait_for_url(f"{site.url}/login")
+        # The stream's end leads the first window there too, and would cut off where it goes next.
         another = window.context.new_page()
         window.close()
     assert site.root.get("/v1/tokens")["tokens"] == []
