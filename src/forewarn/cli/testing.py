@@ -403,7 +403,6 @@ def certify(
         bool, flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint.")
     ] = False,
     junit: Annotated[Path | None, option("--junit", "FILE", "Write JUnit's XML here.")] = None,
-    page: Annotated[Path | None, option("--html", "FILE", "Write an HTML report here.")] = None,
     scenarios: Annotated[bool, flag("--list", "List the scenarios and exit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -439,9 +438,8 @@ def certify(
         undrains=not without_undrain,
     )
     results = _judged(handler, chosen, (lambda _: None) if as_json else Verdicts().say)
-    for file, text in ((junit, certifying.junit), (page, certifying.page)):
-        if file is not None:
-            write_text(file, text(command, results))
+    if junit is not None:
+        write_text(junit, certifying.junit(command, results))
     _conclude(command, results, as_json=as_json)
 
 

@@ -3,10 +3,9 @@
 The handler is a black box in any language. In each scenario it is a process of its own with an
 emulator of its own; all run at the same time. Nothing is judged by how long something took, but
 that a handler has to react at all: what must not happen is looked for after the handler has asked
-for its events some more times. The verdicts are told as JUnit's XML for CI, and as one page.
+for its events some more times. The verdicts are told as JUnit's XML for CI, too.
 """
 
-import html
 import json
 import tempfile
 import threading
@@ -697,20 +696,6 @@ def _ending(status: int) -> str:
     return f"status {status}" if status >= 0 else f"signal {-status}"
 
 
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #17202b; background: #fff }
-h1 { font-size: 1.4rem } code, pre { font: 13px/1.45 ui-monospace, monospace }
-pre { background: #f4f5f7; padding: .7rem; overflow-x: auto; white-space: pre-wrap }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .3rem .6rem;
-  border-top: 1px solid #d5dae0; vertical-align: top }
-.passed { color: #0f766e } .failed { color: #b91c1c; font-weight: 600 } .skipped { color: #5d6b7a }
-@media (prefers-color-scheme: dark) { body { color: #e4eaf1; background: #0c1117 }
-  pre { background: #141b23 } td, th { border-color: #33404d }
-  .passed { color: #2dd4bf } .failed { color: #f87171 } .skipped { color: #8b9aab } }
-"""
-
-
 def junit(command: Sequence[str], results: Sequence[Result]) -> str:
     """Return JUnit's XML: one suite, a test case for each scenario."""
     counts = _counts(results)
@@ -743,24 +728,6 @@ def junit(command: Sequence[str], results: Sequence[Result]) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def page(command: Sequence[str], results: Sequence[Result]) -> str:
-    """Return one page of HTML, which needs nothing else."""
-    counted = summary(results)
-    rows = "".join(
-        f'<tr><td class="{each.verdict}">{each.verdict}</td><td><code>{each.name}</code></td>'
-        f"<td>{html.escape(each.about)}{_details(each)}</td><td>{each.seconds:.1f} s</td></tr>\n"
-        for each in results
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Certified: {counted}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{counted}</h1>\n<p><code>{html.escape(' '.join(command))}</code></p>\n"
-        "<table><thead><tr><th>verdict</th><th>scenario</th><th>what happens</th><th>took</th></tr>"
-        f"</thead><tbody>\n{rows}</tbody></table>\n</body></html>\n"
-    )
-
-
 def summary(results: Sequence[Result]) -> str:
     """Return how many scenarios have each verdict, such as `25 passed, 1 skipped`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in _counts(results).items() if count)
@@ -768,19 +735,6 @@ def summary(results: Sequence[Result]) -> str:
 
 def _counts(results: Sequence[Result]) -> dict[HandlerVerdict, int]:
     return {verdict: sum(each.verdict is verdict for each in results) for verdict in HandlerVerdict}
-
-
-def _details(result: Result) -> str:
-    text = f"<p>warning: {html.escape(result.warning)}</p>" if result.warning else ""
-    if not result.message:
-        return text
-    text += f"<p>{html.escape(result.message)}</p>"
-    for summary, shown in (("the exchange", result.exchange), ("its output", result.output)):
-        if shown:
-            text += (
-                f"<details><summary>{summary}</summary><pre>{html.escape(shown)}</pre></details>"
-            )
-    return text
 
 
 def _xml(text: str) -> str:
