@@ -1,5 +1,5 @@
 // Runs DRAIN before this machine goes down, approves, and runs RECOVER when it is over.
-// Usage: Handle.exe DRAIN RECOVER
+// Usage: Handle.exe DRAIN RECOVER; it keeps handle.state in $STATE_DIRECTORY, or in this folder
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
@@ -23,6 +23,9 @@ static class Handle
         Endpoint + "/metadata/scheduledevents?api-version=2020-07-01";
     static readonly string Name =
         Endpoint + "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+
+    static readonly string Kept = Path.Combine(
+        Environment.GetEnvironmentVariable("STATE_DIRECTORY") ?? ".", "handle.state");
 
     static string Ask(string url, int seconds, string body = null)
     {
@@ -101,6 +104,16 @@ static class Handle
         }
     }
 
+    // The reboot that was approved ends this process: the next one undoes what it drained.
+    static void Save(IEnumerable<string> inHand)
+    {
+        File.WriteAllLines(Kept + ".new", inHand);
+        if (File.Exists(Kept))
+            File.Replace(Kept + ".new", Kept, null);
+        else
+            File.Move(Kept + ".new", Kept);
+    }
+
     // Whatever fails, wait for the next event.
     static void Try(Action action, string otherwise)
     {
@@ -118,8 +131,9 @@ static class Handle
     {
         // The name in events: the host name may differ.
         var name = Until(() => Ask(Name, FirstAnswerSeconds));
-        var inHand = new HashSet<string>();
-        var before = new HashSet<string>(); // two documents in a row confirm that an event is over
+        var inHand = new HashSet<string>(File.Exists(Kept) ? File.ReadAllLines(Kept) : new string[0]);
+        var before = new HashSet<string>(inHand); // two documents in a row confirm an end
+        var seen = new HashSet<string>(); // by this process
         var patience = FirstAnswerSeconds;
         while (true)
         {
@@ -131,9 +145,12 @@ static class Handle
                     (string)machine, name, StringComparison.OrdinalIgnoreCase))))
             {
                 var id = Id(each);
-                if (inHand.Add(id))
-                    Try(() => { Run(arguments[0], id); Approve(id); },
-                        id + " is not approved, and starts when its notice is over");
+                if (!seen.Add(id))
+                    continue;
+                inHand.Add(id);
+                Try(() => Save(inHand), Kept + " is not saved");
+                Try(() => { Run(arguments[0], id); Approve(id); },
+                    id + " is not approved, and starts when its notice is over");
             }
             var present = new HashSet<string>(listed.Select(Id));
             foreach (var id in inHand.Where(
@@ -142,6 +159,7 @@ static class Handle
                 inHand.Remove(id);
                 if (inHand.Count == 0)
                     Try(() => Run(arguments[1], id), "not recovered after " + id);
+                Try(() => Save(inHand), Kept + " is not saved");
             }
             before = present;
             Thread.Sleep(1000);

@@ -1,5 +1,6 @@
 # Runs DRAIN before this machine goes down, approves, and runs RECOVER when it is over.
 # Usage: ./Handle.ps1 -Drain ./drain.ps1 -Recover ./recover.ps1
+# It keeps handle.state in $env:STATE_DIRECTORY, or in this folder.
 param([Parameter(Mandatory)] [string] $Drain, [Parameter(Mandatory)] [string] $Recover)
 $ErrorActionPreference = 'Stop'
 
@@ -41,8 +42,19 @@ while (-not $name) {
     try { $name = Ask $named 150 } catch { Say $_; Start-Sleep 1 }
 }
 
+# The reboot that was approved ends this process: the next one undoes what it drained.
+$kept = Join-Path $(if ($env:STATE_DIRECTORY) { $env:STATE_DIRECTORY } else { '.' }) 'handle.state'
+function Save {
+    try {
+        Set-Content "$kept.new" @($inHand)
+        Move-Item -Force "$kept.new" $kept
+    } catch { Say "$kept is not saved: $_" }
+}
+
 $inHand = [System.Collections.Generic.HashSet[string]]::new()
-$before = @() # the ids of the document before: two in a row confirm that an event is over
+if (Test-Path $kept) { Get-Content $kept | Where-Object { $_ } | ForEach-Object { [void] $inHand.Add($_) } }
+$seen = [System.Collections.Generic.HashSet[string]]::new() # by this process
+$before = @($inHand) # the ids of the document before: two in a row confirm that an event is over
 $patience = 150 # the first answer may take two minutes, while the cloud turns events on
 while ($true) {
     try {
@@ -59,7 +71,9 @@ while ($true) {
         $id = $event.EventId.ToUpperInvariant()
         # -contains compares without regard to case, as names are compared here.
         if ($event.EventStatus -ne 'Scheduled' -or $event.Resources -notcontains $name) { continue }
-        if (-not $inHand.Add($id)) { continue }
+        if (-not $seen.Add($id)) { continue }
+        [void] $inHand.Add($id)
+        Save
         # Whatever fails, wait for the next event.
         if (-not ((Run $Drain $id) -and (Approve $id))) {
             Say "$id is not approved, and starts when its notice is over"
@@ -70,6 +84,7 @@ while ($true) {
         if ($listed -contains $id -or $before -contains $id) { continue }
         [void] $inHand.Remove($id)
         if ($inHand.Count -eq 0) { [void] (Run $Recover $id) }
+        Save
     }
     $before = $listed
     Start-Sleep 1

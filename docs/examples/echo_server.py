@@ -19,6 +19,8 @@ class Echo:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
+        if self._server is not None:
+            return
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", PORT)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,23 +48,19 @@ class Echo:
 
 async def handle(client: forewarn.AsyncClient, echo: Echo) -> None:
     """Drain for each event that concerns this machine, and approve it."""
-    drained_for: set[str] = set()
     async for change in client.watch(mine=True):
         event = change.event
         if change.appeared and not event.started:
             left = event.notice_left
             await echo.drain(min(30.0, left.total_seconds() if left else 0.0))
-            drained_for.add(event.event_id)
             try:
                 await client.approve(event)
                 log.info("approved")
             except forewarn.ClientError as error:
                 log.warning("not approved, so it starts by its notice: %s", error)
-        elif change.gone and event.event_id in drained_for:
-            drained_for.remove(event.event_id)
-            if not drained_for:
-                await echo.start()
-                log.info("listening again")
+        elif change.last:
+            await echo.start()
+            log.info("listening again")
 
 
 async def main() -> None:

@@ -4,17 +4,13 @@ import sys
 
 import forewarn
 
-in_hand = set()
 with contextlib.suppress(KeyboardInterrupt), forewarn.Client() as client:  # Ctrl-C ends it
-    for change in client.watch(mine=True):
+    for change in client.watch(mine=True, since="handler.state"):
         try:
-            if change.appeared:
-                in_hand.add(change.event.event_id)
+            if change.appeared and not change.event.started:
                 subprocess.run(["./drain"], check=True)
                 client.approve(change.event)
-            elif change.gone:
-                in_hand.discard(change.event.event_id)
-                if not in_hand:
-                    subprocess.run(["./undrain"], check=True)
+            elif change.last:
+                subprocess.run(["./undrain"], check=True)
         except (OSError, subprocess.SubprocessError, forewarn.ClientError) as error:
             print(f"{change.event.event_type}: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import forewarn
 class Notices(Protocol):
     """What the handler needs of a forewarn.Client."""
 
-    def watch(self, *, mine: bool) -> Iterable[forewarn.Change]: ...
+    def watch(self, *, mine: bool, since: str) -> Iterable[forewarn.Change]: ...
 
     def approve(self, *events: forewarn.Event) -> None: ...
 
@@ -24,17 +24,13 @@ class Service(Protocol):
 
 def handle(client: Notices, service: Service) -> None:
     """The handler: put yours in a module of its own."""
-    in_hand: set[str] = set()
-    for change in client.watch(mine=True):
+    for change in client.watch(mine=True, since="handler.state"):
         event = change.event
         if change.appeared and not event.started:
-            in_hand.add(event.event_id)
             if service.drain():
                 client.approve(event)
-        elif change.gone and event.event_id in in_hand:
-            in_hand.remove(event.event_id)
-            if not in_hand:
-                service.undrain()
+        elif change.last:
+            service.undrain()
 
 
 class FakeClient:
@@ -44,7 +40,7 @@ class FakeClient:
         self.changes = changes
         self.approved: list[str] = []
 
-    def watch(self, *, mine: bool) -> Iterable[forewarn.Change]:
+    def watch(self, *, mine: bool, since: str) -> Iterable[forewarn.Change]:
         return [each for each in self.changes if not mine or each.event.concerns_me is not False]
 
     def approve(self, *events: forewarn.Event) -> None:
@@ -97,5 +93,11 @@ def test_a_drain_that_fails_is_not_approved() -> None:
 def test_of_two_events_the_last_brings_it_back() -> None:
     appeared = [forewarn.Appeared(reboot("E1")), forewarn.Appeared(reboot("E2"))]
     service = FakeService()
-    handle(FakeClient(*appeared, forewarn.Gone(reboot("E1"))), service)
+    handle(FakeClient(*appeared, forewarn.Gone(reboot("E1"), last=False)), service)
     assert service.did == ["drain", "drain"]
+
+
+def test_what_an_earlier_process_drained_is_undone() -> None:
+    service = FakeService()
+    handle(FakeClient(forewarn.Started(reboot("E1")), forewarn.Gone(reboot("E1"))), service)
+    assert service.did == ["undrain"]

@@ -16,6 +16,7 @@ class Worker:
     def __init__(self) -> None:
         self.jobs: queue.Queue[str] = queue.Queue()
         self._working = threading.Lock()
+        self._drained = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -26,15 +27,18 @@ class Worker:
 
     def drain(self, seconds: float | None) -> bool:
         """Let the current job end, and begin no other; tell whether it did in time."""
-        return self._working.acquire(timeout=-1 if seconds is None else seconds)
+        timeout = -1 if seconds is None else seconds
+        self._drained = self._drained or self._working.acquire(timeout=timeout)
+        return self._drained
 
     def resume(self) -> None:
-        self._working.release()
+        if self._drained:
+            self._drained = False
+            self._working.release()
 
 
 def main() -> None:
     worker = Worker()
-    drained_for: set[str] = set()
     client = forewarn.Client()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: client.close())  # ends the watch below, at once
@@ -45,20 +49,17 @@ def main() -> None:
                 left = event.notice_left
                 log.info("%s in %s", event.event_type, left)
                 seconds = None if left is None else left.total_seconds()
-                if not drained_for and not worker.drain(seconds):
+                if not worker.drain(seconds):
                     log.warning("not approved, for the job did not end within the notice")
                     continue
-                drained_for.add(event.event_id)
                 try:
                     client.approve(event)
                     log.info("approved")
                 except forewarn.ClientError as error:
                     log.warning("not approved, so it starts by its notice: %s", error)
-            elif change.gone and event.event_id in drained_for:
-                drained_for.remove(event.event_id)
-                if not drained_for:
-                    worker.resume()
-                    log.info("back at work")
+            elif change.last:
+                worker.resume()
+                log.info("back at work")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["events", "--frob"], "--frob"),
         (["host", "drain", "h1", "--notice", "1h"], "least notice"),
         (["watch", "--since", "/nonexistent/state"], "/nonexistent"),
-        (["watch", "--since", "/"], "--since"),
+        (["watch", "--since", "/"], "since"),
         (["watch", "--exec", "./nosuch"], "./nosuch"),
         (["watch", "--exec", "/no/such/drain --now | cat"], "/no/such/drain"),
         (["certify", "--", "./nosuch"], "./nosuch"),

@@ -45,8 +45,7 @@ class Following(Iterator[Document], Protocol):
 
 
 class Watching(Iterator[Change], Protocol):
-    @property
-    def since(self) -> str: ...
+    def done(self) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -121,9 +120,8 @@ class AwaitedWatch(Iterator[Change]):
         self._shell = shell
         self._watch = watch
 
-    @property
-    def since(self) -> str:
-        return self._watch.since
+    def done(self) -> None:
+        self._shell.run(self._watch.done())
 
     def __next__(self) -> Change:
         return self._shell.next_of(self._watch)

@@ -2,11 +2,13 @@
 
 import gc
 import itertools
+import json
 import logging
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +18,7 @@ from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.shells import QUICK, Shell
 from client.world import EVENT_ID, listed
 from forewarn.client import transport
-from forewarn.client.event import BadAnswer, Misuse, Refused, Unreachable
+from forewarn.client.event import BadAnswer, Misuse, Refused, Trouble, Unreachable
 from forewarn.testing import Emulator
 
 Connect = Callable[..., Shell]
@@ -166,13 +168,60 @@ def test_what_an_earlier_process_saw_is_over_when_two_documents_do_not_list_it(
     assert shown[0][0].starts_by is not None
 
 
-def test_a_watch_goes_on_in_another_client(connect: Connect, cloud: Emulator) -> None:
-    cloud.schedule("Reboot", "web-0")
-    watch = connect(cloud.endpoint).watch()
+def test_a_watch_goes_on_in_another_client(
+    connect: Connect, cloud: Emulator, tmp_path: Path
+) -> None:
+    file = tmp_path / "state"
+    event = cloud.schedule("Reboot", "web-0")
+    watch = connect(cloud.endpoint).watch(since=file)
     assert next(watch).appeared
-    cloud.cancel()
-    again = connect(cloud.endpoint).watch(since=watch.since)
-    assert next(again).gone
+    again = connect(cloud.endpoint).watch(since=str(file))
+    assert next(again).appeared, "nobody was done with it"
+    again.done()
+    cloud.cancel(event)
+    last = connect(cloud.endpoint).watch(since=file)
+    assert next(last).gone
+    last.done()
+    assert json.loads(file.read_text())["known"] == {}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
+def test_a_watch_goes_on_while_its_disk_is_full(
+    connect: Connect, cloud: Emulator, tmp_path: Path
+) -> None:
+    file, draft = tmp_path / "state", tmp_path / "state.new"
+    draft.symlink_to(FULL)
+    troubles: list[str] = []
+    client = connect(cloud.endpoint)
+
+    def told(trouble: Trouble) -> None:
+        troubles.append(trouble.reason)
+
+    watch = client.watch(since=file, on_trouble=told)
+    assert not file.exists()
+    draft.symlink_to(FULL)
+    cloud.schedule("Reboot", "web-0")
+    assert next(watch).appeared
+    assert troubles == ["not-saved", "saved"]
+    draft.mkdir()
+    cloud.schedule("Reboot", "web-1")
+    assert next(watch).appeared, "though it cannot be saved"
+    assert troubles == ["not-saved", "saved", "not-saved"]
+
+
+def test_a_file_that_cannot_be_used_is_the_callers_mistake(
+    connect: Connect, tmp_path: Path
+) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    for path in (tmp_path, tmp_path / "no" / "state", binary, binary / "state"):
+        with pytest.raises(Misuse, match="since") as raised:
+            connect("http://127.0.0.1:1").watch(since=path)
+        assert str(path) in str(raised.value)
 
 
 def test_a_waiting_server_is_waited_for(connect: Connect, cloud: Emulator) -> None:
@@ -537,9 +586,14 @@ def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("since", ["", "{]", '{"format":99}'])
-def test_a_state_that_is_none_is_the_callers_mistake(connect: Connect, since: str) -> None:
-    with pytest.raises(Misuse, match="since="):
-        connect("http://127.0.0.1:1").watch(since=since)
+def test_a_state_that_is_none_is_the_callers_mistake(
+    connect: Connect, tmp_path: Path, since: str
+) -> None:
+    file = tmp_path / "state"
+    file.write_text(since)
+    with pytest.raises(Misuse, match=str(file)):
+        connect("http://127.0.0.1:1").watch(since=file)
+    assert file.read_text() == since
 
 
 @pytest.mark.parametrize(

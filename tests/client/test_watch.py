@@ -1,6 +1,5 @@
 """The watch's decider, case by case."""
 
-import json
 from collections.abc import Iterable
 
 import pytest
@@ -168,8 +167,8 @@ def test_an_end_that_could_not_be_confirmed_at_once_is_confirmed_by_the_next_ans
     assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
     assert {event.event_id for event in run.listed} == {EVENT_ID, OTHER_ID}
     again = Run(run.answers, since=run.watcher.since)
-    for each in (run, again):
-        assert [(c.kind, c.event.event_id) for c in each.look()] == [("gone", EVENT_ID)]
+    assert [(c.kind, c.event.event_id) for c in run.look()] == [("gone", EVENT_ID)]
+    assert [(c.kind, c.event.event_id) for c in again.ask()] == [("gone", EVENT_ID)]
 
 
 def test_an_event_is_gone_though_the_document_that_confirms_another_end_lists_it_again() -> None:
@@ -422,83 +421,73 @@ def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document(
     assert held == [False, True, False, True]
 
 
-def test_a_watch_goes_on_from_where_another_was_cut() -> None:
-    run = Run(one_by_one(document(listed(), listed(OTHER_ID))))
+@pytest.mark.parametrize(
+    ("is_done", "now", "told"),
+    [
+        (False, document(listed()), ["appeared"]),
+        (False, document(listed(**STARTED)), ["started"]),
+        (False, document(), ["gone"]),
+        (True, document(listed()), []),
+        (True, document(listed(**STARTED)), ["started"]),
+        (True, document(), ["gone"]),
+    ],
+)
+def test_a_process_that_ended_in_or_after_a_drain_is_followed_by_one_that_undoes_it(
+    is_done: bool, now: Reply, told: list[str]
+) -> None:
+    run = Run(one_by_one(document(listed())))
     run.turn()
     first = run.watcher.take()
     assert first is not None
-    again = Run(one_by_one(document(listed(), listed(OTHER_ID))), since=run.watcher.since)
-    (second,) = again.take()
-    assert (first.event.event_id, second.event.event_id) == (EVENT_ID, OTHER_ID)
-    assert second.event.starts_by == world.ORIGIN + 900
-    assert again.ask() == []
-
-
-def test_a_watch_goes_on_between_two_that_are_gone() -> None:
-    both = document(listed(), listed(OTHER_ID))
-    run = Run(one_by_one(both, document()))
-    run.ask()
-    while (first := run.watcher.take()) is None:
-        run.turn()
-    again = Run(one_by_one(document()), since=run.watcher.since)
-    assert first is not None
-    assert first.gone
-    assert [(c.kind, c.event.event_id) for c in again.take()] == [("gone", OTHER_ID)]
-    assert again.ask() == []
+    assert first.appeared
+    if is_done:
+        run.watcher.settle()
+    again = Run(one_by_one(now), since=run.watcher.since)
+    assert again.take() == []
+    assert kinds(again.ask()) == told
+    if again.listed:
+        assert again.listed[0].starts_by == (None if told == ["started"] else world.ORIGIN + 900)
 
 
 @pytest.mark.parametrize(
-    "since",
-    [
-        "",
-        "{",
-        "[]",
-        '{"format":2}',
-        '{"known":{"A":{}}}',
-        "[" * 100_000,
-        '{"pending":[{"key":"A","kind":"gone","after":null}]}',
-        '{"pending":[{"key":"A","kind":"","after":null}]}',
-    ],
+    ("now", "told"), [(document(), ["gone"]), (document(listed()), ["appeared"])]
+)
+def test_an_end_is_told_again_if_a_process_ended_before_it_was_done_with_it(
+    now: Reply, told: list[str]
+) -> None:
+    run = Run(one_by_one(document(listed()), document()))
+    run.ask()
+    while (change := run.watcher.take()) is None:
+        run.turn()
+    assert change.gone
+    assert kinds(Run(one_by_one(now), since=run.watcher.since).ask()) == told
+
+
+def test_the_last_of_two_ends_is_told_in_the_process_after_too() -> None:
+    both = document(listed(), listed(OTHER_ID))
+    run = Run(one_by_one(both, both))
+    run.ask()
+    again = Run(one_by_one(document(listed(OTHER_ID)), document()), since=run.watcher.since)
+    told = [change for _ in range(4) for change in again.look()]
+    assert [(c.kind, c.event.event_id, c.last) for c in told] == [
+        ("gone", EVENT_ID, False),
+        ("gone", OTHER_ID, True),
+    ]
+
+
+def test_an_event_that_was_not_told_is_not_saved() -> None:
+    run = Run(one_by_one(document(listed(Resources=["web-1"]))), wishes=EventFilter(mine=True))
+    run.ask()
+    assert len(run.listed) == 1
+    assert watch.read_state(run.watcher.since, at()) == {}
+
+
+@pytest.mark.parametrize(
+    "since", ["", "{", "[]", '{"format":1}', '{"format":2,"known":{"A":{}}}', "[" * 100_000]
 )
 def test_what_is_no_state_is_the_callers_mistake(since: str) -> None:
     with pytest.raises(Misuse, match="since="):
         Run(one_by_one(document()), since=since)
-
-
-def test_a_state_in_which_an_event_ends_twice_is_the_callers_mistake() -> None:
-    run = Run(one_by_one(document(listed()), document()))
-    run.ask()
-    while not run.watcher._state.pending:
-        run.turn()
-    run.watcher._state.pending *= 2
-    with pytest.raises(Misuse, match="since="):
-        Run(one_by_one(document()), since=run.watcher.since)
-
-
-@pytest.mark.parametrize(
-    ("is_known", "kind", "is_listed"),
-    [
-        (True, "appeared", True),
-        (False, "appeared", False),
-        (False, "started", True),
-        (True, "started", False),
-        (False, "updated", True),
-        (True, "updated", False),
-        (True, "gone", True),
-    ],
-)
-def test_a_state_whose_changes_do_not_follow_is_the_callers_mistake(
-    is_known: bool, kind: str, is_listed: bool
-) -> None:
-    run = Run(one_by_one(document(listed())))
-    run.ask()
-    state = json.loads(run.watcher.since)
-    ((key, known),) = state["known"].items()
-    state["pending"] = [{"key": key, "kind": kind, "after": known if is_listed else None}]
-    if not is_known:
-        state["known"] = {}
-    with pytest.raises(Misuse, match=kind):
-        watch.read_state(json.dumps(state), at())
 
 
 def test_every_answer_that_was_understood_counts_as_a_look() -> None:
@@ -518,7 +507,7 @@ def test_a_state_of_nothing_is_a_state() -> None:
     run = Run(one_by_one(document(listed())))
     again = Run(one_by_one(document(listed())), since=run.watcher.since)
     assert kinds(again.ask()) == ["appeared"]
-    assert watch.read_state("{}", at()).known == {}
+    assert watch.read_state("{}", at()) == {}
 
 
 @pytest.mark.parametrize("date", ["11:00:00", "12:10:00"])

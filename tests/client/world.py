@@ -123,7 +123,7 @@ class Run:
     @property
     def listed(self) -> tuple[Event, ...]:
         """What the watch takes to be listed, told or not."""
-        return tuple(known.event for known in self.watcher._state.known.values())
+        return tuple(known.event for known in self.watcher._known.values())
 
     def take(self) -> list[Change]:
         return list(iter(self.watcher.take, None))

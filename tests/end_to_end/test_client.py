@@ -120,7 +120,7 @@ def test_ten_lines_drain_and_approve(
     assert client.machine().name == "m0-0"
     assert client.machine().vm_id
     assert client.events() == ()
-    watch = client.watch()
+    watch = client.watch(since=tmp_path / "since")
     with ThreadPoolExecutor() as pool:
         first = pool.submit(next, watch)
         service.document("schedule", "reboot", "m0-0")
@@ -139,9 +139,9 @@ def test_ten_lines_drain_and_approve(
     service.hold()
     client.approve(appeared.event)
     client.approve(appeared.event.event_id.lower())
-    (tmp_path / "since").write_text(watch.since)
+    watch.done()
     watch.close()
-    watch = client.watch(since=(tmp_path / "since").read_text())
+    watch = client.watch(since=tmp_path / "since")
     assert next(watch).kind == "started"
     service.let_go()
     assert next(watch).kind == "gone"
@@ -186,9 +186,9 @@ def test_a_client_that_was_only_paused_asks_again_without_the_end_of_its_wait(
 class Watching:
     """Many clients in one loop, and what each was told."""
 
-    def __init__(self, service: Service, count: int) -> None:
+    def __init__(self, service: Service, count: int, folder: Path) -> None:
         self.told: list[list[tuple[str, str]]] = [[] for _ in range(count)]
-        self.since: list[str] = [""] * count
+        self.folder = folder
         self.troubles: Counter[str] = Counter()
         self.clients = [
             AsyncClient(service.url(f"m{n % SCOPES}-{n % ROUNDS}"), pace=PACE) for n in range(count)
@@ -198,12 +198,12 @@ class Watching:
 
     async def _watch(self, number: int) -> None:
         """Watch; go on in another watch, from its state, after every third change."""
-        since: str | None = None
+        file = self.folder / f"state-{number}"
         while True:
-            watch = self.clients[number].watch(since=since, on_trouble=self._trouble)
+            watch = self.clients[number].watch(since=file, on_trouble=self._trouble)
             async for change in watch:
+                await watch.done()
                 self._note(number, change)
-                since = watch.since
                 if len(self.told[number]) % 3 == 0:
                     break
             else:
@@ -244,7 +244,7 @@ def test_watches_miss_nothing_while_the_service_is_killed(
             service.reboot(f"m{scope}-{number}")
 
     async def run() -> Watching:
-        watching = Watching(service, count)
+        watching = Watching(service, count, folder)
         for number in range(rounds):
             await asyncio.to_thread(schedule, number)
             if number == rounds - 1:  # at once, while the news is on its way

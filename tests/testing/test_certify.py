@@ -17,7 +17,7 @@ import patience
 from forewarn.cli import main
 from forewarn.cli import testing as testing_commands
 from forewarn.cli.exits import ExitStatus
-from forewarn.testing import certify, handler_process, namespace
+from forewarn.testing import Emulator, certify, handler_process, namespace
 from forewarn.testing.certify import Handler, HandlerVerdict, Result
 from forewarn.testing.wire import HEADER_WARNING
 from house.tree import ROOT
@@ -29,13 +29,23 @@ NEEDS_CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq"
 )
 IN_VAIN = {"stays-away", "leaves-no-marks"}
-"""What such a handler does not do is waited for in vain: half of the usual time is enough."""
+"""What such a handler does not do is waited for in vain: until it has asked often enough."""
+OFTEN_ENOUGH = 20.0
+
+
+def requests(emulator: Emulator) -> float:
+    """Count a request as a second, in which a handler could have reacted."""
+    emulator.end_waits()
+    return float(len(emulator.requests))
 
 
 def judged(fault: str, *names: str) -> list[Result]:
-    waits = certify.PATIENCE_SECONDS / 2 if fault in IN_VAIN else patience.SECONDS
-    handler = Handler((sys.executable, str(BROKEN), fault), patience_seconds=waits)
-    return certify.run(handler, [SCENARIOS[name] for name in names])
+    chosen = [SCENARIOS[name] for name in names]
+    command = (sys.executable, str(BROKEN), fault)
+    if fault in IN_VAIN:
+        handler = Handler(command, patience_seconds=OFTEN_ENOUGH, patience_clock=requests)
+        return certify.run(handler, chosen)
+    return certify.run(Handler(command, patience_seconds=patience.SECONDS), chosen)
 
 
 def told(results: list[Result]) -> list[tuple[str, str]]:
@@ -55,8 +65,16 @@ approve = "when-prepared"
 """
 
 
-def in_python(_: Path) -> str:
-    return f"exec {sys.executable} {EXAMPLES / 'handler.py'}"
+QUICK = "pace=forewarn.Pace(poll_seconds=0.2, backoff_seconds=0.2, longest_backoff_seconds=0.5)"
+"""Its pauses are real time: ours are short."""
+
+
+def in_python(folder: Path) -> str:
+    text = (EXAMPLES / "handler.py").read_text(encoding="utf-8")
+    assert "forewarn.Client()" in text
+    quick = folder / "handler.py"
+    quick.write_text(text.replace("forewarn.Client()", f"forewarn.Client({QUICK})"), "utf-8")
+    return f"exec {sys.executable} {quick}"
 
 
 def in_c_sharp(folder: Path) -> str:
@@ -78,7 +96,17 @@ def by_itself(folder: Path, made: Callable[[Path], str]) -> list[Result]:
     return certify.run(Handler(command, patience_seconds=patience.SECONDS))
 
 
-IN_A_NAMESPACE = ("approve", "restarted", "not-first", "fault-lost-approvals")
+FORGETFUL = Path(__file__).with_name("forgetful_handler.py")
+REBOOTED = {"rebooted": "has not gone back to work since", "rebooted-early": "drained again"}
+
+
+def forgetful() -> list[Result]:
+    command = ("sh", "-c", f"cd {{folder}} && exec {sys.executable} {FORGETFUL}")
+    handler = Handler(command, patience_seconds=OFTEN_ENOUGH, patience_clock=requests)
+    return certify.run(handler, [SCENARIOS[name] for name in REBOOTED])
+
+
+IN_A_NAMESPACE = ("approve", "rebooted", "restarted", "not-first", "fault-lost-approvals")
 
 
 def in_a_namespace(folder: Path) -> list[Result]:
@@ -115,9 +143,10 @@ Begun = dict[str, "Future[list[Result]]"]
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
     """Each handler with a fault, in the scenario that is for it; right ones, the docs' in all."""
     new = tmp_path_factory.mktemp
-    with ThreadPoolExecutor(len(FAULTS) + 3) as pool:
+    with ThreadPoolExecutor(len(FAULTS) + 4) as pool:
         yield {fault: pool.submit(judged, fault, scenario) for fault, scenario, _ in FAULTS} | {
             "nothing": pool.submit(judged, "nothing", *{scenario for _, scenario, _ in FAULTS}),
+            "forgetful": pool.submit(forgetful),
             "in python": pool.submit(by_itself, new("python"), in_python),
             "in a namespace": pool.submit(in_a_namespace, new("namespace")),
         }
@@ -133,6 +162,16 @@ def test_a_handler_that_is_right_passes_every_scenario_that_concerns_it(begun: B
 def test_without_a_fault_the_handler_passes_where_each_fault_is_found(begun: Begun) -> None:
     results = begun["nothing"].result()
     assert {each.verdict for each in results} == {HandlerVerdict.PASSED}
+
+
+def test_a_handler_that_forgets_what_it_drained_fails_where_the_reboot_kills_it(
+    begun: Begun,
+) -> None:
+    results = begun["forgetful"].result()
+    assert [each.name for each in results] == list(REBOOTED)
+    for each in results:
+        assert each.verdict is HandlerVerdict.FAILED
+        assert REBOOTED[each.name] in each.message
 
 
 @pytest.mark.soak

@@ -307,6 +307,10 @@ sys.path.insert(0, {str(EXAMPLES)!r})
 def run(name):
     return subprocess.run([os.environ[name]], check=False).returncode == 0
 """
+IN_MEMORY = """
+if os.path.exists(os.environ["FOREWARN_DRAIN_LOG"]):
+    run("FOREWARN_UNDRAIN")  # the drain ended with the process before
+"""
 WORKER_EXAMPLE = """
 import worker
 
@@ -372,9 +376,9 @@ test_handler.handle(forewarn.Client(), Service())
 CANNOT_FAIL = {"drain-fails"}
 """Its drain has no result: it only stops taking work, and waits."""
 PYTHON = {
-    "worker": (WORKER_EXAMPLE, set()),
-    "web_server": (WEB_EXAMPLE, CANNOT_FAIL),
-    "echo_server": (ECHO_EXAMPLE, CANNOT_FAIL),
+    "worker": (IN_MEMORY + WORKER_EXAMPLE, set()),
+    "web_server": (IN_MEMORY + WEB_EXAMPLE, CANNOT_FAIL),
+    "echo_server": (IN_MEMORY + ECHO_EXAMPLE, CANNOT_FAIL),
     "test_handler": (TESTED_EXAMPLE, set()),
 }
 
@@ -388,11 +392,11 @@ def test_an_example_in_python_passes(tmp_path: Path, example: str) -> None:
 
 
 WATCHED = """
-case $FOREWARN_CHANGE in
-appeared)
+case $FOREWARN_CHANGE-$FOREWARN_STATUS-$FOREWARN_LAST in
+appeared-Scheduled-)
     "$FOREWARN_DRAIN" &&
     forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT" ;;
-gone) "$FOREWARN_UNDRAIN" ;;
+gone-*-yes) "$FOREWARN_UNDRAIN" ;;
 esac
 """
 
@@ -400,7 +404,9 @@ esac
 def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
     program = place(tmp_path, "handle", WATCHED)
     bin_ = Path(sys.executable).parent
-    assert not judged(f"PATH={bin_}:$PATH; exec forewarn watch --mine --exec {program}")
+    assert not judged(
+        f"PATH={bin_}:$PATH; exec forewarn watch --mine --since state --exec {program}"
+    )
 
 
 def test_every_recipe_of_the_agent_is_certified_here() -> None:

@@ -25,7 +25,7 @@ def watched() -> None:
                 assert_type(client.approve(change.event, "C1BF8322"), None)
             if isinstance(change, forewarn.Updated):
                 assert_type(change.before, forewarn.Event)
-            assert_type(watch.since, str)
+            assert_type(change.last, bool)
         with client.watch() as other:
             assert_type(other, forewarn.Watch)
         assert_type(client.name, str | None)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from forewarn import times
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed, handled, need_program, read_text
+from forewarn.cli.exits import ExitStatus, Failed, handled, need_program
 from forewarn.cli.options import MetadataOption, flag, option
 
 if TYPE_CHECKING:
@@ -108,9 +108,14 @@ def tree(event: "Event") -> dict[str, Any]:
 
 def change_tree(change: "Change", at: datetime) -> dict[str, Any]:
     """Return a change as JSON values, and when it was reported."""
+    from forewarn.client.event import Updated
+
     found = {"at": times.precise(at), "change": change.kind, "event": tree(change.event)}
-    before = getattr(change, "before", None)
-    return found if before is None else {**found, "before": tree(before)}
+    if change.gone:
+        return found | {"last": change.last}
+    if isinstance(change, Updated):
+        return found | {"before": tree(change.before)}
+    return found
 
 
 def change_line(change: "Change", at: datetime) -> str:
@@ -128,8 +133,8 @@ def change_line(change: "Change", at: datetime) -> str:
 
 # `forewarn watch`.
 
-MAX_STATE_BYTES: Final = 32 * 1024 * 1024
-"""The most that is read of a state file: the largest document makes no longer one."""
+YES_NO: Final = {True: "yes", False: "no", None: ""}
+"""A truth as a variable; None where it is not known, or does not apply."""
 
 NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
 """What a program in a folder looks like, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
@@ -171,16 +176,11 @@ def watch(
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
-    state = None
-    if since is not None:
-        _judge(since)
     if NAMED.fullmatch(program := command.partition(" ")[0]):
         need_program(program)
-    if since is not None and since.exists():
-        state = read_text(str(since.absolute()), MAX_STATE_BYTES)
     drawn = sys.stdout.isatty()
     with handled(_end, "SIGTERM"), connected(endpoint, name) as client:
-        watching = client.watch(since=state, mine=mine, on_trouble=Troubles().tell)
+        watching = client.watch(since=since, mine=mine, on_trouble=Troubles().tell)
         for change in watching:
             now = clock.now()
             shown = json.dumps(change_tree(change, now), ensure_ascii=False)
@@ -188,24 +188,9 @@ def watch(
             sys.stdout.flush()
             if command:
                 _run(command, change, shown, client.endpoint)
-            if since is not None:
-                _save_state(since, watching.since)
             if once:
+                watching.done()
                 return
-
-
-def _judge(since: Path) -> None:
-    """End the command now where the state could not be saved at the first change."""
-    folder = since.absolute().parent
-    if not folder.is_dir():
-        why = f"there is no folder {folder}"
-    elif since.is_dir():
-        why = "it is a folder: name a file"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        why = f"this user may not write to the folder {folder}"
-    else:
-        return
-    raise Failed(ExitStatus.USAGE, f"cannot save the state in {since} (--since): {why}")
 
 
 class Troubles:
@@ -219,22 +204,6 @@ class Troubles:
         if not self._last.endswith(trouble.message):
             output.note(output.printable(f"forewarn: {trouble.message}"))
             self._last = trouble.message
-
-
-def _save_state(path: Path, text: str) -> None:
-    # A crash in the middle leaves the state before.
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        message = f"could not save the state in {path}: {error}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _run(command: str, change: "Change", shown: str, endpoint: str) -> None:
@@ -268,7 +237,8 @@ def _variables(change: "Change", endpoint: str) -> dict[str, str]:
         "FOREWARN_CHANGE": change.kind,
         "FOREWARN_ENDPOINT": endpoint,
         "FOREWARN_RESOURCES": " ".join(facts.pop("resources")),
-        "FOREWARN_CONCERNS_ME": {True: "yes", False: "no", None: ""}[facts.pop("concerns_me")],
+        "FOREWARN_CONCERNS_ME": YES_NO[facts.pop("concerns_me")],
+        "FOREWARN_LAST": YES_NO[change.last if change.gone else None],
     }
     rest = {f"FOREWARN_{key.upper()}": value for key, value in facts.items()}
     found = {

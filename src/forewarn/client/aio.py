@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from forewarn import clock
-from forewarn.client import event, session, transport, watch
+from forewarn.client import event, session, transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import OnTrouble
+from forewarn.client.transport import OnTrouble, SavePath, Unsaved
 from forewarn.client.watch import Watcher
 from forewarn.protocol.message import Reply
 
@@ -63,15 +63,14 @@ class AsyncClient(transport.AnyClient["StreamConnection"]):
     def watch(
         self,
         *,
-        since: str | None = None,
+        since: SavePath | None = None,
         types: Iterable[str] | None = None,
         mine: bool = False,
         on_trouble: OnTrouble | None = None,
     ) -> "AsyncWatch":
         """Return the changes of the events as they happen, as `Client.watch`."""
-        wanted = watch.event_filter(types, mine=mine)
-        watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return AsyncWatch(self._connection(), watcher, watcher.take, on_trouble)
+        watcher, file = self._watcher(since, types, mine=mine)
+        return AsyncWatch(self._connection(), watcher, watcher.take, on_trouble, file)
 
     def documents(
         self, *, known: Iterable[event.Event] = (), on_trouble: OnTrouble | None = None
@@ -110,9 +109,12 @@ class AsyncClient(transport.AnyClient["StreamConnection"]):
 class _Answers(transport.AnyAnswers["StreamConnection", T], AsyncIterator[T]):
     async def __anext__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
-        while isinstance(found := self._next(), Question | Pause):
+        while isinstance(found := self._next(), Question | Pause | Unsaved):
+            if isinstance(found, Unsaved):
+                self._saved(await asyncio.to_thread(found.file.write, found.text))
+                continue
             try:
-                self._watcher.heard(await self._connection.do(found))
+                self._heard(await self._connection.do(found))
             except transport.ConnectionClosed as closed:
                 raise StopAsyncIteration from closed
         return found
@@ -131,8 +133,14 @@ class _Answers(transport.AnyAnswers["StreamConnection", T], AsyncIterator[T]):
         await asyncio.sleep(0)  # in the loop's next turn the transport closes its socket
 
 
-class AsyncWatch(transport.AnyWatch["StreamConnection"], _Answers[event.Change]):
+class AsyncWatch(_Answers[event.Change]):
     """Changes as they happen; made by `AsyncClient.watch`."""
+
+    async def done(self) -> None:
+        """Save that the last change is done with, as `Watch.done`."""
+        self._watcher.settle()
+        if (unsaved := self._unsaved()) is not None:
+            self._saved(await asyncio.to_thread(unsaved.file.write, unsaved.text))
 
 
 class AsyncDocuments(transport.AnyDocuments["StreamConnection"], _Answers[event.Document]):

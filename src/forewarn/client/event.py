@@ -91,6 +91,11 @@ class Change(msgspec.Struct, frozen=True):
     updated: ClassVar[bool] = False
     gone: ClassVar[bool] = False
 
+    @property
+    def last(self) -> bool:
+        """Whether an event is gone and no other that was reported is left: resume work now."""
+        return False
+
 
 class Appeared(Change, frozen=True):
     """The event is listed for the first time, or again after it was gone; it may be Started."""
@@ -121,16 +126,19 @@ class Gone(Change, frozen=True):
     The protocol does not show whether it was cancelled or is over.
     """
 
+    last: bool = True
+    """Whether no other event that was reported is left."""
     kind: ClassVar[str] = "gone"
     gone: ClassVar[bool] = True
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no good answer comes; reported once for each change of the reason."""
+    """Why no good answer comes, or why a state is not saved; once for each change of the reason."""
 
     reason: str
     """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
-    `over` once the endpoint answers again."""
+    `over` once the endpoint answers again. `not-saved` if the file of `since` cannot be written,
+    and `saved` once it can."""
     message: str
     """For people: what is wrong, and the likely cause if there is one."""
 

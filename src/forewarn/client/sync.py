@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self, TypeVar
 
 from forewarn import clock
-from forewarn.client import event, session, transport, watch
+from forewarn.client import event, session, transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import OnTrouble
+from forewarn.client.transport import OnTrouble, SavePath, Unsaved
 from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Client(transport.AnyClient["SocketConnection"]):
     def watch(
         self,
         *,
-        since: str | None = None,
+        since: SavePath | None = None,
         types: Iterable[str] | None = None,
         mine: bool = False,
         on_trouble: OnTrouble | None = None,
@@ -112,19 +112,25 @@ class Client(transport.AnyClient["SocketConnection"]):
         """Return the changes of the events, as they happen, until the watch or the client closes.
 
         Args:
-            since: The `since` of an earlier watch, to resume from there; None to begin with the
-                events of now.
+            since: A file of this handler's own, on a disk that outlives a reboot, in which the
+                watch saves what it has reported. The next process resumes from there: it is told
+                `gone` of what ended meanwhile, and `appeared` again only of an event that has not
+                started, and whose `appeared` the handler was not done with. A change is done with
+                when the next one is asked for. A relative path begins in the environment's
+                STATE_DIRECTORY (systemd's `StateDirectory=`), else in the current folder. None to
+                begin with the events of now.
             types: The event types to report; None for all.
             mine: Whether to leave out events that concern other machines only.
-            on_trouble: Called once for each change of the reason why no good answer comes. What it
-                raises ends the watch.
+            on_trouble: Called once for each change of the reason why no good answer comes, and when
+                the file cannot be written, which does not stop the watch. What it raises ends the
+                watch.
 
         Raises:
-            Misuse: `since` or `types` is invalid, or the client is closed.
+            Misuse: `types` or the content of the file is invalid, the file cannot be used (a full
+                disk is a trouble instead), or the client is closed.
         """
-        wanted = watch.event_filter(types, mine=mine)
-        watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return Watch(self._connection(), watcher, watcher.take, on_trouble)
+        watcher, file = self._watcher(since, types, mine=mine)
+        return Watch(self._connection(), watcher, watcher.take, on_trouble, file)
 
     def documents(
         self, *, known: Iterable[event.Event] = (), on_trouble: OnTrouble | None = None
@@ -174,9 +180,12 @@ class Client(transport.AnyClient["SocketConnection"]):
 class _Answers(transport.AnyAnswers["SocketConnection", T], Iterator[T]):
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
-        while isinstance(found := self._next(), Question | Pause):
+        while isinstance(found := self._next(), Question | Pause | Unsaved):
+            if isinstance(found, Unsaved):
+                self._saved(found.file.write(found.text))
+                continue
             try:
-                self._watcher.heard(self._connection.do(found))
+                self._heard(self._connection.do(found))
             except transport.ConnectionClosed as closed:
                 raise StopIteration from closed
         return found
@@ -194,8 +203,14 @@ class _Answers(transport.AnyAnswers["SocketConnection", T], Iterator[T]):
         self.close()
 
 
-class Watch(transport.AnyWatch["SocketConnection"], _Answers[event.Change]):
+class Watch(_Answers[event.Change]):
     """Changes as they happen; made by `Client.watch`."""
+
+    def done(self) -> None:
+        """Save that the last change is done with, before a handler ends without another."""
+        self._watcher.settle()
+        if (unsaved := self._unsaved()) is not None:
+            self._saved(unsaved.file.write(unsaved.text))
 
 
 class Documents(transport.AnyDocuments["SocketConnection"], _Answers[event.Document]):

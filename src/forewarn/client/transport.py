@@ -5,6 +5,7 @@ answers in its place is not it. Nothing here imports asyncio.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import socket
@@ -12,14 +13,15 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import h11
 
 from forewarn import clock
-from forewarn.client import discovery, session
+from forewarn.client import discovery, session, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Change, Document, Misuse, Trouble
+from forewarn.client.event import OVER, Document, Misuse, Trouble
 from forewarn.client.watch import Watcher
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport
@@ -46,6 +48,9 @@ MAX_INTERIM: Final = 8
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
+MAX_STATE_BYTES: Final = 32 * 1024 * 1024
+"""Of the file of `since`: the largest document makes no longer one."""
+
 MAX_IDLE: Final = 2
 """Connections that a client keeps for later questions."""
 
@@ -54,7 +59,11 @@ LOGGER: Final = "forewarn.client"
 """The name of the client's log."""
 
 OnTrouble: TypeAlias = Callable[[Trouble], None]
-"""What is called once for each change of the reason why no good answer comes."""
+"""What is called once for each change of the reason why no good answer comes, or why the state is
+not saved."""
+
+SavePath: TypeAlias = str | os.PathLike[str]
+"""The file of `since`."""
 
 Place: TypeAlias = tuple[int, Any]
 """An address family, and where to connect in it."""
@@ -280,6 +289,101 @@ def probe(opened: socket.socket, probes: Probes) -> None:
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+class WatchFile:
+    """The file in which a watch keeps its state, for the next process; it is always whole.
+
+    A relative path begins in the folder that systemd gives the handler (`StateDirectory=`), or in
+    the current one.
+
+    Raises:
+        Misuse: It cannot be read or written, for a reason that does not pass by itself.
+    """
+
+    def __init__(self, path: SavePath) -> None:
+        folder = os.environ.get("STATE_DIRECTORY", "").partition(os.pathsep)[0]
+        self.path = Path(os.path.realpath(Path(folder, path)))
+        self.text: str | None = None
+        """What it has, or was last to have; None if there is no file yet."""
+        self._failed = False
+        self._writing = threading.Lock()  # a cancelled task leaves its thread behind
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(MAX_STATE_BYTES + 1)
+            self.text = content.decode()  # what is cut off here makes the JSON invalid
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from error
+
+    def check(self, text: str) -> None:
+        """Write a first text; Misuse if the path is wrong, but a full disk is a trouble."""
+        error = self._write(text)
+        if error is not None and error.errno not in PASSING:
+            raise self._unusable(error) from error
+        self.text, self._failed = None if error else text, False
+
+    def write(self, text: str) -> Trouble | None:
+        """Replace its text by another; return the trouble if that is news."""
+        error = self._write(text)
+        failed, self._failed, self.text = self._failed, error is not None, text
+        if error is not None and not failed:
+            message = (
+                f"cannot save the state of the watch in {self.path}: {error.strerror or error}; "
+                "after a restart, changes may be reported again, or not at all"
+            )
+            return Trouble(reason=NOT_SAVED, message=message)
+        if error is None and failed:
+            return Trouble(reason=SAVED, message=f"the watch saves its state in {self.path} again")
+        return None
+
+    def try_again(self) -> None:
+        """Count a text that could not be written as not written yet."""
+        if self._failed:
+            self.text = None
+
+    def _write(self, text: str) -> OSError | None:
+        draft = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with self._writing:
+                with draft.open("w", encoding="utf-8", newline="\n") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(self.path)
+                if os.name != "nt":  # whose file system journals names itself
+                    folder = os.open(self.path.parent, os.O_RDONLY)
+                    try:
+                        os.fsync(folder)
+                    finally:
+                        os.close(folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            return error
+        return None
+
+    def _unusable(self, error: Exception) -> Misuse:
+        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+        return Misuse(f"cannot use the file {self.path} (since): {why}")
+
+
+NOT_SAVED: Final = "not-saved"
+"""The reason of the trouble that the file of `since` cannot be written."""
+
+SAVED: Final = "saved"
+"""The reason of the report that it can be written again."""
+
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of a disk that may pass: the watch goes on, and tries again."""
+
+
+class Unsaved(NamedTuple):
+    """What to write to the file before anything else."""
+
+    file: WatchFile
+    text: str
+
+
 class _Connection(Protocol):
     def close(self) -> None:
         """End every wait at once, and for ever."""
@@ -332,6 +436,20 @@ class AnyClient(Generic[C]):
             known = ", ".join(each.value for each in AgentStatus)
             raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
         return session.report(self._session, codec.encode_agent_report(said))
+
+    def _watcher(
+        self, since: SavePath | None, types: Iterable[str] | None, *, mine: bool
+    ) -> tuple[Watcher, WatchFile | None]:
+        wanted = watch.event_filter(types, mine=mine)
+        if since is None:
+            return Watcher(self._session, wanted, None, clock_reading()), None
+        file = WatchFile(since)
+        try:
+            watcher = Watcher(self._session, wanted, file.text, clock_reading())
+        except Misuse as error:
+            raise Misuse(f"{file.path}: {error}") from error
+        file.check(watcher.since)
+        return watcher, file
 
     @abstractmethod
     def _connect(self) -> C: ...
@@ -396,39 +514,55 @@ class AnyAnswers(Generic[C, T]):
         watcher: Watcher,
         take: Callable[[], T | None],
         on_trouble: OnTrouble | None,
+        file: WatchFile | None = None,
     ) -> None:
         self._connection = connection
         self._watcher = watcher
         self._take = take
         self._on_trouble = on_trouble
+        self._file = file
+        self._taken: T | None = None
 
-    def _next(self) -> T | session.Question | session.Pause:
-        """Return the next one, or what to do to get it."""
+    def _next(self) -> T | session.Question | session.Pause | Unsaved:
+        """Return the next one, or what to do to get it.
+
+        What the caller is done with is saved before the next one is taken, and that an event
+        appears before the caller is told.
+        """
         while self._watcher.troubles:
             self._report(self._watcher.troubles.popleft())
-        taken = self._take()
+        if self._taken is None:
+            self._watcher.settle()
+            if (unsaved := self._unsaved()) is not None:
+                return unsaved
+            self._taken = self._take()
+            if (unsaved := self._unsaved()) is not None:
+                return unsaved
+        taken, self._taken = self._taken, None
         return self._watcher.step(clock_reading()) if taken is None else taken
+
+    def _unsaved(self) -> Unsaved | None:
+        if self._file is None or self._file.text == (text := self._watcher.since):
+            return None
+        return Unsaved(self._file, text)
+
+    def _heard(self, attempt: session.Attempt) -> None:
+        self._watcher.heard(attempt)
+        if self._file is not None:
+            self._file.try_again()
+
+    def _saved(self, trouble: Trouble | None) -> None:
+        if trouble is not None:
+            self._report(trouble)
 
     def _report(self, trouble: Trouble) -> None:
         import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
 
-        level = logging.INFO if trouble.over else logging.WARNING
+        level = logging.INFO if trouble.reason in {OVER, SAVED} else logging.WARNING
         log = logging.getLogger(LOGGER)
         log.log(level, "%s: %s (%s)", self._watcher.endpoint, trouble.message, trouble.reason)
         if self._on_trouble is not None:
             self._on_trouble(trouble)
-
-
-class AnyWatch(AnyAnswers[C, Change]):
-    """What `Watch` and `AsyncWatch` share."""
-
-    @property
-    def since(self) -> str:
-        """The state of the watch after its last change, as JSON.
-
-        Save it, and pass it to the client's `watch` to resume from there in another process.
-        """
-        return self._watcher.since
 
 
 class AnyDocuments(AnyAnswers[C, Document]):

@@ -2,14 +2,14 @@
 
 For any sequence of answers and failures it promises: an event that was seen appears, starts at most
 once, and is gone after two documents in a row did not list it; if it is listed again after that, it
-appears again. A watch that is cut anywhere and resumed from its state tells what it would have
-told.
+appears again. A watch that is cut anywhere and resumed from its state repeats the change that the
+caller had in hand, and goes on with how the events are by then.
 """
 
 import operator
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
@@ -37,11 +37,8 @@ NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
 
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the JSON; another one is refused."""
-
-MAX_STATE_LENGTH: Final = 32 * 1024 * 1024
-"""Characters of a state: the largest document makes no longer one."""
 
 ChangeKind: TypeAlias = Literal["appeared", "started", "updated", "gone", ""]
 """What the caller is told; `""` for a change that nobody is told."""
@@ -92,6 +89,9 @@ class KnownEvent(msgspec.Struct, frozen=True):
     """Whether its start was told."""
     missing: bool = False
     """Whether the last document did not list it: the next one confirms its end."""
+    handled: bool = True
+    """Whether the caller was done with its appearance, and has not been told its end. If not, the
+    next process tells the appearance again, unless the event has started or ended meanwhile."""
 
 
 class PendingChange(msgspec.Struct, frozen=True):
@@ -103,14 +103,12 @@ class PendingChange(msgspec.Struct, frozen=True):
     """What is known of the event afterwards; None once it is gone."""
 
 
-class WatchState(msgspec.Struct, kw_only=True):
-    """All that a watch knows, between one change and the next; as JSON it is `since`."""
+class WatchState(msgspec.Struct, frozen=True, kw_only=True):
+    """What was told, as a file keeps it from one process to the next."""
 
     format: int = FORMAT
     known: dict[str, KnownEvent] = {}
     """By the EventId in upper case, in the order of appearance."""
-    pending: list[PendingChange] = []
-    """Changes to tell, in order."""
 
 
 class Watcher:
@@ -136,13 +134,18 @@ class Watcher:
         self._session = known
         self._filter = wanted or EventFilter()
         self._whole = not wanted
-        self._state = WatchState() if since is None else read_state(since, at)
-        self._resumed = {*self._state.known, *(change.key for change in self._state.pending)}
+        self._known = {} if since is None else read_state(since, at)
+        """By the EventId in upper case, in the order of appearance."""
+        self._resumed = set(self._known)
         """Events of `since` that no answer has listed yet: their notice is by our own clock."""
+        self._pending: list[PendingChange] = []
+        """Changes to tell, in order."""
+        self._in_hand = False
+        """Whether the caller was told the first of them, and is not done with it."""
         for each in events:
             seen = msgspec.structs.replace(each, starts_by=None)
             known_event = KnownEvent(seen, told=True, started=seen.started)
-            self._state.known[ascii_upper(each.event_id)] = known_event
+            self._known[ascii_upper(each.event_id)] = known_event
         self.troubles: deque[event.Trouble] = deque()
         """Reports of trouble, to be taken from the left."""
         self._reason = event.OVER
@@ -173,40 +176,58 @@ class Watcher:
 
     @property
     def since(self) -> str:
-        """The state after the last change that was taken, as JSON."""
-        return write_state(self._state)
+        """What another process has to know if this one ends now, as JSON."""
+        told = {key: known for key, known in self._known.items() if known.told}
+        if self._in_hand and (change := self._pending[0]).kind in {"appeared", "gone"}:
+            # Nobody knows whether it is drained: unless it has started, it appears again.
+            known = change.after or self._known[change.key]
+            told[change.key] = msgspec.structs.replace(known, handled=False)
+        return write_state(told)
 
     def take(self) -> event.Change | None:
-        """Return the next change, which counts as told from now on; None if there is none."""
-        while self._state.pending:
-            if (change := self._apply()) is not None:
+        """Return the next change, None if there is none; the caller is done with the one before."""
+        self.settle()
+        while self._pending:
+            if (change := self._told(self._pending[0])) is not None:
+                self._in_hand = True
                 return change
+            self._apply()
         return None
 
-    def _apply(self) -> event.Change | None:
-        """Apply the next change; return what the caller is told, None for nothing."""
-        change = self._state.pending.pop(0)
-        before, after = self._state.known.get(change.key), change.after
+    def settle(self) -> None:
+        """Record that the caller is done with the change that it took last."""
+        if self._in_hand:
+            self._in_hand = False
+            self._apply()
+
+    def _told(self, change: PendingChange) -> event.Change | None:
+        """Return what the caller is told of a change; None for nothing."""
+        before, after = self._known.get(change.key), change.after
+        if not change.kind:
+            return None
         if after is None:
             assert before is not None  # only a known event ends
-            del self._state.known[change.key]
-            return event.Gone(before.event) if change.kind else None
-        self._state.known[change.key] = after
-        match change.kind:
-            case "appeared":
-                return event.Appeared(after.event)
-            case "started":
-                return event.Started(after.event)
-            case "updated":
-                assert before is not None  # only a known event is updated
-                return event.Updated(after.event, before.event)
-        return None
+            others = (known.told for key, known in self._known.items() if key != change.key)
+            return event.Gone(before.event, last=not any(others))
+        if change.kind == "appeared":
+            return event.Appeared(after.event)
+        if change.kind == "started":
+            return event.Started(after.event)
+        assert before is not None  # only a known event is updated
+        return event.Updated(after.event, before.event)
+
+    def _apply(self) -> None:
+        change = self._pending.pop(0)
+        if change.after is None:
+            del self._known[change.key]
+        else:
+            self._known[change.key] = change.after
 
     def take_document(self) -> event.Document | None:
         """Take every change; return the document if its events are new since the last call."""
-        while self._state.pending:
+        while self._pending:
             self._apply()
-        events = self._state.known.values()
+        events = self._known.values()
         if self._shown is None and any(known.missing for known in events):
             return None
         listed = tuple(known.event for known in events)
@@ -217,7 +238,7 @@ class Watcher:
 
     def step(self, at: session.ClockReading) -> session.Question | session.Pause:
         """Return what to do now, once every change is taken."""
-        assert not self._state.pending  # the next document is compared with what was told
+        assert not self._pending  # the next document is compared with what was told
         if self._naming_wants is not None:
             return self._naming_wants
         if at.monotonic < self._next_at:
@@ -311,7 +332,7 @@ class Watcher:
         is_second, self._looks_again = self._looks_again, False
         changes: list[PendingChange] = []
         if not is_second and any(
-            key not in events and not known.missing for key, known in self._state.known.items()
+            key not in events and not known.missing for key, known in self._known.items()
         ):
             self._looks_again, self._doubted_at = True, self._asked_at
         if self._looks_again and not self._whole:
@@ -323,7 +344,7 @@ class Watcher:
         if is_second and any(change.after is None for change in changes):
             self._asked_at = self._doubted_at  # it confirms an end: it counts with the first look
         self._ask_next(attempt, changes=changes)
-        is_new = any(change.key not in self._state.known for change in changes)
+        is_new = any(change.key not in self._known for change in changes)
         if self._session.name is None and is_new:  # whose it is may be known by now
             self._session.want_name()
             self._next_at = attempt.at.monotonic
@@ -375,7 +396,7 @@ class Watcher:
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:
         changes = list(self._changes(documents))
-        self._state.pending.extend(changes)
+        self._pending.extend(changes)
         return changes
 
     def _changes(self, documents: Sequence[ReadDocument]) -> Iterator[PendingChange]:
@@ -388,7 +409,7 @@ class Watcher:
         """
         newest = documents[-1].events
         gone = set()
-        for key, known in self._state.known.items():
+        for key, known in self._known.items():
             absent = [known.missing, *(key not in each.events for each in documents)]
             if any(map(operator.and_, absent, absent[1:])):
                 gone.add(key)
@@ -398,7 +419,7 @@ class Watcher:
         for document in documents:
             for key, listed in document.events.items():
                 if document is documents[-1] or key not in newest:
-                    before = None if key in gone else self._state.known.get(key)
+                    before = None if key in gone else self._known.get(key)
                     missing = key not in newest
                     yield from self._changes_of(before, listed, document, missing=missing)
 
@@ -413,8 +434,9 @@ class Watcher:
                 self._resumed.remove(key)
                 before = msgspec.structs.replace(before, starts_by=None)
             seen = merged(before, listed, seen, by_server=document.sent is not None)
-        if known is None or not known.told:
-            told = self._filter.wants(seen)
+        is_repeated = known is not None and not known.handled and not seen.started
+        if known is None or not known.told or is_repeated:
+            told = is_repeated or self._filter.wants(seen)
             known = KnownEvent(seen, told=told, started=False, missing=missing)
             yield PendingChange(key, "appeared" if told else "", known)
             if not told:
@@ -476,47 +498,25 @@ def applied_seconds(reply: Reply) -> float:
 _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 
-def write_state(state: WatchState) -> str:
-    """Return a state as JSON, without times of this process's monotonic clock."""
-    kept = _with_events(state, lambda seen: msgspec.structs.replace(seen, starts_by=None))
-    return msgspec.json.encode(kept).decode()
+def write_state(known: Mapping[str, KnownEvent]) -> str:
+    """Return events as JSON, without what holds for this process and its last document only."""
+    lasting = {
+        key: msgspec.structs.replace(
+            each, event=msgspec.structs.replace(each.event, starts_by=None), missing=False
+        )
+        for key, each in known.items()
+    }
+    return msgspec.json.encode(WatchState(known=lasting)).decode()
 
 
-def _with_events(state: WatchState, put: Callable[[event.Event], event.Event]) -> WatchState:
-    def kept(known: KnownEvent) -> KnownEvent:
-        return msgspec.structs.replace(known, event=put(known.event))
-
-    return WatchState(
-        known={key: kept(known) for key, known in state.known.items()},
-        pending=[
-            msgspec.structs.replace(each, after=each.after and kept(each.after))
-            for each in state.pending
-        ],
-    )
-
-
-def read_state(written: str, at: session.ClockReading) -> WatchState:
+def read_state(written: str, at: session.ClockReading) -> dict[str, KnownEvent]:
     """Read what `write_state` wrote, in this process or in another; Misuse if it is invalid."""
     try:
-        state = msgspec.json.decode(written[: MAX_STATE_LENGTH + 1], type=WatchState)
+        state = msgspec.json.decode(written, type=WatchState)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise _invalid(str(error)) from error
     if state.format != FORMAT:
         raise _invalid(f"its format is {state.format}, and this release reads {FORMAT}")
-    told = {key: known.told for key, known in state.known.items()}
-    for change in state.pending:
-        before, after = told.pop(change.key, None), change.after
-        follows = {
-            "appeared": not before and after is not None,
-            "started": before and after is not None,
-            "updated": before and after is not None,
-            "gone": before and after is None,
-            "": before is not None or after is not None,
-        }
-        if not follows[change.kind]:
-            raise _invalid(f"its change {change.kind!r} of {change.key} does not follow")
-        if after is not None:
-            told[change.key] = after.told
 
     def found(seen: event.Event) -> event.Event:
         return msgspec.structs.replace(
@@ -527,8 +527,14 @@ def read_state(written: str, at: session.ClockReading) -> WatchState:
             starts_by=session.starts_by(seen.not_before, at),
         )
 
-    return _with_events(state, found)
+    return {
+        key: msgspec.structs.replace(known, event=found(known.event))
+        for key, known in state.known.items()
+    }
 
 
 def _invalid(why: str) -> Misuse:
-    return Misuse(f"invalid since= value ({why}): watch without it")
+    return Misuse(
+        f"the file of since= is invalid ({why}): delete it, and undo by hand what an earlier "
+        "process drained"
+    )

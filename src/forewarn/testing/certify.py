@@ -16,10 +16,11 @@ from datetime import timedelta
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from xml.etree import ElementTree as ET
 
 from forewarn import clock
+from forewarn.client import transport
 from forewarn.testing import faults, handler_process, namespace
 from forewarn.testing.emulator import EmulatedEvent, Emulator
 from forewarn.testing.handler_process import HandlerProcess
@@ -46,6 +47,9 @@ IDLE_SECONDS: Final = 3.0
 MOST_A_SECOND: Final = 10.0
 """Polls a second: the original answers 429 above 5."""
 
+ASK_SECONDS: Final = 10.0
+"""For one answer of the emulator to `certify` itself."""
+
 EVENTS: Final = "/metadata/scheduledevents"
 ADDRESS: Final = f"http://{namespace.ADDRESS}"
 """Where a handler in a network namespace finds its events."""
@@ -58,6 +62,11 @@ NO_UNDRAIN: Final = (
     "it was not seen to go back to work after the event was gone: it must then run {undrain} or "
     "$FOREWARN_UNDRAIN, or append a line 'undrain' to the file $FOREWARN_DRAIN_LOG"
 )
+FORGOT: Final = (
+    "it was killed after its approval, as by the reboot, and has not gone back to work since: it "
+    "must remember what it drained, or undrain when it starts"
+)
+AGAIN: Final = "it was killed after its approval, as by the reboot, and drained again afterwards"
 NO_WORK: Final = "it did not go back to work again: no further 'undrain' after the event was gone"
 
 
@@ -104,6 +113,15 @@ class Interrupted(Exception):  # noqa: N818 - what happened
     """Whoever runs the scenarios ends them."""
 
 
+def real_time(_: Emulator) -> float:
+    """Return the seconds of the monotonic clock."""
+    return clock.monotonic()
+
+
+PatienceClock: TypeAlias = Callable[[Emulator], float]
+"""The time, in seconds, of which a handler has so much to react; tests count its requests."""
+
+
 @dataclass(frozen=True)
 class HandlerScenario:
     """What happens to a handler, and what it must do."""
@@ -128,6 +146,7 @@ class Trial:
     """Whether it has something to undo when an event is over."""
     is_ticking: bool = False
     """Whether the clock moves on while something is waited for, as delays need it."""
+    patience_clock: PatienceClock = real_time
     stop: threading.Event = field(default_factory=threading.Event)
     """Once it is set, each wait raises `Interrupted`."""
     marks_at: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -171,15 +190,22 @@ class Trial:
         )
         self.more_polls(2)  # two looks in a row confirm that an event is over
 
+    def end_without_handler(self, event: EmulatedEvent) -> None:
+        """Let an event that has started be over while another program asks for the events."""
+        self.emulator.finish(event)
+        url = f"{self.emulator.endpoint}{EVENTS}?api-version=2020-07-01"
+        while event.status == "Returning":
+            transport.request("GET", url, seconds=ASK_SECONDS, headers=[("Metadata", "true")])
+
     # What must follow.
 
     def wait(self, condition: Callable[[], object], instead: str) -> None:
         """Wait until something holds; complain if it does not in time, or the handler ends."""
-        until = clock.monotonic() + self.patience_seconds
+        until = self.patience_clock(self.emulator) + self.patience_seconds
         while not condition():
             if (status := self.handler.status) is not None:
                 raise Complaint(f"it ended with {_ending(status)}", self.last_exchange())
-            if clock.monotonic() > until:
+            if self.patience_clock(self.emulator) > until:
                 seconds = f"{self.patience_seconds:g} s"
                 raise Complaint(f"{instead} (within {seconds})", self.last_exchange())
             if self.is_ticking:
@@ -214,11 +240,11 @@ class Trial:
         """The handler has to approve, after its drain has ended."""
         self.wait(lambda: event.approved_by, f"it did not approve the {event.event_type}")
 
-    def expect_work(self, times: int = 1) -> None:
+    def expect_work(self, times: int = 1, instead: str = "") -> None:
         """The handler has to put its machine back to work, if that takes anything."""
         self.wait(
             lambda: not self.undrains or self.handler.marks().count("undrain") >= times,
-            NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK,
+            instead or (NO_UNDRAIN if "undrain" not in self.handler.marks() else NO_WORK),
         )
 
     def round(
@@ -440,6 +466,25 @@ def _restarted(trial: Trial) -> None:
     trial.expect_work()
 
 
+def _rebooted(*, is_over: bool) -> Callable[[Trial], None]:
+    def play(trial: Trial) -> None:
+        event = trial.announce()
+        trial.expect_drain()
+        trial.expect_approval(event)
+        trial.handler.kill()
+        if is_over:
+            trial.end_without_handler(event)
+        trial.start()
+        trial.more_polls(2)  # two looks in a row confirm that an event is over
+        if trial.handler.marks().count("drain") > 1:
+            raise Complaint(AGAIN, trial.last_exchange())
+        if not is_over:
+            trial.end(event)
+        trial.expect_work(instead=FORGOT)
+
+    return play
+
+
 def _preview(trial: Trial) -> None:
     if not any("2017-03-01" in each.target for each in trial.polls()):
         raise NotConcerned("it does not ask by version 2017-03-01")
@@ -554,6 +599,16 @@ SCENARIOS: Final = (
     ),
     HandlerScenario("freeze", "a pause of 9 s, which may be ignored", _freeze),
     HandlerScenario("restarted", "it is killed while it drains, and started again", _restarted),
+    HandlerScenario(
+        "rebooted",
+        "it is killed after its approval, and is back when the event is over",
+        _rebooted(is_over=True),
+    ),
+    HandlerScenario(
+        "rebooted-early",
+        "it is killed after its approval, and is back while the event is still Started",
+        _rebooted(is_over=False),
+    ),
     HandlerScenario("preview", "names that begin with '_', as 2017-03-01 has them", _preview),
     HandlerScenario("stops", "it is asked to end by SIGTERM", _stops),
     HandlerScenario("idle", "nothing happens: it must not poll too often", _idle),
@@ -593,7 +648,8 @@ class Handler:
     ports: tuple[int, ...] = ()
     """The host's ports that an isolated handler reaches at 127.0.0.1."""
     patience_seconds: float = PATIENCE_SECONDS
-    """How long it has to react, in real time."""
+    """How long it has to react, by its clock."""
+    patience_clock: PatienceClock = real_time
     undrains: bool = True
     """Whether it has something to undo; after a checkpoint, nothing."""
 
@@ -644,6 +700,7 @@ def _played(scenario: HandlerScenario, handler: Handler, stop: threading.Event) 
             machine.name,
             handler.patience_seconds,
             undrains=handler.undrains,
+            patience_clock=handler.patience_clock,
             stop=stop,
         )
         emulator.on_request(trial.note_marks)

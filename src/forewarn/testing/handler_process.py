@@ -115,6 +115,7 @@ class HandlerProcess:
             "FOREWARN_DRAIN": places["drain"],
             "FOREWARN_UNDRAIN": places["undrain"],
             "FOREWARN_FOLDER": str(folder),
+            "STATE_DIRECTORY": str(folder),  # where a handler keeps what outlives it
         }
         self._process: subprocess.Popen[bytes] | None = None
 
