@@ -37,10 +37,10 @@ def watch(client: forewarn.Client, closing: threading.Event) -> None:
         if change.gone:
             going_down.discard(event.event_id)
             log.info("in service" if not going_down else "still out of service")
-        elif change.appeared:
+        elif change.appeared and not event.started:
             going_down.add(event.event_id)
             log.info("out of service for a %s", event.event_type)
-            if event.started or closing.wait(NOTICED_SECONDS):
+            if closing.wait(NOTICED_SECONDS):
                 continue
             try:
                 client.approve(event)
