@@ -1,10 +1,14 @@
 """What is held is tried again on somebody's word: by its own rule, and only while there is time."""
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.agent.state import EventRetried, ImpossibleStep
+from forewarn.client.event import Event
 
 FAILED = ActionOutcome.FAILED
 
@@ -171,3 +175,64 @@ def test_an_agent_that_is_to_end_begins_nothing_on_that_word() -> None:
     bench = held()
     bench.decider._closing = True
     assert bench.retry() == []
+
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def late(seconds: float = 20, **terms: Any) -> Bench:
+    """Return a bench whose event came too late for its only action, which needs 60 s."""
+    bench = Bench(rule(command("drain", needs_seconds=60, **terms)))
+    bench.see(due(seconds))
+    assert bench.phase == "Held"
+    return bench
+
+
+def due(seconds: float, **facts: Any) -> Event:
+    """Return an event with its NotBefore after so many seconds from the start."""
+    not_before = NOW + timedelta(seconds=seconds)
+    return event(not_before=not_before, starts_by=START + seconds, **facts)
+
+
+def test_what_came_too_late_is_prepared_for_once_its_notice_is_longer() -> None:
+    bench = late()
+    assert bench.see(due(900)) == ["do drain"]
+    assert bench.end("drain") == ["approve E1"]
+
+
+def test_a_longer_notice_counts_in_the_process_after_too() -> None:
+    bench = late()
+    bench.start()
+    assert bench.see(due(900)) == ["do drain"]
+
+
+def test_each_notice_that_is_too_short_is_tried_once() -> None:
+    bench = late()
+    assert bench.see(due(40)) == []
+    assert bench.phase == "Held"
+    written = len(bench.journal)
+    assert bench.see(due(40)) == []
+    assert bench.see(due(30)) == []
+    assert len(bench.journal) == written
+    assert bench.see(due(900)) == ["do drain"]
+
+
+@pytest.mark.parametrize(("repeatable", "said"), [(True, ["do drain"]), (False, [])])
+def test_what_the_notice_cut_is_begun_again_only_if_it_is_repeatable(
+    repeatable: bool, said: list[str]
+) -> None:
+    bench = Bench(rule(command("drain", repeatable=repeatable)))
+    bench.see(due(20))
+    assert bench.let_pass(20 - MARGIN) == ["stop drain"]
+    bench.end("drain", ActionOutcome.CUT)
+    assert bench.phase == "Held"
+    assert bench.see(due(900)) == said
+
+
+def test_what_failed_stays_held_though_the_notice_is_longer() -> None:
+    bench = Bench(ORDINARY)
+    bench.see(due(20))
+    bench.end("web")
+    bench.end("drain", FAILED)
+    assert bench.see(due(900)) == []
+    assert bench.phase == "Held"

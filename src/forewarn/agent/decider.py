@@ -396,8 +396,7 @@ class Decider:
                 self._write(state.EventGone(event_id=event_id))
                 self._approvals.drop(event_id)
                 self._deadlines.pop(event_id, None)
-        if self._retry:
-            self._try_held(now)
+        self._try_held(now)
         self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
@@ -454,10 +453,29 @@ class Decider:
             self._choose(event_id, event, now)
 
     def _try_held(self, now: float) -> None:
-        self._retry = False
+        asked, self._retry = self._retry, False
         for case in self.state.cases.values():
-            if case.phase is Phase.HELD and not self.stays_held(case, now):
-                self._write(state.EventRetried(event_id=case.event_id))
+            if case.phase is not Phase.HELD or self.stays_held(case, now):
+                continue
+            event = self.events[case.event_id]
+            if asked or self._has_more_notice(case, event):
+                self._write(state.EventRetried(event_id=case.event_id, not_before=event.not_before))
+
+    def _has_more_notice(self, case: Case, event: Event) -> bool:
+        """Tell whether only the notice was too short for a held event, and it is longer now.
+
+        A try is written with its NotBefore, so each NotBefore is tried once.
+        """
+        tried, now = case.event.not_before, event.not_before
+        if tried is None or now is None or now <= tried:
+            return False
+        return all(
+            result is None
+            or result.good
+            or result is ActionOutcome.NO_TIME
+            or (result is ActionOutcome.CUT and case.rule.prepare[index].settings.repeatable)
+            for index, result in enumerate(case.results)
+        )
 
     def stays_held(self, case: Case, now: float) -> str:
         """Return why RetryHeld does not prepare again for a held event; `""` if it does."""

@@ -157,9 +157,11 @@ class ActivityLog:
                 text = f"action {what.index + 1} for {event_id} is not done: {outcome}"
                 _log(event_id, text, level=logging.WARNING)
             case state.EventRetried(event_id=event_id):
+                why = "its notice is longer now"
                 if self._retried is not None:
                     self._retried.add(event_id)
-                _log(event_id, f"retrying {event_id}: an operator asked for it")
+                    why = "an operator asked for it"
+                _log(event_id, f"retrying {event_id}: {why}")
             case state.EventGone(event_id=event_id):
                 _log(event_id, f"{event_id} is over")
                 self._phases.pop(event_id.upper(), None)

@@ -7,6 +7,7 @@ it, and a test compares the two.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -176,9 +177,11 @@ class RetryRequested(Record, frozen=True, kw_only=True):
 
 
 class EventRetried(Record, frozen=True, kw_only=True):
-    """The agent prepares again for a held event: an operator says so."""
+    """The agent prepares again for a held event: an operator says so, or its notice is longer."""
 
     event_id: str
+    not_before: datetime | None = None
+    """The event's, as it is now."""
 
 
 class Checkpoint(Record, frozen=True, kw_only=True):
@@ -193,6 +196,7 @@ class Case(msgspec.Struct, kw_only=True):
     """One event in hand."""
 
     event: Event
+    """As it was when a rule took it; its NotBefore as it was at the last try."""
     phase: Phase
     rule: Rule
     """The rule that took it last."""
@@ -353,7 +357,7 @@ class AgentState:
                         effect.stuck, effect.undo_attempt = None, 0
                     effect.interrupted &= not record.interrupted
             case EventRetried():
-                self._retry(self.cases[record.event_id])
+                self._retry(self.cases[record.event_id], record.not_before)
             case Checkpoint():
                 self.boot = record.boot
                 self.cases = {case.event_id: case for case in record.cases}
@@ -414,9 +418,10 @@ class AgentState:
             effect.stuck = record.outcome
             effect.interrupted |= record.outcome is ActionOutcome.INTERRUPTED
 
-    def _retry(self, case: Case) -> None:
+    def _retry(self, case: Case, not_before: datetime | None) -> None:
         """Have everything done again that did not end well."""
         _move(case, PhaseTrigger.RETRY)
+        case.event = msgspec.structs.replace(case.event, not_before=not_before)
         for index, result in enumerate(case.results):
             if result is None or result.good:
                 continue
