@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -272,7 +273,7 @@ def test_a_program_that_cannot_be_run_is_a_failure_that_says_why(
 
 def test_a_run_that_cannot_be_begun_is_a_failure_that_says_why(shop: Workshop) -> None:
     connector = shop.connector("echo ran > ran")
-    shop.state.rmdir()
+    shutil.rmtree(shop.state)
     outcome = play(connector.perform(task()))
     assert isinstance(outcome, Outcome)
     assert not outcome.succeeded
@@ -366,6 +367,7 @@ def test_settings_that_cannot_work_are_refused(
 
 
 def test_a_state_folder_that_cannot_be_made_is_refused(shop: Workshop) -> None:
+    shutil.rmtree(shop.state)
     shop.state.write_text("a file", encoding="ascii")
     with pytest.raises(CommandUnusable, match="state"):
         shop.connector("")

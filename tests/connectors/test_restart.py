@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,21 @@ def test_what_an_operator_said_to_repeat_is_done_again(shop: Workshop) -> None:
     assert "again" in shop.lines("log")
 
 
+def test_what_was_claimed_before_the_folder_was_lost_is_not_repeated_unasked(
+    shop: Workshop,
+) -> None:
+    play(shop.connector("echo done >> log").perform(task()))
+    shutil.rmtree(shop.state)
+    connector = shop.connector("echo again >> log")
+    assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
+    assert play(connector.check(task(attempt=4, repeat_after=3))) is Found.NOT_DONE
+    assert play(connector.check(task("2.1", attempt=2))) is Found.UNKNOWN
+    play(connector.forget(task("2.1", attempt=2)))
+    # Once it is there again, a claim without a run has begun nothing.
+    assert play(shop.connector("").check(task(attempt=2))) is Found.NOT_DONE
+    assert shop.lines("log") == ["done"]
+
+
 def test_an_earlier_attempts_doubt_is_no_longer_asked_about_but_a_later_ones_is(
     shop: Workshop,
 ) -> None:
@@ -259,7 +275,7 @@ def test_what_is_recorded_is_forgotten(shop: Workshop) -> None:
     play(connector.perform(task()))
     play(connector.perform(task(operation="2.1")))
     play(connector.forget(task()))
-    assert [place.name.split("@")[0] for place in shop.state.iterdir()] == ["2.1"]
+    assert [place.name.split("@")[0] for place in shop.runs()] == ["2.1"]
     play(connector.forget(task()))
 
 
@@ -277,14 +293,14 @@ def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop
             CommandConnectorSettings(program=("true",)), shop.state, os.environ
         )
         await restarted.sweep({"2.1"})
-        left = {place.name.split("@")[0] for place in shop.state.iterdir()}
+        left = {place.name.split("@")[0] for place in shop.runs()}
         assert left == {"2.1", "3.1", "mine.txt"}
         await tell(go)
         await under_way
         await restarted.sweep(())
 
     play(story())
-    assert [place.name for place in shop.state.iterdir()] == ["mine.txt"]
+    assert [place.name for place in shop.runs()] == ["mine.txt"]
 
 
 def test_the_state_folder_is_its_owners_alone(shop: Workshop) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import patience
-from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
+from forewarn.connectors.command import KEPT, CommandConnector, CommandConnectorSettings, TaskRuns
 from forewarn.connectors.port import Task
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 
@@ -53,6 +53,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
+        TaskRuns(self.state)  # as an earlier service left it
 
     def program(self, body: str, name: str = "program") -> str:
         """Write a shell program; its working folder is this one."""
@@ -74,6 +75,9 @@ class Workshop:
     def lines(self, name: str) -> list[str]:
         place = self.folder / name
         return place.read_text(encoding="utf-8").splitlines() if place.exists() else []
+
+    def runs(self) -> list[Path]:
+        return [place for place in self.state.iterdir() if place.name != KEPT]
 
     def run_folder(self, operation: str = "1.1", run: str = "1.0.web-0") -> Path:
         return self.state / f"{operation}@20260302T120000.250000Z" / run

@@ -45,6 +45,9 @@ from forewarn.maintenance.model import listed
 WHOLE = "_all"
 """The subject of a run for a whole operation: no machine's name begins with `_`."""
 
+KEPT = "kept"
+"""The file that says that the folder of runs is not new."""
+
 CHECKS = "check"
 """What runs of the check command begin with, in the place of the attempt."""
 
@@ -127,7 +130,8 @@ class TaskRuns:
     """The folder of all runs, and the runners that this process began.
 
     It takes part in fencing: once a later attempt has asked what there is, an earlier one of this
-    process begins nothing more. Whoever can write to the folder can forge results.
+    process begins nothing more. Whoever can write to the folder can forge results. A file in it
+    says that it is not new: what earlier processes left in the place of a new one is lost.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,12 +139,23 @@ class TaskRuns:
         self._lock = threading.Lock()
         self._runners: dict[Path, subprocess.Popen[bytes]] = {}
         self._latest: dict[str, int] = {}
+        self._missed: set[str] = set()
+        """Operations that earlier processes claimed, where the folder is new."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = {place.name for place in folder.iterdir()}
+        self._is_new = KEPT not in names and not any("@" in name for name in names)
+        (folder / KEPT).touch(mode=0o600)
+
+    def may_miss(self, task: RunOwner) -> bool:
+        """Tell whether an earlier process may have begun it, and left its runs in a lost folder."""
+        return task.operation in self._missed
 
     def of(self, task: RunOwner) -> list[TaskRun]:
         """Return an operation's runs, the latest first."""
         found = []
         with self._lock, contextlib.suppress(FileNotFoundError):
+            if self._is_new and task.attempt > 1 and task.operation not in self._latest:
+                self._missed.add(task.operation)
             self._latest[task.operation] = max(task.attempt, self._latest.get(task.operation, 0))
             for folder in self._place(task).iterdir():
                 attempt, _, rest = folder.name.partition(".")
@@ -225,6 +240,7 @@ class TaskRuns:
         """Remove an operation's runs."""
         with self._lock:
             self._latest.pop(task.operation, None)
+            self._missed.discard(task.operation)
         _remove(self._place(task))
 
     def sweep(self, live: Collection[str]) -> None:
@@ -526,7 +542,7 @@ class CommandConnector(Connector):
         if isinstance(left, RunResult):
             return left
         begun_here = run is not None and run.attempt > task.repeat_after
-        if not begun_here and not task.claimed_elsewhere:
+        if not begun_here and not task.claimed_elsewhere and not self._may_miss(task):
             return RunTrace.NOTHING
         left = RunTrace.BEGUN
         if self._settings.check_command:
@@ -536,6 +552,10 @@ class CommandConnector(Connector):
                 "the result of a run is unknown", operation=task.operation, subject=subject
             )
         return left
+
+    def _may_miss(self, task: Task) -> bool:
+        """Tell whether a run that nobody allowed to be repeated may be lost with the folder."""
+        return task.attempt > task.repeat_after + 1 and self._runs.may_miss(task)
 
     async def _ask(self, task: Task, subject: str, lost: TaskRun | None) -> RunResult | RunTrace:
         """Ask the check command for the result of a run that was lost, here or elsewhere."""

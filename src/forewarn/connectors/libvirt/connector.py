@@ -163,7 +163,7 @@ class LibvirtConnector(CommandConnector):
         """Add the settings, and whether an earlier run may have begun, or has used its time up."""
         left = None if earlier is None else await self._runs.end(earlier)
         stopping = isinstance(left, RunResult) and left.stage > 0
-        again = earlier is not None or bool(task.claimed_elsewhere)
+        again = earlier is not None or bool(task.claimed_elsewhere) or self._may_miss(task)
         return {"libvirt": self._told, "again": again, "stopping": stopping}
 
     @contextlib.asynccontextmanager
