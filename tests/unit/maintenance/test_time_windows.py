@@ -126,6 +126,34 @@ def test_blackouts_cut_windows() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("blackout", "left"),
+    [
+        (("21:00", "22:00"), [("22:00", "23:00")]),
+        (("21:00", "22:01"), [("22:01", "23:00")]),
+        (("22:00", "22:30"), [("22:30", "23:00")]),
+        (("22:30", "23:00"), [("22:00", "22:30")]),
+        (("22:00", "23:00"), []),
+        (("23:00", "23:30"), [("22:00", "23:00")]),
+    ],
+)
+def test_a_blackout_cuts_a_window_to_the_minute_and_leaves_no_empty_one(
+    blackout: tuple[str, str], left: list[tuple[str, str]]
+) -> None:
+    def span(begins: str, ends: str) -> Span:
+        return Span(at(f"2026-11-22 {begins}"), at(f"2026-11-22 {ends}"))
+
+    now = at("2026-11-22 12:00")
+    found = time_windows.following(("daily 22:00-23:00",), "UTC", (span(*blackout),), now)
+    today = [each for each in found if each.opens < at("2026-11-23 00:00")]
+    assert today == [span(*each) for each in left]
+
+
+def test_a_window_that_the_clocks_leave_out_is_none() -> None:
+    (first,) = opens("daily 02:00-03:00", "2026-03-28 12:00", BERLIN)
+    assert first[0] == at("2026-03-30 00:00")  # on the 29th it is 3 o'clock after 2
+
+
 def test_without_windows_it_is_always_open_but_for_blackouts() -> None:
     blackout = Span(at("2026-11-22 00:00"), at("2026-11-23 00:00"))
     before, after = time_windows.following((), "UTC", (blackout,), at("2026-11-21 12:00"))
@@ -156,6 +184,10 @@ def test_what_is_not_a_time_zone_is_refused(zone: str) -> None:
 def test_too_many_windows_are_refused() -> None:
     with pytest.raises(ValueError, match="at most"):
         time_windows.check(("daily 01:00-02:00",) * 21, "UTC")
+
+
+def test_as_many_windows_as_may_be_are_taken() -> None:
+    time_windows.check(["daily 01:00-02:00"] * time_windows.MAX_WINDOWS, "UTC")
 
 
 def test_a_window_that_never_comes_within_the_horizon_is_not_found() -> None:
