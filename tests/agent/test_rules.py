@@ -1,10 +1,30 @@
-"""Which rule takes an event."""
+"""Which rule takes an event, and which settings of rules go together."""
+
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from agent.bench import event, rule
 from forewarn.agent import rules
+from forewarn.agent.rules import (
+    COMMAND_LENGTH,
+    CommandSettings,
+    HaproxySettings,
+    HttpSettings,
+    LogSettings,
+    Match,
+    NotifySettings,
+    ReadySettings,
+    Rule,
+    RuleAction,
+    ServiceSettings,
+    SignalSettings,
+    action_name,
+    needs_posix,
+)
 from forewarn.client.event import Event
+from forewarn.settings import FieldError
 
 
 def taken(match: dict[str, object], seen: Event, notice: float | None = 900.0) -> bool:
@@ -103,3 +123,153 @@ def test_the_choice_may_change_where_the_notice_passes_a_border() -> None:
     assert rules.next_change_seconds(borders, 120.0) is None
     assert rules.next_change_seconds(borders, None) is None
     assert rules.next_change_seconds((), 900.0) is None
+
+
+# What the settings refuse, and where.
+
+A, B = "https://example.org/a", "http://[::1]:8080/b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "field"),
+    [
+        (HttpSettings, {"url": A, "undo_url": B}, None),
+        (HttpSettings, {"url": "https://example.org:1/"}, None),
+        (HttpSettings, {"url": "ftp://example.org/"}, "url"),
+        (HttpSettings, {"url": A, "undo_url": "https://"}, "undo_url"),
+        (HttpSettings, {"url": "https://example.org:0/"}, "url"),
+        (HttpSettings, {"url": "https://example.org:65536/"}, "url"),
+        (HttpSettings, {"url": "https://example.org/a b"}, "url"),
+        (HttpSettings, {"url": "https://example.org/\u00e9"}, "url"),
+        (HttpSettings, {"url": "https://example.org/\x7f"}, "url"),
+        (HttpSettings, {"url": A, "headers": {"X-Token": "a\tb\u00ff"}}, None),
+        (HttpSettings, {"url": A, "headers": {"X-Token": "a\u0100"}}, "headers"),
+        (HttpSettings, {"url": A, "headers": {"X-Token": "a\nb"}}, "headers"),
+        (HttpSettings, {"url": A, "headers": {"X Token": "a"}}, "headers"),
+        (HttpSettings, {"url": A, "headers": {"": "a"}}, "headers"),
+        (HttpSettings, {"url": A, "header_files": {"X-Token": "a"}}, None),
+        (HttpSettings, {"url": A, "header_files": {"X:Token": "a"}}, "header_files"),
+        (HttpSettings, {"url": A, "body": {"a": [{"b": "$event_id"}, 1]}}, None),
+        (HttpSettings, {"url": A, "body": {"a": [{"b": "$nothing"}]}}, "body"),
+        (HttpSettings, {"url": A, "undo_body": {"a": "5 $"}}, "undo_body"),
+        (HttpSettings, {"url": A, "body": "a text of $machine"}, None),
+        (HttpSettings, {"url": A, "body": "$nothing"}, "body"),
+        (
+            HttpSettings,
+            {"url": A, "headers": {"content-type": "application/json"}, "undo_body": "no"},
+            "undo_body",
+        ),
+        (HaproxySettings, {"socket": "s", "server": "web/web-0"}, None),
+        (HaproxySettings, {"socket": "s", "server": "web"}, "server"),
+        (HaproxySettings, {"socket": "s", "server": "web/"}, "server"),
+        (HaproxySettings, {"socket": "s", "server": "/web-0"}, "server"),
+        (HaproxySettings, {"socket": "s", "server": "web/web 0"}, "server"),
+        (HaproxySettings, {"socket": "s", "server": "web/a;b"}, "server"),
+        (HaproxySettings, {"socket": "s", "server": "web/a\\b"}, "server"),
+        (ServiceSettings, {"stop": "web.service"}, None),
+        (ServiceSettings, {}, ""),
+        (ServiceSettings, {"stop": "a", "start": "b"}, ""),
+        (ServiceSettings, {"stop": "-a"}, "stop"),
+        (ServiceSettings, {"start": "-a"}, "start"),
+        (SignalSettings, {"unit": "a", "signal": "SIGUSR1"}, None),
+        (SignalSettings, {"unit": "a", "pid_file": "b"}, ""),
+        (SignalSettings, {}, ""),
+        (SignalSettings, {"unit": "a", "wait": "file"}, "file"),
+        (SignalSettings, {"unit": "a", "file": "b"}, "file"),
+        (SignalSettings, {"unit": "a", "wait": "file", "file": "b"}, None),
+        (SignalSettings, {"unit": "a", "signal": "TERM"}, "signal"),
+        (SignalSettings, {"unit": "a", "signal": "SIG-A"}, "signal"),
+        (SignalSettings, {"unit": "a", "undo_signal": "SIGhup"}, "undo_signal"),
+        (ReadySettings, {"wait_seconds": 10.0, "time_limit_seconds": 10.0}, "wait_seconds"),
+        (ReadySettings, {"wait_seconds": 9.0, "time_limit_seconds": 10.0}, None),
+        (CommandSettings, {"run": ()}, "run"),
+        (NotifySettings, {}, ""),
+        (NotifySettings, {"slack": A, "teams": A}, ""),
+        (NotifySettings, {"teams": "ftp://example.org"}, "teams"),
+        (NotifySettings, {"webhook": "/run/credentials/url"}, None),
+        (NotifySettings, {"webhook": A, "title": "$nothing"}, "title"),
+        (Match, {"min_notice_seconds": 5.0, "max_notice_seconds": 5.0}, "max_notice_seconds"),
+        (Match, {"min_notice_seconds": 5.0, "max_notice_seconds": 6.0}, None),
+        (RuleAction, {}, ""),
+        (RuleAction, {"ready": ReadySettings(), "log": LogSettings()}, ""),
+        (Rule, {"name": "a", "approve": "when-prepared", "match": Match(machine="any")}, "approve"),
+        (
+            Rule,
+            {"name": "a", "approve": "when-all-ready", "match": Match(machine="others")},
+            "approve",
+        ),
+        (Rule, {"name": "a", "approve": "at-once", "match": Match(machine="others")}, None),
+        (
+            Rule,
+            {
+                "name": "a",
+                "approve": "at-once",
+                "prepare": (RuleAction(log=LogSettings()), RuleAction(ready=ReadySettings())),
+            },
+            "prepare[1]",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_at_its_field(
+    kind: type[Struct], given: dict[str, Any], field: str | None
+) -> None:
+    if field is None:
+        kind(**given)
+        return
+    with pytest.raises(FieldError) as refused:
+        kind(**given)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "is_json"),
+    [
+        ({"a": 1}, "text/plain", True),
+        ('{"a": "$machine"}', None, True),
+        (' ["$machine"]', None, True),
+        ("{$machine}", None, False),
+        ("5", None, False),
+        ('"$machine"', None, False),
+        ("$machine", "application/json", True),
+        ("$machine", " Application/JSON ; charset=utf-8", True),
+        ("$machine", "application/problem+json", True),
+        ('{"a": 1}', "text/plain", False),
+    ],
+)
+def test_whether_a_body_is_json_says_its_type_or_the_body_itself(
+    body: str | dict[str, Any], content_type: str | None, *, is_json: bool
+) -> None:
+    headers = {} if content_type is None else {"X-Other": "a", "Content-TYPE": content_type}
+    settings = HttpSettings(url=A, headers=headers)
+    assert settings.is_json(body) is is_json
+
+
+@pytest.mark.parametrize(
+    ("length", "cut"), [(COMMAND_LENGTH, False), (COMMAND_LENGTH + 1, True), (4000, True)]
+)
+def test_a_long_program_is_cut_to_a_lines_length(length: int, *, cut: bool) -> None:
+    program = "a" * length
+    shown = action_name(RuleAction(command=CommandSettings(run=(program,))))
+    assert shown.removeprefix("command ") == (
+        f"{program[: COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}" if cut else program
+    )
+
+
+def test_an_action_is_named_by_what_it_does_or_by_its_kind() -> None:
+    assert action_name(RuleAction(log=LogSettings())) == "log"
+    assert action_name(RuleAction(service=ServiceSettings(stop="a"))) == "service stop a"
+    assert action_name(RuleAction(http=HttpSettings(url=A, method="PUT"))) == f"http PUT {A}"
+
+
+@pytest.mark.parametrize(
+    ("action", "possible"),
+    [
+        (RuleAction(service=ServiceSettings(stop="a")), False),
+        (RuleAction(signal=SignalSettings(unit="a")), False),
+        (RuleAction(haproxy=HaproxySettings(socket="/run/a", server="b/c")), False),
+        (RuleAction(haproxy=HaproxySettings(socket="[::1]:99", server="b/c")), True),
+        (RuleAction(ready=ReadySettings()), True),
+    ],
+)
+def test_what_windows_cannot_do_says_why(action: RuleAction, *, possible: bool) -> None:
+    assert bool(needs_posix(action)) is not possible

@@ -56,6 +56,7 @@ TESTS = {
         "tests/agent/test_coming_back.py",
         "tests/agent/test_two_events.py",
         "tests/agent/test_rules.py",
+        "tests/agent/test_settings.py",
         "tests/agent/test_state.py",
         "tests/agent/test_retry.py",
         "tests/agent/test_closing.py",
