@@ -11,16 +11,10 @@ import pytest
 from builders import FLEET, MINUTE, NOW, SECOND, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane
-from forewarn.control.replicas import (
-    LIVE,
-    MISSED,
-    MISSED_FOR,
-    Heartbeat,
-    Replicas,
-    SharedSightings,
-)
+from forewarn.control.replicas import LIVE, MISSED, MISSED_FOR, Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.alerts import AlertKind

@@ -27,8 +27,8 @@ from forewarn.clock import ScaledClock, SystemClock
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import Heartbeat
 from forewarn.control.service_clock import ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Ticker
 from forewarn.control.writer import ThreadWriter

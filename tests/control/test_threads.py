@@ -23,8 +23,8 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import LEASE, Executor
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import Heartbeat
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import LONGEST_NAP, Ticker
 from forewarn.control.writer import ThreadWriter

@@ -14,9 +14,10 @@ from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
+from forewarn.control.heartbeat import SETTING, Heartbeat
 from forewarn.control.outbox import Follower
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import SETTING, Heartbeat, Replicas, SharedSightings
+from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.service_clock import ClockJumped, ClockScale, Served, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter

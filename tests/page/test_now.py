@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.maintenance import alerts
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
 from forewarn.maintenance.rollout_model import (
@@ -150,11 +149,11 @@ def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None
         Alert(AlertKind.PAUSED, "13", "paused at scope web", NOW - 8 * MINUTE),
         Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW - 7 * MINUTE),
         Alert(AlertKind.ROLLOUT_HALTED, "rollout 7", "halted", NOW - 6 * MINUTE),
-        Alert(AlertKind.DOUBTED, alerts.CLOCK, "the clock", NOW),
+        Alert(AlertKind.LOST_CHANGES, "database", "the store", NOW),
     ]
     made = Page([]).made(found)
     lines = made["alerts"]
-    assert [line.about for line in lines] == ["13.1", "rollout 7", "clock", "scope web"]
+    assert [line.about for line in lines] == ["13.1", "rollout 7", "database", "scope web"]
     assert [line.href for line in lines] == [
         "/operations/13.1",
         "/rollouts/7",

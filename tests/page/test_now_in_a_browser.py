@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
-from forewarn.control.replicas import SAVE_SECONDS
+from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.maintenance.model import key
 from forewarn.server.settings import ConnectorSettings, SimulatedSettings
 from forewarn.store import memory

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 import patience
+from forewarn.connectors.command import KEPT
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.server.settings import RolloutCheck, RolloutSettings
@@ -102,7 +103,7 @@ def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(
 def test_nothing_of_a_run_is_left(checks: RolloutChecks, tmp_path: Path) -> None:
     ran(checks, "good")
     ran(checks, "bad", number=2)
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert [place.name for place in (tmp_path / "runs").iterdir()] == [KEPT]
 
 
 def test_what_cannot_be_run_has_failed(checks: RolloutChecks, tmp_path: Path) -> None:

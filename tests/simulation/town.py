@@ -15,7 +15,7 @@ import msgspec
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import replicas
+from forewarn.control import heartbeat
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
 from forewarn.maintenance import alerts, commands, planner
@@ -169,15 +169,15 @@ class Town:
             step = chance.choice(STEPS) * chance.choice([1, -1])
             self.counts["clock step while away"] += 1
         self.clocks.start_again(away, step)
-        if self.ask("set back", self.plane.order, replicas.set_back, self.clocks.watch.shown):
+        if self.ask("set back", self.plane.order, heartbeat.set_back, self.clocks.watch.shown):
             self.counts["was set back"] += 1
         self.sightings.clear()
         for name, seen in self.saved.items():  # as `Transaction.set_back`
             asked_at = min(seen.asked_at, self.now)
             self.sightings[name] = msgspec.structs.replace(seen, asked_at=asked_at)
-        lapse = self.clocks.begin(self.memory.all_settings.get(replicas.SETTING))
+        lapse = self.clocks.begin(self.memory.all_settings.get(heartbeat.SETTING))
         if lapse:
-            kept_with = (replicas.SETTING, self.clocks.served())
+            kept_with = (heartbeat.SETTING, self.clocks.served())
             self.ask("outage", self.plane.extend_notices, lapse, setting=kept_with)
         else:
             self.write_down()
@@ -238,12 +238,12 @@ class Town:
         if not owed:
             self.write_down()
             return
-        kept = (replicas.SETTING, self.clocks.served())
+        kept = (heartbeat.SETTING, self.clocks.served())
         if self.ask("owed", self.plane.extend_notices, owed, setting=kept) is not None:
             self.clocks.watch.pay(owed)
 
     def write_down(self) -> None:
-        self.plane.put_setting(replicas.SETTING, self.clocks.served()).result()
+        self.plane.put_setting(heartbeat.SETTING, self.clocks.served()).result()
         self.saved = dict(self.sightings)
 
     def set_clock(self) -> None:

@@ -10,7 +10,8 @@
                      when the store has lost its last changes
     changefeed       tells the process's memory what changed, after the commit, and has the latest
                      news for those who follow
-    replicas         the heartbeat; which replicas live, and what each saw of machines; none leads
+    heartbeat        saves when guests could last read, and gives an outage back to them
+    replicas         which replicas live; what each says of itself, and saw of machines; none leads
     relay_watch      what relays on hosts are heard to say; holds the hosts of those that are away
     service_clock    the service's time, whether anything may start in it, and by how much notices
                      move after an outage

@@ -8,7 +8,7 @@ every NotBefore, lease and record of one process lies on one line of time.
 
 A `ServiceClock` also knows when guests could read: when the event loop that answers them stood
 still for too long (`notice.end_gap`) nothing starts until every notice has moved later by that
-time (`replicas.Heartbeat`).
+time (`heartbeat.Heartbeat`).
 """
 
 import asyncio

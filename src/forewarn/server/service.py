@@ -33,10 +33,11 @@ from forewarn.control import outbox
 from forewarn.control.changefeed import Changefeed, Listener, NewsTail
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.outbox import Follower, FollowerThread, Known, everything, known_of
 from forewarn.control.plane import Plane, Retention
-from forewarn.control.replicas import Heartbeat, Replicas, SharedSightings
+from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Ticker

@@ -18,9 +18,9 @@ import msgspec
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
-from forewarn.control.replicas import Heartbeat
 from forewarn.control.service_clock import ClockJumped, ServiceClock
 from forewarn.control.ticker import ReturnWatch
 from forewarn.control.writer import InlineWriter

@@ -31,10 +31,11 @@ from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.control.replicas import Heartbeat, Replicas
+from forewarn.control.replicas import Replicas
 from forewarn.control.rollouts import Rollouts
 from forewarn.maintenance import alerts, fleet_file
 from forewarn.maintenance.model import Policy, Refused
