@@ -340,7 +340,7 @@ class Play:
         # One that waits for its share of the loop goes on with its head or body.
         assert (stage is Stage.QUEUED) <= connection._yielded
         account, fair_queue = connection.account, self.plane.connections.fair_queue
-        queues = (fair_queue._modest, fair_queue._greedy, fair_queue._bodies)
+        queues = (fair_queue._queued, fair_queue._bodies)
         assert connection._yielded == any(connection in each.get(account, {}) for each in queues)
         nobody_waits = connection._yielded or (waiting is not None and waiting.is_over)
         assert nobody_waits or math.isfinite(connection.deadline), stage

@@ -1,10 +1,11 @@
 """One connection over a transport in memory: order, answers, what RFC 9112 asks for."""
 
+import itertools
 import uuid
 
 import pytest
 
-from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.limits import TURNS, Limits
 from forewarn.store.port import StoreUnavailable
 from guest import room
 from guest.room import answers, chunked, get, post
@@ -111,15 +112,18 @@ def test_many_pipelined_requests_leave_others_their_turn() -> None:
         assert not peer.paused
 
 
-def test_one_connection_at_a_time_has_a_turn_however_many_pipeline() -> None:
+@pytest.mark.parametrize("at_once", [1, TURNS])
+def test_few_connections_at_a_time_have_a_turn_however_many_pipeline(at_once: int) -> None:
     with room.opened() as (plane, _):
+        if at_once == 1:  # a round has no time for more
+            plane.connections.fair_queue._monotonic = itertools.count().__next__
         loop = plane.connections.loop
         peers = [plane.connect() for _ in range(32)]
         for peer in peers:
             peer.send(get() * 50)
         answered = [len(answers(peer.got)) for peer in peers]
         assert answered == [1] * 32
-        for turns in range(1, 33):
+        for turns in range(at_once, 33, at_once):
             loop.call_soon(loop.stop)
             loop.run_forever()
             answered = [len(answers(peer.got)) for peer in peers]

@@ -299,8 +299,43 @@ def test_who_is_over_its_share_when_its_wait_ends_has_the_time_of_its_next_reque
         plane.publish(3)
         assert [statuses(peer) for peer in peers] == [[200], [200]]
         plane.pass_time(61)
-        assert [statuses(peer) for peer in peers] == [[200, 408], [200, 408]]
+        assert [statuses(peer) for peer in peers] == [[200], [200]]
         turn()
+        plane.pass_time(9)
+        assert [statuses(peer) for peer in peers] == [[200], [200]]
+        plane.pass_time(1)
+        assert [statuses(peer) for peer in peers] == [[200, 408], [200, 408]]
+
+
+@pytest.mark.parametrize("missing", [0, 9])
+def test_time_in_the_line_is_not_the_clients(missing: int) -> None:
+    with room.opened() as (plane, turn):
+        whole = post()
+        peer = plane.connect()
+        peer.send(whole[:10])
+        plane.pass_time(4)
+        peer.connection.account.charge(1.0, plane.clock.monotonic())
+        peer.send(whole[10 : len(whole) - missing])
+        plane.pass_time(60)  # many others have their turns
+        assert statuses(peer) == []
+        turn()
+        assert statuses(peer) == ([] if missing else [200])
+        plane.pass_time(10)
+        assert statuses(peer) == ([408] if missing else [200])
+
+
+def test_a_client_that_drips_has_no_more_time_for_its_turns() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        for byte in b"GET /":
+            peer.connection.account.charge(1000.0, plane.clock.monotonic())
+            peer.send(bytes([byte]))
+            plane.pass_time(30)
+            turn()
+            plane.pass_time(0.9)
+        assert statuses(peer) == []
+        plane.pass_time(0.6)
+        assert statuses(peer) == [408]
 
 
 def test_strangers_share_one_budget_and_a_machine_is_answered_beside_them() -> None:

@@ -1,8 +1,16 @@
-"""Every limit at its value and one beyond it; every time just before and at its end."""
+"""Every limit at its value and one beyond it; every time just before and at its end; fair turns."""
+
+from collections.abc import Callable
 
 import pytest
 
-from forewarn.server.guest.limits import Limits, Reason
+from forewarn.server.guest.limits import (
+    MAX_APPROVALS_IN_FLIGHT,
+    Account,
+    FairQueue,
+    Limits,
+    Reason,
+)
 from forewarn.server.guest.listener import Listener
 from guest import room
 from guest.room import answers, chunked, get, post
@@ -260,3 +268,136 @@ def test_all_together_have_their_connections() -> None:
         assert third.closing
         assert plane.counters.refusals[Reason.CONNECTIONS] == 1
         assert len(plane.connections) == 2
+
+
+class CountedAccount(Account):
+    """An account that counts how often anybody looks at what it has approved."""
+
+    looks = 0
+
+    @property
+    def is_approving(self) -> bool:
+        CountedAccount.looks += 1
+        return False
+
+    @is_approving.setter
+    def is_approving(self, value: bool) -> None:
+        pass
+
+    @property
+    def approved_until(self) -> float:
+        CountedAccount.looks += 1
+        return 0.0
+
+    @approved_until.setter
+    def approved_until(self, value: float) -> None:
+        pass
+
+
+class Approving:
+    """A connection whose approval waits, or whose request does."""
+
+    def __init__(self, account: Account, name: str, order: list[str]) -> None:
+        self.account = account
+        self.submit = self.have_turn = lambda: order.append(name)
+
+
+def everything(calls: list[Callable[[], None]]) -> None:
+    while calls:
+        calls.pop(0)()
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_an_approval_takes_no_look_at_all_others_that_wait(count: int) -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append, lambda: 0.0)
+    for number in range(count):
+        each = Approving(CountedAccount(), f"{number}", order)
+        queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
+    CountedAccount.looks = 0
+    everything(calls)
+    assert len(order) == count
+    assert CountedAccount.looks <= 20 * count
+
+
+@pytest.mark.parametrize("what", ["turns", "approvals"])
+def test_who_comes_behind_a_crowd_goes_soon_and_nobody_in_it_waits_for_all_who_come_later(
+    what: str,
+) -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append, lambda: 0.0)
+
+    def come(name: str, account: Account) -> None:
+        each = Approving(account, name, order)
+        if what == "turns":
+            queue.queue(each)  # type: ignore[arg-type]
+        else:
+            queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
+
+    for number in range(100):
+        come(f"crowd{number}", Account())
+    while "crowd0" not in order:
+        calls.pop(0)()
+    order.clear()
+    for number in range(40):
+        come(f"late{number}", Account())
+        everything(calls[:1])
+        del calls[:1]
+    assert order.index("late0") < 2
+    everything(calls)
+    assert len(order) == len(set(order))
+    assert [name for name in order if name.startswith("crowd")][:3] != []
+    gone = order[: len(order) // 2]
+    assert sum(name.startswith("crowd") for name in gone) >= len(gone) // 2 - 1
+
+
+def test_a_guest_that_has_just_had_its_turn_does_not_come_last_to_have_the_next() -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append, lambda: 0.0)
+    many = Account()
+    for number in range(10):
+        queue.queue(Approving(Account(), f"one{number}", order))  # type: ignore[arg-type]
+    for number in range(10):
+        queue.queue(Approving(many, f"many{number}", order))  # type: ignore[arg-type]
+    everything(calls)
+    assert sum(name.startswith("many") for name in order[:11]) == 1
+
+
+def test_large_approvals_and_small_ones_do_not_keep_each_other_out() -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append, lambda: 0.0)
+    for number in range(3):
+        each = Approving(Account(), f"small{number}", order)
+        queue.wait_to_approve(each, 60)  # type: ignore[arg-type]
+        each = Approving(Account(), f"large{number}", order)
+        queue.wait_to_approve(each, 60_000)  # type: ignore[arg-type]
+    queue.submitted(Account(), 1000, 60_000)
+    everything(calls)
+    assert {name[:5] for name in order} == {"small"}
+    queue.submitted(Account(), MAX_APPROVALS_IN_FLIGHT, 4000)
+    queue.decided(1000, 60_000)
+    everything(calls)
+    assert [name[:5] for name in order] == ["small"] * 3 + ["large"] * 3
+
+
+def test_an_approval_that_nobody_had_in_its_time_is_refused_with_a_word() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        submitted, waits = plane.connect(), plane.connect()
+        for peer in (submitted, waits):
+            peer.send(post())
+        plane.pass_time(60)
+        assert (submitted.aborted, submitted.got) == (True, b"")
+        (answer,) = answers(waits.got)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        plane.approvals.decide_all()
+        turn()
+        assert len(plane.approvals.book) == 1
+        waits.send(post())
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(waits.got) == [503, 200]

@@ -1,7 +1,6 @@
-"""The page's templates, and its thread: it gives way to the guests' while it renders."""
+"""The page's templates, and its thread."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,22 +20,6 @@ def renderer() -> Iterator[Renderer]:
     made = Renderer()
     yield made
     made.close()
-
-
-def test_other_threads_wait_for_the_interpreter_briefly_while_a_page_is_made(
-    renderer: Renderer,
-) -> None:
-    usual = sys.getswitchinterval()
-    meanwhile = asyncio.run(renderer.on_thread(sys.getswitchinterval))
-    assert meanwhile == pytest.approx(rendering.SWITCH_SECONDS)
-    assert sys.getswitchinterval() == usual
-
-
-def test_they_wait_as_usual_after_a_page_that_could_not_be_made(renderer: Renderer) -> None:
-    usual = sys.getswitchinterval()
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(renderer.on_thread(lambda: 1 / 0))
-    assert sys.getswitchinterval() == usual
 
 
 def test_every_template_is_compiled(renderer: Renderer) -> None:

@@ -1,7 +1,9 @@
 """The service as a whole: what it fills, what it survives, what it refuses to limp on without."""
 
 import asyncio
+import gc
 import http.client
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +25,7 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
 from forewarn.maintenance.planner import Request
-from forewarn.server import settings
+from forewarn.server import process, settings
 from forewarn.server.service import (
     CLOCK_SETTING,
     Crashed,
@@ -45,6 +47,17 @@ def quick(folder: Path) -> settings.Settings:
     return msgspec.structs.replace(
         settings_in(folder), connector=settings.ConnectorSettings(simulated=at_once)
     )
+
+
+def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
+    usual, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        process.answer_soon()
+        assert sys.getswitchinterval() == pytest.approx(process.SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(usual)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ another."""
 RENEW_EVERY = timedelta(seconds=20)
 """Three tries before a lease is over."""
 
-CLAIM_BATCH = 1000
+CLAIM_BATCH = 200
 """The most operations that are claimed in one transaction."""
 
 CLAIM_AGAIN = timedelta(seconds=0.5)

@@ -110,7 +110,7 @@ async def _run(own: HostRelaySettings, handed_over: sockets.HandedOver) -> int:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             guests = opening.result()
-            process.freeze_memory()
+            process.answer_soon()
             shown = {} if port is None else {"status_port": port.number}
             _log.info("ready", version=__version__, pid=os.getpid(), guests=guests, **shown)
             notifier.tell("READY=1")

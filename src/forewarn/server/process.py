@@ -35,6 +35,10 @@ YOUNG_OBJECTS: Final = 10_000
 """How many containers are made before the collector looks at the new ones, 700 by default: circles
 are rare here, and each look at the old ones stops every answer."""
 
+SWITCH_SECONDS: Final = 0.0005
+"""How long the loop's thread waits for the interpreter while another computes, in each round: the
+writer, the page, an operator's question. Python's default is 5 ms."""
+
 LIBRARIES = {
     "uvicorn": logging.ERROR,
     "alembic": logging.WARNING,
@@ -123,11 +127,13 @@ def within_files(guest: L, may_open: int, spare: int) -> L:
     return msgspec.structs.replace(guest, connections=most, waiters=waiters)
 
 
-def freeze_memory() -> None:
-    """Have the collector never look again at what start-up made.
+def answer_soon() -> None:
+    """Have nothing that this process does beside its answers hold these up for long.
 
-    That would stop every answer for 60 ms with 100,000 machines.
+    The collector never looks again at what start-up made: that would stop every answer for 60 ms
+    with 100,000 machines. A thread that computes gives way to the loop's within SWITCH_SECONDS.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

@@ -164,7 +164,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
     try:
         opened = await service.open()
-        process.freeze_memory()
+        process.answer_soon()
         _log.info(
             "ready",
             **msgspec.structs.asdict(opened),

@@ -3,7 +3,7 @@
     FRESH    nothing came yet                   head_seconds, then closed without a word
     HEAD     the head is incomplete             head_seconds, then 408
     BODY     the body is incomplete             body_seconds, then 408
-    APPROVING  the plane has the approval       approval_seconds, then cut off
+    APPROVING  the plane has the approval       approval_seconds, then cut off; 503 before it has it
     WAITING  for the document to change         as long as the client asked, then 304
     CHOKED   the peer does not take its answers write_seconds, then cut off
     QUEUED   its turn, or room for its body     as long as others' turns take
@@ -35,6 +35,7 @@ from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.endpoint import (
     EVENTS,
     OTHER,
+    RETRY_AFTER_SECONDS,
     Admitted,
     LongPoll,
     Outcome,
@@ -116,6 +117,8 @@ class Connection(asyncio.Protocol):
     _poll: Poll | None = None
     _choked: bool = False
     _yielded: bool = False
+    _queued_at: float = 0.0
+    """Since when it waits for a turn: that time is not its client's."""
     _paused: bool = False
     _at_end: bool = False
     _is_last: bool = False
@@ -249,15 +252,19 @@ class Connection(asyncio.Protocol):
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        now = self._shared.monotonic()
-        self._shared.on_turn(now)
-        if data and self.account.must_wait(now):
-            self._unread = data
-            self._shared.turn_away(self, Reason.LOOP_SHARE)
-            self._queue()
-            self._read_on(not_now=True)
-            self._wait_for_rest(restarted=False)
-            return
+        shared = self._shared
+        now = shared.monotonic()
+        shared.on_turn(now)
+        if data:
+            is_over = self.account.must_wait(now)
+            if is_over:
+                shared.turn_away(self, Reason.LOOP_SHARE)
+            if is_over or shared.fair_queue.is_crowded:
+                self._unread = data
+                self._queue()
+                self._read_on(not_now=True)
+                self._wait_for_rest(restarted=False)
+                return
         self._read(data, 1, now)
 
     def have_turn(self) -> None:
@@ -267,10 +274,12 @@ class Connection(asyncio.Protocol):
             data, self._unread = self._unread, b""
             now = self._shared.monotonic()
             self._shared.on_turn(now)
+            self.deadline += now - self._queued_at
             self._read(data, self._shared.limits.messages_per_turn, now)
 
     def _queue(self) -> None:
         self._yielded = True
+        self._queued_at = self._shared.monotonic()
         self._shared.fair_queue.queue(self)
 
     def _read(self, data: bytes, most: int, began: float) -> None:
@@ -617,11 +626,21 @@ class Connection(asyncio.Protocol):
         match self._stage:
             case Stage.FRESH | Stage.IDLE:
                 self._close_quietly()
+            case Stage.HEAD | Stage.BODY if self._yielded:
+                pass  # what it has sent waits for its turn, which gives it that time back
             case Stage.HEAD | Stage.BODY:
                 self._refuse(exchange.refuse(refusals.TOO_SLOW), Reason.SLOW_REQUEST)
             case Stage.APPROVING:
                 self._shared.turn_away(self, Reason.APPROVAL_TIMEOUT)
-                self._transport.abort()
+                request = self._pending
+                if isinstance(request, PendingApproval) and not request.entries:
+                    self._shared.fair_queue.forget(self)
+                    self._pending = None
+                    again = RETRY_AFTER_SECONDS
+                    self._send(exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=again))
+                    self._carry_on()
+                else:  # nobody knows whether it was stored
+                    self._transport.abort()
             case Stage.WAITING:
                 assert self._long_poll is not None
                 self.deadline = NEVER

@@ -3,8 +3,9 @@
 Nothing heavy is imported here: the settings are made of these.
 """
 
+import heapq
+import itertools
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -223,15 +224,26 @@ copies it, and takes in what the peer sends next."""
 TURN_SECONDS: Final = 0.0005
 """After this no further pipelined request is answered in a turn."""
 
+TURNS: Final = 16
+"""The most turns in one of the loop's rounds, and approvals that are submitted in one. A round
+costs more than a turn where another thread computes, for it waits for the interpreter."""
+
+ROUND_SECONDS: Final = 0.001
+"""After this the next turn is in the next round."""
+
 MAX_CHARGE_SECONDS: Final = 0.002
 """The most that one turn is charged with: a thousand EventIds take 2.5 ms, and no request more."""
 
-MAX_APPROVALS_IN_FLIGHT: Final = 2000
-"""EventIds of approvals that the control plane has at a time."""
+MAX_APPROVALS_IN_FLIGHT: Final = 200
+"""EventIds of approvals that the control plane has at a time, but for those of a large one. A guest
+whose turn comes waits for the commit of half of them and of the other half, some 50 ms; more of
+them would cost no less processor each.
+"""
 
 LARGE_APPROVAL_BYTES: Final = 4096
 """A body from this size on, of some 70 EventIds, is large: 1,000 take the control plane 10 ms and
-more, so it has one such body at a time, and a neighbour's single approval waits for no second."""
+more, so it has one such body at a time, and a neighbour's single approval waits for no second. It
+goes first where it may, so that small ones never keep it out."""
 
 ENTRY_SECONDS: Final = 0.001
 """How long an EventId in an approval makes its guest's next one wait behind other guests'."""
@@ -257,8 +269,8 @@ class Account:
     is_approving: bool = False
     """Whether the control plane has an approval of it."""
     approved_until: float = -math.inf
-    """When it will have made up for the EventIds that it approved, in monotonic seconds: who has
-    most to make up for waits longest."""
+    """When it will have made up for the EventIds that it approved, in monotonic seconds: its next
+    approval waits in line as if it had come only then."""
     body_bytes: int = 0
     """What its bodies hold that are being read or wait for a turn."""
     connected_until: float = -math.inf
@@ -298,8 +310,55 @@ class Account:
         )
 
 
-Queued = dict["Connection", None]
-"""Connections of one account that wait, in their order."""
+class Line:
+    """Accounts that wait: by turns the one that waits longest goes, and the one that came last.
+
+    So whoever comes behind a crowd of ten thousand does not wait for all of it, and nobody in the
+    crowd waits for all who come behind it.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Account, int] = {}
+        self._numbers = itertools.count()
+        self._oldest: list[tuple[float, int, Account]] = []
+        """A heap by the time since when they wait, with places that are taken no more: nobody
+        looks through it for these."""
+        self._newest: dict[Account, None] = {}
+        self._is_newest_next = False
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._places)
+
+    def __contains__(self, account: Account) -> bool:
+        """Return whether an account waits here."""
+        return account in self._places
+
+    def add(self, account: Account, since: float, *, is_new: bool) -> None:
+        """Let an account wait; who has just had a turn, or has to make up for some, is not new."""
+        number = self._places[account] = next(self._numbers)
+        heapq.heappush(self._oldest, (since, number, account))
+        if is_new:
+            self._newest[account] = None
+
+    def remove(self, account: Account) -> None:
+        """Leave an account out, if it waits here."""
+        self._newest.pop(account, None)
+        if self._places.pop(account, None) is not None and not self._places:
+            self._oldest.clear()
+
+    def take(self) -> Account:
+        """Return whose turn it is, and leave it out."""
+        self._is_newest_next = not self._is_newest_next
+        account = None
+        if self._newest and not self._is_newest_next:
+            account = next(reversed(self._newest))
+        while account is None:
+            _, number, oldest = heapq.heappop(self._oldest)
+            if self._places.get(oldest) == number:
+                account = oldest
+        self.remove(account)
+        return account
 
 
 class FairQueue:
@@ -313,51 +372,81 @@ class FairQueue:
     ) -> None:
         self._call_soon = call_soon
         self._monotonic = monotonic
-        self._modest: OrderedDict[Account, Queued] = OrderedDict()
-        self._greedy: OrderedDict[Account, Queued] = OrderedDict()
-        """Connections that wait for a turn; those of greedy accounts have theirs last."""
+        self._queued: dict[Account, dict[Connection, None]] = {}
+        """Connections that wait for a turn."""
+        self._modest = Line()
+        self._greedy = Line()
+        """Their accounts; those that are greedy have theirs last."""
+        self._at_turn: Account | None = None
         self._is_turn_soon = False
         self._bodies: dict[Account, dict[Connection, int]] = {}
         """Connections that wait to read a body of so many bytes."""
         self._in_flight = 0
-        """EventIds that the control plane has."""
-        self._large = 0
-        """Large bodies among them."""
+        """EventIds that the control plane has, but for those of a large body."""
+        self._has_large = False
+        """Whether it has a large body."""
         self._approving: dict[Account, dict[Connection, int]] = {}
         """Connections whose approval waits for a turn, and how many bytes each has."""
+        self._lines = Line(), Line()
+        """Their accounts that have no approval in flight; the second is of those whose first body
+        is large."""
         self._is_approving_soon = False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Return whether more wait for turns than the next round has: nobody overtakes them."""
+        return len(self._modest) > TURNS
 
     def queue(self, connection: "Connection") -> None:
         """Let a connection have a turn when its account's turn comes.
 
-        There is one turn in each of the loop's rounds, and each account has one before any has two:
-        whoever asks for one thing is answered soon, however much others pipeline.
+        There are few turns in each of the loop's rounds, and each account has one before any has
+        two: whoever asks for one thing is answered soon, however much others pipeline.
         """
         account = connection.account
-        queued = self._modest.get(account, self._greedy.get(account))
-        if queued is None:
-            queued = self._line_up(account, {})
-        queued[connection] = None
+        if account not in self._queued:
+            self._queued[account] = {}
+            self._line_up(account, is_new=account is not self._at_turn)
+        self._queued[account][connection] = None
         self._turn_soon()
 
-    def _line_up(self, account: Account, queued: Queued) -> Queued:
-        lane = self._greedy if account.is_greedy(self._monotonic()) else self._modest
-        return lane.setdefault(account, queued)
+    def _line_up(self, account: Account, *, is_new: bool) -> None:
+        now = self._monotonic()
+        lane = self._greedy if account.is_greedy(now) else self._modest
+        lane.add(account, now, is_new=is_new)
 
     def _turn_soon(self) -> None:
-        if not self._is_turn_soon and (self._modest or self._greedy):
+        if self._queued and not self._is_turn_soon:
             self._is_turn_soon = True
             self._call_soon(self._next)
 
     def _next(self) -> None:
         self._is_turn_soon = False
-        account, queued = (self._modest or self._greedy).popitem(last=False)
+        self._few(self._have_turn)
+
+    def _few(self, act: Callable[[], bool]) -> None:
+        """Act as often as a round of the loop has time for, until there is nothing to do."""
+        until = self._monotonic() + ROUND_SECONDS
+        for _ in range(TURNS):
+            if not act() or self._monotonic() > until:
+                break
+
+    def _have_turn(self) -> bool:
+        lane = self._modest or self._greedy
+        if not lane:
+            return False
+        account = self._at_turn = lane.take()
+        queued = self._queued[account]
         connection = next(iter(queued))
         del queued[connection]
         if queued:
-            self._line_up(account, queued)
+            self._line_up(account, is_new=False)
+        else:
+            del self._queued[account]
         self._turn_soon()
         connection.have_turn()
+        self._at_turn = None
+        return True
 
     def may_take_body(self, connection: "Connection", size: int) -> bool:
         """Return whether a body may be read now; otherwise its connection is told when it may."""
@@ -381,39 +470,59 @@ class FairQueue:
 
     def may_approve(self, account: Account, size: int) -> bool:
         """Return whether a guest's approval, a body of so many bytes, need not wait for a turn."""
-        return not self._approving and not account.is_approving and self._has_capacity(size)
+        is_free = not self._approving and not account.is_approving
+        return is_free and self._has_capacity(is_large=size >= LARGE_APPROVAL_BYTES)
 
-    def _has_capacity(self, size: int) -> bool:
-        is_large = size >= LARGE_APPROVAL_BYTES
-        return self._in_flight < MAX_APPROVALS_IN_FLIGHT and not (is_large and self._large)
+    def _has_capacity(self, *, is_large: bool) -> bool:
+        return not self._has_large if is_large else self._in_flight < MAX_APPROVALS_IN_FLIGHT
 
     def wait_to_approve(self, connection: "Connection", size: int) -> None:
         """Let a connection submit its approval, a body of so many bytes, when its turn comes.
 
-        A guest has one in flight at a time; of those that wait, the guest goes first that has
-        approved least of late.
+        A guest has one in flight at a time, and waits longer the more it has approved of late.
         """
         account = connection.account
         self._approving.setdefault(account, {})[connection] = size
+        self._keep_in_line(account)
         self._approve_soon()
+
+    def _keep_in_line(self, account: Account) -> None:
+        """Have an account wait in the line of its first approval, in none if that may not go."""
+        waiting = self._approving.get(account)
+        line = None
+        if waiting is not None and not account.is_approving:
+            line = self._lines[next(iter(waiting.values())) >= LARGE_APPROVAL_BYTES]
+        for each in self._lines:
+            if each is not line:
+                each.remove(account)
+        if line is not None and account not in line:
+            now = self._monotonic()
+            is_new = account.approved_until <= now
+            line.add(account, max(account.approved_until, now), is_new=is_new)
 
     def submitted(self, account: Account, entries: int, size: int) -> None:
         """Note that the control plane has an approval of so many EventIds and bytes."""
         account.is_approving = True
         now = self._monotonic()
         account.approved_until = max(account.approved_until, now) + entries * ENTRY_SECONDS
-        self._in_flight += entries
-        self._large += size >= LARGE_APPROVAL_BYTES
+        if size >= LARGE_APPROVAL_BYTES:
+            self._has_large = True
+        else:
+            self._in_flight += entries
+        self._keep_in_line(account)
 
     def decided(self, entries: int, size: int) -> None:
         """Note that the control plane has answered."""
-        self._in_flight -= entries
-        self._large -= size >= LARGE_APPROVAL_BYTES
+        if size >= LARGE_APPROVAL_BYTES:
+            self._has_large = False
+        else:
+            self._in_flight -= entries
         self._approve_soon()
 
     def finished(self, account: Account) -> None:
         """Note that the guest has its answer, and may have the next approval in flight."""
         account.is_approving = False
+        self._keep_in_line(account)
         self._approve_soon()
 
     def forget(self, connection: "Connection") -> None:
@@ -423,6 +532,7 @@ class FairQueue:
             queues.get(account, {}).pop(connection, None)
             if not queues.get(account, True):
                 del queues[account]
+        self._keep_in_line(account)
 
     def _approve_soon(self) -> None:
         if self._approving and not self._is_approving_soon:
@@ -431,16 +541,15 @@ class FairQueue:
 
     def _approve_next(self) -> None:
         self._is_approving_soon = False
-        now = self._monotonic()
-        ready = [
-            account
-            for account, waiting in self._approving.items()
-            if not account.is_approving and self._has_capacity(next(iter(waiting.values())))
-        ]
-        if not ready:
-            return  # `decided` and `finished` come back to it
-        account = min(ready, key=lambda each: max(each.approved_until, now))
-        connection = next(iter(self._approving[account]))
-        self.forget(connection)
-        self._approve_soon()
-        connection.submit()
+        self._few(self._approve)
+
+    def _approve(self) -> bool:
+        for is_large in (True, False):
+            line = self._lines[is_large]
+            if line and self._has_capacity(is_large=is_large):
+                connection = next(iter(self._approving[line.take()]))
+                self.forget(connection)
+                self._approve_soon()
+                connection.submit()
+                return True
+        return False  # `decided` and `finished` come back to those that wait

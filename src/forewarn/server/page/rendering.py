@@ -1,14 +1,13 @@
 """Templates to HTML on a thread of its own, times as they write them, and files that browsers keep.
 
 One thread is enough, and more would be worse: while a template is rendered, the event loop waits
-for the interpreter up to SWITCH_SECONDS at a time, and with several such threads for each of them.
+for the interpreter (`process.SWITCH_SECONDS`), and with several such threads for each of them.
 """
 
 import asyncio
 import functools
 import gzip
 import hashlib
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -33,9 +32,6 @@ KINDS: Final = {
     ".svg": "image/svg+xml",
 }
 """The media types of the static files, by the end of their names."""
-
-SWITCH_SECONDS: Final = 0.0005
-"""How long a guest's request waits for a page that is being rendered; Python's default is 5 ms."""
 
 COMPILE_GAP_SECONDS: Final = 0.05
 """How long guests are left alone between two templates: to compile one takes 2 to 20 ms, of which
@@ -136,7 +132,7 @@ class Renderer:
 
     async def on_thread(self, make: Callable[[], T]) -> T:
         """Return what a function makes on the page's thread, of immutable values."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _giving_way, make)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, make)
 
     async def compile(self, real: Clock) -> None:
         """Compile every template, one by one: a page that is asked for meanwhile goes between.
@@ -150,16 +146,6 @@ class Renderer:
     def close(self) -> None:
         """End the thread after what it is at."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _giving_way(make: Callable[[], T]) -> T:
-    """Make something, and let other threads have the interpreter soon when they ask for it."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        return make()
-    finally:
-        sys.setswitchinterval(usual)
 
 
 # Times and spans as the page writes them: what templates use as filters.
