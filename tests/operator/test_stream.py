@@ -5,7 +5,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
@@ -197,6 +197,29 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
         assert asyncio.run(burst(place)) == {"200": half, "422": half}
         # Those that were closed make room, once the service has noticed.
         patience.eventually(lambda: asyncio.run(burst(place)), {"200": half, "422": half})
+
+
+def test_one_account_leaves_streams_to_others(tmp_path: Path) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore()) as running, ExitStack() as stack:
+        url = next(address for address in running.opened.operators if "http" in address)
+        statuses = {}
+        for name in ("ann", "bob"):
+            made = running.client().ask("POST", "/v1/tokens", {"name": name, "role": "viewer"})
+            asked = [
+                stack.enter_context(
+                    closing(HTTPConnection(url.removeprefix("http://"), timeout=patience.SECONDS))
+                )
+                for _ in range(stream.MAX_STREAMS_OF_ACCOUNT + 1)
+            ]
+            answers = []
+            for connection in asked:
+                headers = {"Authorization": f"Bearer {made.json['token']}"}
+                connection.request("GET", "/v1/stream", headers=headers)
+                answers.append(stack.enter_context(closing(connection.getresponse())))
+            statuses[name] = Counter(answer.status for answer in answers)
+        assert statuses["ann"] == statuses["bob"]
+        assert statuses["ann"] == {200: stream.MAX_STREAMS_OF_ACCOUNT, 422: 1}
 
 
 def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:

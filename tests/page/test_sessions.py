@@ -102,6 +102,67 @@ def test_a_cookie_opens_the_page_and_never_the_api(door: Door) -> None:
     assert not door.lets_in(cookie, "/metrics")
 
 
+def test_a_session_is_no_bearer_token_and_a_token_is_no_session(door: Door) -> None:
+    cookie = door.cookie()
+    name, _, session = cookie.partition("=")
+    bearer = Client(door.url, session)
+    for method, path in (("GET", "/v1/fleet"), ("POST", "/v1/logins"), ("GET", "/search?q=1")):
+        assert bearer.ask(method, path, {} if method == "POST" else None).status == 401, path
+    made = door.root.ask("POST", "/v1/tokens", {"name": "ann", "role": "viewer"})
+    assert Client(door.url, made.json["token"]).ask("GET", "/v1/fleet").status == 200
+    assert not door.lets_in(f"{name}={made.json['token']}")
+    assert door.lets_in(cookie)
+
+
+def test_a_session_ends_with_the_time_of_its_accounts_token(door: Door) -> None:
+    ends = (NOON + timedelta(hours=1)).isoformat()
+    wanted = {"name": "ann", "role": "viewer", "expires_at": ends}
+    ann = Client(door.url, door.root.ask("POST", "/v1/tokens", wanted).json["token"])
+    door.clock.advance(timedelta(minutes=59))
+    key = ann.ask("POST", "/v1/logins", {}).json["url"].partition("key=")[2]
+    answer = door.post("/login", key=key)
+    cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
+    assert door.lets_in(cookie)
+    door.clock.advance(timedelta(minutes=1))
+    assert not door.lets_in(cookie)
+
+
+def test_another_token_in_the_file_ends_the_sessions_of_the_one_before(tmp_path: Path) -> None:
+    wanted = settings_in(tmp_path, listen="127.0.0.1:0")
+    with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+        file = Path(wanted.operator.token_file)
+        door = Door(running, ManualClock(NOON))
+        cookies = []
+        for letter in "xy":
+            admin = Client(door.url, file.read_text(encoding="ascii").strip())
+            key = admin.ask("POST", "/v1/logins", {}).json["url"].partition("key=")[2]
+            answer = door.post("/login", key=key)
+            cookies.append((answer.getheader("Set-Cookie") or "").partition(";")[0])
+            assert door.lets_in(cookies[-1])
+            file.write_text("another-token-of-the-file-" + letter * 30, encoding="ascii")
+            running.reload()
+            assert not door.lets_in(cookies[-1])
+        assert len(door.sessions()) == 2
+        assert door.root.ask("DELETE", "/v1/tokens?name=token-file").status == 200
+        assert door.sessions() == []
+
+
+def test_an_open_page_is_told_nothing_more_once_its_session_has_ended(door: Door) -> None:
+    cookie = door.cookie()
+    connection = HTTPConnection(str(urlsplit(door.url).netloc), timeout=patience.SECONDS)
+    connection.request("GET", "/page/stream", headers={"Cookie": cookie})
+    stream = connection.getresponse()
+    assert stream.readline().startswith(b":")
+    (name,) = door.sessions()
+    assert door.root.ask("DELETE", f"/v1/tokens?name={name}").status == 200
+    for _ in range(20):  # the pages are told of changes by the real clock
+        door.root.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
+    door.clock.advance(timedelta(seconds=20))
+    told = stream.read()
+    assert told.count(b"event:") <= 1  # of what had changed before
+    connection.close()
+
+
 def test_what_a_session_does_is_its_accounts(door: Door) -> None:
     cookie = door.cookie()
     answer = door.post("/logout", cookie)

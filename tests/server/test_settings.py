@@ -70,6 +70,8 @@ def refusal(folder: Path, text: str, environment: dict[str, str]) -> str:
         ("[fleet.libvirt]\nuris = { '' = 'x:///' }\n", "fleet.libvirt.uris", "''"),
         ("[operator]\nlisten = 'localhost:80'\n", "operator.listen", "'[::1]:8172'"),
         ("[operator]\nsocket = 'off'\n", "operator.listen", "required"),
+        ("[operator]\nlisten = '0.0.0.0:8172'\n", "operator.listen", "tls_certificate"),
+        ("[operator]\nlisten = '[2001:db8::1]:8172'\n", "operator.listen", "insecure"),
         ("[operator]\nhosts = ['https://ops.example/page']\n", "operator.hosts", "https://ops"),
         ("[operator]\nhosts = ['ftp://ops.example']\n", "operator.hosts", "https://ops"),
         ("[[guest.listener]]\nname = 'Blue'\n", "guest.listener[0].name", "lower-case"),

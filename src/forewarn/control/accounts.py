@@ -129,10 +129,16 @@ def make_link(unit: UnitOfWork, _: Decide, link: Token) -> Work[Token]:
 
 
 def open_session(unit: UnitOfWork, _: Decide, session: Token, link: str) -> Work[Token]:
-    """Log an account in to the page by a link; sessions that are over go, and its oldest."""
+    """Log an account in to the page by a link; sessions that are over go, and its oldest.
+
+    The session ends with the account's token.
+    """
     tokens = unit.tokens()
     if link not in tokens:
         raise spent_link()
+    owner = tokens.get(session.account)
+    ends = [each.expires_at for each in (session, owner) if each and each.expires_at]
+    session = msgspec.structs.replace(session, expires_at=min(ends))
     own = [t for t in tokens.values() if t.session and not t.link and t.account == session.account]
     return _begun(unit, session, own, MAX_SESSIONS, link)
 
@@ -158,12 +164,13 @@ def _begun(
 def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
     """Revoke tokens, all or none; whoever has one is refused from then on.
 
-    The sessions of their holders end too.
+    The sessions of their holders end too; a name may be that of an account that has sessions alone.
     """
     known = unit.tokens()
-    if missing := [name for name in names if name not in known]:
+    accounts = {token.account for token in known.values() if token.session}
+    if missing := [name for name in names if name not in known and name not in accounts]:
         raise unknown("token", *missing)
-    revoked = {name: known[name] for name in names}
+    revoked = {name: known[name] for name in names if name in known}
     for token in known.values():
         if token.session and token.account in names:
             revoked[token.name] = token

@@ -155,6 +155,10 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     are refused, so that web pages cannot reach the service by DNS rebinding. An address such as
     `https://ops.example` is that of a proxy that ends TLS: `forewarn page` prints links to it."""
 
+    insecure: bool = False
+    """Whether `listen` may be plain HTTP on an address that is not loopback, where tokens cross the
+    network in clear: only behind something else that encrypts it, such as a VPN."""
+
     page: bool = True
     """Whether `listen` also serves the page, for browsers that `forewarn page` logs in."""
 
@@ -175,6 +179,14 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise FieldError("hosts", message)
         if self.tls_certificate and not self.listen:
             raise FieldError("tls_certificate", "needs listen: the socket does not use TLS")
+        if self.listen and not self.tls_certificate and not self.insecure:
+            address, _ = settings.split_address(self.listen)
+            if not ipaddress.ip_address(address).is_loopback:
+                message = (
+                    "needs tls_certificate: plain HTTP is for loopback addresses alone, or set "
+                    "insecure where something else encrypts it"
+                )
+                raise FieldError("listen", message)
         if self.tls_key and not self.tls_certificate:
             raise FieldError("tls_key", "needs tls_certificate")
         if self.socket_group and self.socket == OFF:

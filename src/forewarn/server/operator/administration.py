@@ -94,7 +94,8 @@ async def create_login(
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert caller.role is not None
     key = backend.make_token()
-    link = auth.new_link(caller.by, caller.role, key, backend.now(), backend.scale)
+    holder = backend.accounts.holder_of_links(caller.by)
+    link = auth.new_link(caller.by, caller.role, key, backend.now(), backend.scale, holder=holder)
     plane = backend.changing(caller, needs=AccessRole.VIEWER)
     await backend.done(plane.order(accounts.make_link, link))
     return schemas.NewLogin(

@@ -26,6 +26,7 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 """
 
 import asyncio
+import collections
 import contextlib
 import hmac
 import os
@@ -203,6 +204,8 @@ class Accounts:
         """By name."""
         self._by_digest: dict[str, Token] = {}
         self._of_file = ""
+        self.following: collections.Counter[str] = collections.Counter()
+        """How many streams each account reads."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""
@@ -216,20 +219,53 @@ class Accounts:
         """Let in whoever has the token of the token's file."""
         self._of_file = secret_files.digest(token.encode())
 
-    def of_token(self, shown: bytes, now: datetime) -> OperatorAccount | FailedLogin:
-        """Return whose token this is, or why it lets nobody in."""
+    def of_token(
+        self, shown: bytes, now: datetime, *, in_cookie: bool = False
+    ) -> OperatorAccount | FailedLogin:
+        """Return whose token this is, or why it lets nobody in.
+
+        A session lets its browser in by the cookie alone, and no other token does so there.
+        """
         if not shown:
             return FailedLogin.MISSING
         of_shown = secret_files.digest(shown[:MAX_SHOWN_TOKEN])
-        if hmac.compare_digest(of_shown, self._of_file):
+        if hmac.compare_digest(of_shown, self._of_file) and not in_cookie:
             return OperatorAccount(TOKEN_FILE, AccessRole.ADMIN)
         # Looking up takes a time that tells of the digest alone, which tells nothing of the token.
         token = self._by_digest.get(of_shown)
         if token is None or token.link or not hmac.compare_digest(of_shown, token.digest):
             return FailedLogin.UNKNOWN
+        if token.session is not in_cookie or self._is_of_earlier_file(token):
+            return FailedLogin.UNKNOWN
         if token.expired(now):
             return FailedLogin.EXPIRED
         return OperatorAccount(token.account, token.role, token.name)
+
+    def holder_of_links(self, account: str) -> str:
+        """Return what the names of an account's links and sessions begin with.
+
+        Those of the token's file tell which token it was: another one ends them.
+        """
+        return f"{account}/{self._of_file[:8]}" if account == TOKEN_FILE else account
+
+    def _is_of_earlier_file(self, token: Token) -> bool:
+        holder = token.name.rpartition("/")[0]
+        return token.session and holder != self.holder_of_links(token.account)
+
+    def validity(self, name: str, now: Callable[[], datetime]) -> Callable[[], bool]:
+        """Return what tells whether a token, by its name, still lets its holder in.
+
+        `""` is the token of the file, or the unix socket: valid until the file has another one.
+        """
+        token, of_file = self.tokens.get(name), self._of_file
+
+        def is_valid() -> bool:
+            if token is None:
+                return not name and self._of_file == of_file
+            is_known = self.tokens.get(name) is token and not self._is_of_earlier_file(token)
+            return is_known and not token.expired(now())
+
+        return is_valid
 
 
 class FailedLogins:
@@ -293,9 +329,14 @@ def _user_name(user_id: int) -> str:
 # Links, and the sessions that they begin.
 
 
-def new_link(account: str, role: AccessRole, key: str, now: datetime, scale: float) -> Token:
-    """Return a link for an account; the service goes `scale` times as fast as its browser."""
-    return _made(account, role, key, now, LINK_LASTS * scale, link=True)
+def new_link(
+    account: str, role: AccessRole, key: str, now: datetime, scale: float, *, holder: str = ""
+) -> Token:
+    """Return a link for an account; the service goes `scale` times as fast as its browser.
+
+    `holder` is what `Accounts.holder_of_links` returns for the account, which `""` stands for.
+    """
+    return _made(account, role, key, now, LINK_LASTS * scale, holder=holder or account, link=True)
 
 
 def link_of(key: str, tokens: Iterable[Token], now: datetime) -> Token | None:
@@ -309,15 +350,23 @@ def link_of(key: str, tokens: Iterable[Token], now: datetime) -> Token | None:
 
 def session_of(link: Token, key: str, now: datetime, scale: float) -> Token:
     """Return the session that a link begins; the browser is given its key."""
-    return _made(link.account, link.role, key, now, SESSION_LASTS * scale)
+    holder = link.name.rpartition("/")[0]
+    return _made(link.account, link.role, key, now, SESSION_LASTS * scale, holder=holder)
 
 
 def _made(
-    account: str, role: AccessRole, key: str, now: datetime, lasts: timedelta, *, link: bool = False
+    account: str,
+    role: AccessRole,
+    key: str,
+    now: datetime,
+    lasts: timedelta,
+    *,
+    holder: str,
+    link: bool = False,
 ) -> Token:
     digest = secret_files.digest(key.encode())
     return Token(
-        name=f"{account}/{digest[:8]}",
+        name=f"{holder}/{digest[:8]}",
         role=role,
         digest=digest,
         created_by=account,
@@ -562,9 +611,10 @@ class Gate:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         shown = shown.strip() if kind.lower() == b"bearer" else b""
-        if is_of_page and not shown:
+        in_cookie = is_of_page and not shown
+        if in_cookie:
             shown = session_key(scope)
-        return self._door.accounts.of_token(shown, self._door.clock.now())
+        return self._door.accounts.of_token(shown, self._door.clock.now(), in_cookie=in_cookie)
 
     async def _refused(
         self, scope: Message, account: OperatorAccount | FailedLogin | None

@@ -21,6 +21,9 @@ from forewarn.vocabulary import AccessRole, ErrorCode
 MAX_STREAMS: Final = 128
 """Readers of news at once, and open pages: each a quarter of the operators' connections."""
 
+MAX_STREAMS_OF_ACCOUNT: Final = 32
+"""Streams and open pages of one account with a token: no viewer takes everybody's."""
+
 HEARTBEAT_SECONDS: Final = 15.0
 """How often a silent stream says that it is alive: proxies cut what is silent for a minute."""
 
@@ -74,18 +77,11 @@ async def follow(
 ) -> Stream:
     """Send news as it happens, after the item with the number that the reader has."""
     tail = backend.news
-    accounts, name = backend.accounts, caller.token
-    token = accounts.tokens.get(name)
-
-    def is_valid() -> bool:
-        if token is None:
-            return not name  # of the token's file, or of the unix socket
-        return accounts.tokens.get(name) is token and not token.expired(backend.now())
-
+    is_valid = backend.accounts.validity(caller.token, backend.now)
     stream = NewsStream(tail, chosen(types), is_valid=is_valid)
     if place := last_id or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
-    count_reader(request, tail)
+    count_reader(request, tail, backend.accounts)
     return Stream(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
 
 
@@ -112,20 +108,27 @@ class Followed(Protocol):
     followers: int
 
 
-def count_reader(request: Request[Any, Any, Any], what: Followed) -> None:
+def count_reader(request: Request[Any, Any, Any], what: Followed, accounts: auth.Accounts) -> None:
     """Count one reader more until its connection is lost; its answer needs HEADERS, which close it.
 
     Counted only once it is sent to, all requests of a burst would pass. Refused (LIMIT) if there
-    are MAX_STREAMS already.
+    are MAX_STREAMS already, or MAX_STREAMS_OF_ACCOUNT of its account.
     """
+    caller = auth.request_of(request.scope)
     if what.followers >= MAX_STREAMS:
         message = f"{MAX_STREAMS} already follow: close one of them"
         raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
+    if accounts.following[caller.by] >= MAX_STREAMS_OF_ACCOUNT and caller.token:
+        most = MAX_STREAMS_OF_ACCOUNT
+        message = f"{caller.by} already has {most} streams open: close one of them"
+        raise Refused(ErrorCode.LIMIT, message, most=most)
     what.followers += 1
+    accounts.following[caller.by] += 1
     lost: asyncio.Future[None] = request.scope["state"][auth.LOST]
 
     def leave(_: "asyncio.Future[None]") -> None:
         what.followers -= 1
+        accounts.following[caller.by] -= 1
 
     lost.add_done_callback(leave)
 

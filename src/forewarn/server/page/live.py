@@ -59,14 +59,16 @@ class Live:
         self._closing.set()
         self._tell()
 
-    async def stream(self, shown: str) -> AsyncIterator[bytes]:
-        """Yield what a page reads that shows this state."""
+    async def stream(
+        self, shown: str, *, is_valid: Callable[[], bool] = lambda: True
+    ) -> AsyncIterator[bytes]:
+        """Yield what a page reads that shows this state, while its session is valid."""
         yield b": open\n\n"
-        while not self._closing.is_set():
+        while not self._closing.is_set() and is_valid():
             if shown == self._announced:
                 await self._real.wait(TICK_SECONDS, self._told)
             shown = self._announced
-            if not self._closing.is_set():
+            if not self._closing.is_set() and is_valid():
                 millis = rendering.millis(self._clock.now())
                 yield b"event: changed\ndata: %d\n\n" % millis
 

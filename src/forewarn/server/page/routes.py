@@ -148,8 +148,11 @@ async def search(page: ThePage, q: Search = "") -> Redirect:
 @get("/page/stream", AccessRole.VIEWER, media_type="text/event-stream")
 async def follow(request: "Request[Any, Any, Any]", page: ThePage, since: State = "") -> Stream:
     """Tell of changes until the page is closed."""
-    stream.count_reader(request, page.live)
-    return Stream(page.live.stream(since), media_type="text/event-stream", headers=stream.HEADERS)
+    accounts = page.backend.accounts
+    stream.count_reader(request, page.live, accounts)
+    is_valid = accounts.validity(auth.request_of(request.scope).token, page.backend.now)
+    told = page.live.stream(since, is_valid=is_valid)
+    return Stream(told, media_type="text/event-stream", headers=stream.HEADERS)
 
 
 @get("/page/static/{name:str}", None)
