@@ -1,12 +1,15 @@
 """Who may ask: the token, the Host, the Origin, the content type."""
 
+import asyncio
 import contextlib
+import itertools
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forewarn.server.operator import auth
 from forewarn.store import memory
 from server.running import Client, Running, UnixConnection, settings_in, stranger
 
@@ -30,6 +33,30 @@ def url(on_tcp: Running) -> str:
 @pytest.fixture
 def token(on_tcp: Running) -> str:
     return Path(on_tcp.settings.operator.token_file).read_text(encoding="ascii").strip()
+
+
+def test_one_request_begins_in_each_round_of_the_loop_by_turns_of_accounts() -> None:
+    async def play() -> list[list[str]]:
+        turns = auth.Turns()
+        rounds: list[list[str]] = [[]]
+
+        async def ask(account: str) -> None:
+            await turns.take(account)
+            rounds[-1].append(account)
+
+        asked = [asyncio.create_task(ask(account)) for account in ["ann"] * 6 + ["bob"]]
+        await asyncio.sleep(0)
+        asked[1].cancel()  # its client has gone
+        while not all(each.done() for each in asked):
+            rounds.append([])
+            await asyncio.sleep(0)
+        return rounds
+
+    rounds = asyncio.run(play())
+    assert max(map(len, rounds)) == 1
+    begun = list(itertools.chain(*rounds))
+    assert sorted(begun) == ["ann"] * 5 + ["bob"]
+    assert "bob" in begun[:2]
 
 
 def test_the_unix_socket_is_this_users_alone_and_wants_no_token(on_tcp: Running) -> None:

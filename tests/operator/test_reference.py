@@ -1,9 +1,12 @@
-"""The API's page speaks of every route and every code, and of nothing else."""
+"""The API's page speaks of every route and every code, and of nothing else; answers as JSON."""
 
+import asyncio
 import re
 from pathlib import Path
 
-from forewarn.server.operator import application, errors
+from litestar import Response
+
+from forewarn.server.operator import administration, application, errors, schemas
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
@@ -22,3 +25,13 @@ def test_every_route_has_its_heading() -> None:
 def test_every_code_is_told_with_its_status() -> None:
     told = re.findall(r"^\| `([a-z-]+)` \| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert dict(told) == {str(code): str(status) for code, status in errors.STATUS.items()}
+
+
+def test_the_schema_is_made_once() -> None:
+    app = application._served(with_page=False)
+    assert administration._described(app) is administration._described(app)
+
+
+def test_an_answer_is_json_before_the_loop_has_it() -> None:
+    answer = asyncio.run(application._encode(Response(schemas.HoldList(holds=()))))
+    assert answer.content == b'{"holds":[]}'

@@ -4,13 +4,16 @@ Tokens, links to the page and the audit log; webhooks; the relays' tokens; repli
 and metrics. docs/reference/api.md describes each route; a test compares.
 """
 
+import asyncio
+import functools
+import threading
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
-from litestar import MediaType, Request, Response
+from litestar import Litestar, MediaType, Request, Response
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody
@@ -316,5 +319,18 @@ async def scrape(backend: TheBackend) -> Response[bytes]:
 @routing.get("/v1/schema", AccessRole.VIEWER, routing.SERVICE, include_in_schema=False)
 async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
     """Return this API as OpenAPI, in JSON."""
-    described = msgspec.json.encode(request.app.openapi_schema.to_schema())
+    described = await asyncio.to_thread(_described, request.app)
     return Response(described, media_type=MediaType.JSON)
+
+
+_describing: Final = threading.Lock()
+
+
+def _described(app: Litestar) -> bytes:
+    with _describing:  # it is made once, however many ask first
+        return _described_once(app)
+
+
+@functools.cache
+def _described_once(app: Litestar) -> bytes:
+    return msgspec.json.encode(app.openapi_schema.to_schema())

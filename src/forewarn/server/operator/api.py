@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 import structlog
-from litestar import Request, put
+from litestar import MediaType, Request, Response, put
 from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
 
 from forewarn.control import rollouts
@@ -86,9 +86,17 @@ async def apply_fleet(
 @routing.get("/v1/fleet", AccessRole.VIEWER, routing.FLEET)
 async def export_fleet(backend: TheBackend) -> fleet_file.Fleet:
     """Return the fleet as its file; to apply it changes nothing."""
-    inventory = backend.inventory
-    scopes, machines = tuple(inventory.scopes.values()), tuple(inventory.machines.values())
-    return await asyncio.to_thread(fleet_file.exported, scopes, machines)
+
+    def exported() -> Response[bytes]:
+        fleet = fleet_file.exported(
+            tuple(inventory.scopes.values()), tuple(inventory.machines.values())
+        )
+        return Response(msgspec.json.encode(fleet), media_type=MediaType.JSON)
+
+    async with backend.whole:
+        inventory = backend.inventory.snapshot()
+        answer = await asyncio.to_thread(exported)
+    return cast("fleet_file.Fleet", answer)  # what Litestar would make of one
 
 
 @routing.delete("/v1/fleet/machines", AccessRole.OPERATOR, routing.FLEET)
@@ -207,8 +215,8 @@ async def request_maintenance(
         dry_run=dry_run,
         maintenance=view,
         further=further,
-        operations=_shown(backend, plan.operations),
-        superseded=_shown(backend, plan.superseded),
+        operations=await _shown(backend, plan.operations),
+        superseded=await _shown(backend, plan.superseded),
     )
 
 
@@ -243,7 +251,7 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
         raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
     view, further = await _maintenance(backend, maintenance)
     return schemas.MaintenanceDetail(
-        maintenance=view, further=further, operations=_shown(backend, operations.values())
+        maintenance=view, further=further, operations=await _shown(backend, operations.values())
     )
 
 
@@ -260,20 +268,20 @@ async def list_events(
     backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
 ) -> schemas.EventList:
     """List the events of what is not over, by NotBefore, also those that no guest sees."""
-    inventory = backend.inventory
+    inventory = backend.inventory.snapshot()
     if in_scope:
         inventory.scope(in_scope)
     if machine:
         inventory.machine(machine)
     now = backend.now()
-    found = [
-        views.live_event(operation, event, inventory, now)
-        for operation, event in inventory.live(
-            scope=model.key(in_scope), machine=model.key(machine)
-        )
-    ]
-    found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
-    return schemas.EventList(now=now, events=tuple(found))
+
+    def listed() -> schemas.EventList:
+        live = inventory.live(scope=model.key(in_scope), machine=model.key(machine))
+        found = [views.live_event(operation, event, inventory, now) for operation, event in live]
+        found.sort(key=lambda one: (one.not_before, one.maintenance, one.operation, one.id))
+        return schemas.EventList(now=now, events=tuple(found))
+
+    return await asyncio.to_thread(listed)  # there may be one for each machine
 
 
 @routing.get("/v1/history", AccessRole.VIEWER)
@@ -304,7 +312,7 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
     )
     page = await backend.read(lambda reading: reading.history(query))
     following = routing.history_cursor(page)
-    return schemas.HistoryPage(operations=_shown(backend, page.operations), next=following)
+    return schemas.HistoryPage(operations=await _shown(backend, page.operations), next=following)
 
 
 # What operators do to pending maintenance.
@@ -427,17 +435,19 @@ def _judge_name(where: str, what: str, name: str, *, needed: bool) -> None:
         raise model.Refused(ErrorCode.INVALID, message, where=where)
 
 
-def _shown(
+async def _shown(
     backend: Backend, operations: Iterable[model.Operation]
 ) -> tuple[schemas.OperationView, ...]:
-    return views.operations(operations, backend.inventory, backend.now())
+    """Show operations, on another thread: a maintenance may have ten thousand."""
+    inventory, now = backend.inventory.snapshot(), backend.now()
+    return await asyncio.to_thread(views.operations, tuple(operations), inventory, now)
 
 
 async def _listed(
     backend: Backend, changed: "Future[tuple[model.Operation, ...]]"
 ) -> schemas.OperationList:
     operations = await backend.done(changed)
-    return schemas.OperationList(operations=_shown(backend, operations))
+    return schemas.OperationList(operations=await _shown(backend, operations))
 
 
 # Hosts.

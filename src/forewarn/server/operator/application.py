@@ -1,10 +1,12 @@
 """The operators' API and the page, as one application."""
 
+import asyncio
 import functools
 import re
 from types import ModuleType
 from typing import Any, Final, cast
 
+import msgspec
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
@@ -86,6 +88,13 @@ def _begin(request: Request[Any, Any, Any]) -> None:
     routing.judge_query(request)
 
 
+async def _encode(answer: Response[Any]) -> Response[Any]:
+    """Make an answer JSON on another thread: it may have a whole fleet, and the loop has guests."""
+    if isinstance(answer.content, msgspec.Struct):
+        answer.content = await asyncio.to_thread(msgspec.json.encode, answer.content)
+    return answer
+
+
 @functools.cache
 def _served(*, with_page: bool) -> Litestar:
     """Return what all services of a process share: to register the routes takes 80 ms."""
@@ -99,6 +108,7 @@ def _served(*, with_page: bool) -> Litestar:
         },
         guards=[routing.judge],
         before_request=_begin,
+        after_request=_encode,
         exception_handlers={Exception: _answer},
         request_max_body_size=routing.MAX_BODY,
         logging_config=None,

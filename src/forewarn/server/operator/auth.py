@@ -443,6 +443,37 @@ class AuditLog:
             _log.warning("the audit log could not be written", why=str(error))
 
 
+class Turns:
+    """Lets one request of known accounts begin in each of the loop's rounds, by turns of accounts.
+
+    The loop answers guests in each round, so they wait for one request's beginning and not for all
+    that operators have sent; and who sends hundreds at once keeps no other operator waiting. Used
+    on the event loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, collections.deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def take(self, account: str) -> None:
+        """Wait for the turn of an account's request."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._next, loop)
+        self._waiting.setdefault(account, collections.deque()).append(turn)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        account, turns = self._waiting.popitem(last=False)
+        turn = turns.popleft()
+        if turns:
+            self._waiting[account] = turns
+        if self._waiting:
+            loop.call_soon(self._next, loop)
+        if not turn.done():  # its client may have gone
+            turn.set_result(None)
+
+
 class Door(msgspec.Struct, frozen=True):
     """What all gates of a service share."""
 
@@ -458,6 +489,7 @@ class Door(msgspec.Struct, frozen=True):
     accounts: Accounts = msgspec.field(default_factory=Accounts)
     users: UserNames = msgspec.field(default_factory=UserNames)
     failures: FailedLogins = msgspec.field(default_factory=FailedLogins)
+    turns: Turns = msgspec.field(default_factory=Turns)
 
     async def delay(self, reason: FailedLogin, address: str) -> None:
         """Count a failed log-in, and wait before it is answered, if it is not the first."""
@@ -522,6 +554,7 @@ class Gate:
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
             scope[ADMITTED], scope[REQUEST] = known is not None, request
+            await self._door.turns.take(request.by)
             if scope["method"] == "HEAD" and scope["path"] in PROGRAMS:
                 scope = {**scope, "method": "GET"}  # the connection leaves the body out
             await self._application(scope, receive, send)

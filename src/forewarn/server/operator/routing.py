@@ -192,6 +192,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     inventory: Inventory
     search: MachineSearch = msgspec.field(default_factory=MachineSearch)
+    whole: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    """Is held by whoever exports the whole fleet: the loop waits for the interpreter as long as
+    its encoding takes, and for that of each thread that is at it."""
     listeners: frozenset[str]
     """The names of the guests' listeners; `""` is that of one without a name."""
     clock: Clock
