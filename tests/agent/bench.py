@@ -28,6 +28,7 @@ from forewarn.client.event import Event
 
 ME = "web-0"
 MARGIN = 5.0
+STOP = 60.0
 START = 1000.0
 NOTICE = 900.0
 
@@ -108,7 +109,7 @@ class Bench:
     def start(self, boot: str = "boot-1") -> list[str]:
         """Begin a process of its own from the journal, as after a kill."""
         self.runs = {}
-        self.decider = Decider(self.rules, MARGIN, read_again(self.journal))
+        self.decider = Decider(self.rules, MARGIN, read_again(self.journal), STOP)
         return self.tell(AgentStarted(boot))
 
     def tell(self, cause: Input) -> list[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import math
 import signal
 import sys
 import threading
@@ -122,17 +123,46 @@ def test_one_empty_document_after_a_restart_ends_no_event(tmp_path: Path) -> Non
     assert [each.event_id for each in told.events] == [EVENT_ID]
 
 
+class Counting(Journal):
+    """A journal that counts its syncs."""
+
+    syncs = 0
+
+    def append(self, *records: AnyRecord) -> None:
+        super().append(*records)
+        self.syncs += 1
+
+
+def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
+    journal = Counting(tmp_path)
+    settings = AgentSettings(
+        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
+    )
+    daemon = Daemon(settings, journal, tuple)
+    crowd = [event(f"E{number}", starts_by=clock.monotonic() + 900) for number in range(50)]
+    daemon._handle(DocumentSeen(tuple(crowd), "web-0"))
+    assert journal.syncs == 1
+    assert len(daemon._decider.state.cases) == 50
+    patience.until(lambda: daemon._inputs.qsize() == 50)
+    daemon._publish()
+    daemon._publish_at = math.inf
+    shown = daemon._told
+    daemon._turn()
+    assert daemon._told is shown, "another input follows"
+    journal.close()
+
+
 class Full(Journal):
     """A journal on a disk that is full while it is told so."""
 
     full = True
     shortens = True
 
-    def append(self, record: AnyRecord) -> None:
-        if self.full or (isinstance(record, Checkpoint) and not self.shortens):
+    def append(self, *records: AnyRecord) -> None:
+        if self.full or (isinstance(records[0], Checkpoint) and not self.shortens):
             message = "no space"
             raise JournalError(message)
-        super().append(record)
+        super().append(*records)
 
 
 @pytest.mark.parametrize("line", range(1, 60))
@@ -163,7 +193,7 @@ def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
     def write() -> None:
         sys.settrace(trace)
         with contextlib.suppress(JournalError):
-            daemon._append(journal, MachineBooted(boot="b"))
+            daemon._append(journal, [MachineBooted(boot="b")])
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()

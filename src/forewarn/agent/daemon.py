@@ -2,8 +2,8 @@
 
 One thread decides and owns the decider, the journal, the metrics and the log of what happens; all
 other threads (the poller, actions, peers, approvals) and signals send it inputs through one queue.
-It carries its outputs out in order, and a record is on the disk before what follows it. For the
-status port it publishes immutable pages, which any thread reads.
+The records that an input leads to are on the disk, by one sync, before anything else that it leads
+to is carried out. For the status port it publishes immutable pages, which any thread reads.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -169,6 +169,10 @@ RETRY_SECONDS: Final = 1.0
 LAST_TRIES: Final = 3
 """How often an agent that is to end still tries that."""
 
+PUBLISH_SECONDS: Final = 0.5
+"""The longest between two renderings of the port's pages while one input follows another: with a
+thousand events each takes as long as many inputs."""
+
 SHORTEN_SECONDS: Final = 60.0
 """Before the next try to shorten the journal."""
 
@@ -206,7 +210,9 @@ class Daemon:
         # same thread waits on it. An Event's lock would hang the agent.
         self._inputs: queue.SimpleQueue[decider.Input] = queue.SimpleQueue()
         self._end_told: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._decider = Decider(own.rule, own.margin_seconds, journal.records if journal else ())
+        self._decider = Decider(
+            own.rule, own.margin_seconds, journal.records if journal else (), own.stop_seconds
+        )
         self._metrics = status.Metrics()
         self._log = ActivityLog(dry=self._dry)
         self._notifier = systemd.Notifier(os.environ)
@@ -220,7 +226,7 @@ class Daemon:
         )
         self._endings = 0
         self._trouble = ""
-        self._shorten_at = self._heard_at = clock.monotonic()
+        self._shorten_at = self._heard_at = self._publish_at = clock.monotonic()
         self._told: MappingProxyType[str, Any] = MappingProxyType({})
         self._counted = b""
         self._word = ("", "")
@@ -279,7 +285,8 @@ class Daemon:
         if self._endings:
             self._handle(decider.ShutdownRequested())
         self._handle(told)
-        self._publish()
+        if self._inputs.empty() or clock.monotonic() >= self._publish_at:
+            self._publish()
 
     def signal(self, number: int) -> None:
         """Take a signal.
@@ -352,7 +359,11 @@ class Daemon:
             self._read_rules()
             return
         self._hear(told, clock.monotonic())
-        for output in self._decider.handle(told, clock.monotonic()):
+        outputs = self._decider.handle(told, clock.monotonic())
+        records = [output for output in outputs if isinstance(output, state.Record)]
+        if self._journal is not None and records:
+            self._append(self._journal, records)
+        for output in outputs:
             self._carry_out(output)
         self._log.settled(self._decider)
         if self._journal is not None:
@@ -383,8 +394,6 @@ class Daemon:
 
     def _carry_out(self, output: decider.Output) -> None:
         now = clock.monotonic()
-        if self._journal is not None and isinstance(output, state.Record):
-            self._append(self._journal, output)
         self._hear(output, now)
         match output:
             case decider.BeginAction():
@@ -406,12 +415,12 @@ class Daemon:
         self._metrics.heard(what, now)
         self._log.heard(what, self._decider)
 
-    def _append(self, journal: Journal, record: state.AnyRecord) -> None:
-        """Write a record, however often it takes: nothing may follow what is not in the journal."""
+    def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
+        """Write records, however often it takes: nothing may follow what is not in the journal."""
         tries = 0
         while True:
             try:
-                journal.append(record)
+                journal.append(*records)
             except JournalError as error:
                 if not self._trouble:
                     LOGGER.critical(
@@ -435,6 +444,7 @@ class Daemon:
     def _publish(self) -> None:
         """Render what the port shows: any thread reads it, each attribute a value by itself."""
         now = clock.monotonic()
+        self._publish_at = now + PUBLISH_SECONDS
         self._told = MappingProxyType(status.report(self._decider, now, dry=self._dry))
         self._counted = self._metrics.page(self._decider, now, dry=self._dry)
         word = status.word(self._decider)

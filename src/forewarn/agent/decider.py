@@ -84,7 +84,7 @@ class RetryHeld(Input, frozen=True):
 
 
 class ShutdownRequested(Input, frozen=True):
-    """The agent is to end: what runs is finished, and nothing more begins."""
+    """The agent is to end: what runs has `stop_seconds` to finish, and nothing more begins."""
 
 
 class TimePassed(Input, frozen=True):
@@ -288,6 +288,8 @@ class _Run(msgspec.Struct):
     """When it was told to stop; None if it was not."""
     cut: bool = False
     """Whether it was stopped for another reason than its own limit."""
+    left: bool = False
+    """Whether it was stopped because the agent ends."""
 
     @property
     def until(self) -> float:
@@ -298,7 +300,11 @@ class Decider:
     """Decides everything that the agent does, from the rules and the journal's records."""
 
     def __init__(
-        self, own: Sequence[Rule], margin_seconds: float, records: Iterable[AnyRecord] = ()
+        self,
+        own: Sequence[Rule],
+        margin_seconds: float,
+        records: Iterable[AnyRecord] = (),
+        stop_seconds: float = math.inf,
     ) -> None:
         self.state = state.AgentState(records)
         """The events in hand and the effects that stand."""
@@ -313,6 +319,7 @@ class Decider:
         self.looked = False
         """Whether a document was seen in this process."""
         self._closing = self._retry = False
+        self._stop_seconds, self._stop_at = stop_seconds, math.inf
         self._number = 0
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
@@ -358,6 +365,7 @@ class Decider:
                 self._retry = True  # as soon as it is known what is over
             case ShutdownRequested():
                 self._closing = True
+                self._stop_at = min(self._stop_at, now + self._stop_seconds)
             case _:
                 pass  # time has passed
         if self.looked:  # before that it is unknown which events are over
@@ -526,10 +534,12 @@ class Decider:
         """Stop what has run out of time or is not needed, and an undo that is in an event's way."""
         effect = self.state.effects[run.effect]
         unneeded = self._is_in_the_way(effect) if run.undo else not self._awaited(effect)
-        if run.stopped is None and (unneeded or now >= run.until):
+        until = min(run.until, self._stop_at)
+        if run.stopped is None and (unneeded or now >= until):
             run.stopped, run.cut = now, unneeded or run.until < run.limit
+            run.left = not unneeded and now < run.until
             self._out.append(StopAction(run.number))
-        self._wakes.append(run.until if run.stopped is None else run.stopped + GRACE_SECONDS)
+        self._wakes.append(until if run.stopped is None else run.stopped + GRACE_SECONDS)
 
     def _is_in_the_way(self, effect: state.Effect) -> bool:
         """Tell whether an undo keeps an event waiting, which may have only 30 s."""
@@ -652,6 +662,10 @@ class Decider:
         del self._runs[run.effect]
         effect = self.state.effects[run.effect]
         terms = effect.action.settings
+        if run.left and outcome is not ActionOutcome.DONE:
+            final = not terms.repeatable
+            self._end(effect, ActionOutcome.INTERRUPTED, ENDED_IN_IT, final=final)
+            return
         if outcome is not ActionOutcome.DONE:
             cut = run.cut or (outcome is ActionOutcome.CUT and run.stopped is None)
             outcome = ActionOutcome.CUT if cut and not run.undo else ActionOutcome.FAILED

@@ -87,23 +87,25 @@ class Journal:
         self.length = len(self.records)
         """How many records it holds now."""
 
-    def append(self, record: AnyRecord) -> None:
-        """Write a record, and return when it is on the disk. A checkpoint replaces all before it.
+    def append(self, *records: AnyRecord) -> None:
+        """Write records, and return when they are on the disk: all of them, or none.
 
-        After a JournalError the journal is as before, and the caller may try again.
+        A checkpoint comes alone, and replaces all before it. After a JournalError the journal is as
+        before, and the caller may try again.
         """
-        number, body = self._last + 1, msgspec.json.encode(record)
-        row = (number, _checksum(number, body), body)
+        bodies = enumerate(map(msgspec.json.encode, records), self._last + 1)
+        rows = [(number, _checksum(number, body), body) for number, body in bodies]
+        is_checkpoint = any(isinstance(record, Checkpoint) for record in records)
         try:
             with self._database:  # commits at its end, or rolls back
                 self._database.execute("BEGIN IMMEDIATE")
-                if isinstance(record, Checkpoint):
+                if is_checkpoint:
                     self._database.execute("DELETE FROM records")
-                self._database.execute("INSERT INTO records VALUES (?, ?, ?)", row)
+                self._database.executemany("INSERT INTO records VALUES (?, ?, ?)", rows)
         except sqlite3.Error as error:
             raise JournalError(f"cannot write {self._path}: {error}") from error
-        self._last = number
-        self.length = 1 if isinstance(record, Checkpoint) else self.length + 1
+        self._last += len(rows)
+        self.length = 1 if is_checkpoint else self.length + len(rows)
 
     def close(self) -> None:
         """Close and unlock it."""

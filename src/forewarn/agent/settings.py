@@ -74,6 +74,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     margin_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
     """How long before NotBefore everything must be prepared: what is not done by then is cut. 5 s
     is a sixth of the shortest notice, which a Preempt has."""
+    stop_seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 60.0
+    """How long running actions may go on after SIGTERM; then they are stopped, within 15 s more. An
+    action that was stopped so is done again after the next start if it is `repeatable`. The default
+    and the unit's TimeoutStopSec (90 s) end before a hypervisor takes the power away: Forewarn's
+    libvirt connector does so after 120 s."""
     peers: str | tuple[str, ...] = ()
     """The agents of an event's other machines: a pattern such as `http://{machine}:8171`, or a list
     of addresses. Without peers, the default, an event of several machines is not approved where
