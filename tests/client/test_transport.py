@@ -268,3 +268,33 @@ def test_a_request_by_https_checks_the_server(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert request("GET", url).body == b"secured"
     assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)
+
+
+def test_a_resolver_that_does_not_answer_is_left_behind() -> None:
+    silent = threading.Event()
+
+    def resolve(host: str, _port: int, *, type: int, flags: int = 0) -> list[Any]:  # noqa: A002
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "not an address")
+        silent.wait()
+        return []
+
+    try:
+        with pytest.raises(TimeoutError, match=r"chat\.example"):
+            transport.look_up(("chat.example", 443), 0.01, resolve)
+    finally:
+        silent.set()
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError()])
+def test_a_resolvers_error_is_the_callers(error: Exception) -> None:
+    def resolve(_host: str, _port: int, *, type: int, flags: int = 0) -> list[Any]:  # noqa: A002
+        raise socket.gaierror if flags else error
+
+    with pytest.raises(type(error)):
+        transport.look_up(("chat.example", 443), patience.SECONDS, resolve)
+
+
+def test_an_address_needs_no_resolver() -> None:
+    assert transport.look_up(("127.0.0.1", 80), 0.0) == [(socket.AF_INET, ("127.0.0.1", 80))]
+    assert transport.look_up(("localhost", 80), patience.SECONDS)

@@ -324,13 +324,14 @@ class SocketConnection:
     def _connect(self, endpoint: EndpointAddress) -> socket.socket:
         deadline = clock.monotonic() + self._session.pace.connect_seconds
         error: OSError = TimeoutError()
-        try:  # a name is looked up to the end, however long: the system offers no other way
-            places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        try:
+            place_of = (endpoint.host, endpoint.port)
+            places = transport.look_up(place_of, self._session.pace.connect_seconds)
         except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
             raise transport.no_endpoint(endpoint, unknown) from unknown
-        for (family, kind, protocol, _, place), seconds in transport.shares(places, deadline):
+        for (family, place), seconds in transport.shares(places, deadline):
             try:
-                made = self._socket = socket.socket(family, kind, protocol)
+                made = self._socket = socket.socket(family, socket.SOCK_STREAM)
                 made.setblocking(False)  # noqa: FBT003 - the socket module takes it so
                 with contextlib.suppress(BlockingIOError):
                     made.connect(place)

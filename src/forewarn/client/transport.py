@@ -8,6 +8,7 @@ import contextlib
 import errno
 import functools
 import os
+import queue
 import socket
 import threading
 import weakref
@@ -59,8 +60,7 @@ LOGGER: Final = "forewarn.client"
 """The name of the client's log."""
 
 OnTrouble: TypeAlias = Callable[[Trouble], None]
-"""What is called once for each change of the reason why no good answer comes, or why the state is
-not saved."""
+"""What is called with each new reason why no good answer comes, or why a state is not saved."""
 
 SavePath: TypeAlias = str | os.PathLike[str]
 """The file of `since`."""
@@ -367,11 +367,8 @@ class WatchFile:
         return Misuse(f"cannot use the file {self.path} (since): {why}")
 
 
-NOT_SAVED: Final = "not-saved"
-"""The reason of the trouble that the file of `since` cannot be written."""
-
-SAVED: Final = "saved"
-"""The reason of the report that it can be written again."""
+NOT_SAVED, SAVED = "not-saved", "saved"
+"""The reasons of the troubles that the file of `since` cannot be written, and can be again."""
 
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """Errors of a disk that may pass: the watch goes on, and tries again."""
@@ -533,11 +530,10 @@ class AnyAnswers(Generic[C, T]):
             self._report(self._watcher.troubles.popleft())
         if self._taken is None:
             self._watcher.settle()
-            if (unsaved := self._unsaved()) is not None:
-                return unsaved
-            self._taken = self._take()
-            if (unsaved := self._unsaved()) is not None:
-                return unsaved
+            if self._unsaved() is None:
+                self._taken = self._take()
+        if (unsaved := self._unsaved()) is not None:
+            return unsaved
         taken, self._taken = self._taken, None
         return self._watcher.step(clock_reading()) if taken is None else taken
 
@@ -714,8 +710,7 @@ def connect(
     if isinstance(address, str):
         places = [(socket.AF_UNIX, address)]
     elif places is None:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        places = [(family, place) for family, _, _, _, place in found]
+        places = look_up(address, seconds)
     error: OSError = TimeoutError()
     for (family, place), share in shares(places, until):
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -729,6 +724,40 @@ def connect(
         else:
             return made
     raise error
+
+
+def look_up(
+    address: tuple[str, int],
+    seconds: float,
+    resolve: Callable[..., list[Any]] = socket.getaddrinfo,
+) -> list[Place]:
+    """Return the places of a host and a port; OSError or UnicodeError without any in time.
+
+    The system's resolver cannot be interrupted: the thread of one that is late is left behind.
+    """
+    answers: queue.SimpleQueue[list[Place] | Exception] = queue.SimpleQueue()
+
+    def ask(flags: int = 0) -> None:
+        try:
+            found = resolve(*address, type=socket.SOCK_STREAM, flags=flags)
+            answers.put([(family, place) for family, _, _, _, place in found])
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            answers.put(error)
+
+    ask(socket.AI_NUMERICHOST)
+    if not isinstance(answer := answers.get(), Exception):
+        return answer
+
+    try:
+        threading.Thread(target=ask, name="resolver", daemon=True).start()
+        answer = answers.get(timeout=max(0.0, seconds))
+    except RuntimeError as error:  # the system gives no more threads
+        raise OSError(str(error)) from error
+    except queue.Empty:
+        raise TimeoutError(f"the name {address[0]} was not looked up in {seconds:.3g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def shares(places: Sequence[T], until: float) -> Iterator[tuple[T, float]]:
