@@ -7,7 +7,9 @@ process's start again (docs/decisions/0010).
 """
 
 import contextlib
+import errno
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
@@ -32,6 +34,9 @@ SECONDS: Final = 5.0
 HEAD_BYTES: Final = 16 * 1024
 """The longest request."""
 
+IP_FREEBIND: Final = 15
+"""ip(7), for both families; the socket module has no name for it."""
+
 NO_FILES_SECONDS: Final = 0.1
 """Before the next try to accept a connection when the process has no file left for it."""
 
@@ -52,15 +57,9 @@ class StatusServer:
     def __init__(
         self, address: tuple[str, int], page: Callable[[str, bool], Page | None], *, name: str
     ) -> None:
-        six = ":" in address[0]
-        self._socket = socket.create_server(
-            address,
-            family=socket.AF_INET6 if six else socket.AF_INET,
-            backlog=CONNECTIONS,
-            dualstack_ipv6=six and socket.has_dualstack_ipv6(),
-        )
+        self._socket, self.is_late = _listening(address)
         self.number = int(self._socket.getsockname()[1])
-        """The port that it listens on."""
+        """The port that it listens on; `is_late` says that the machine lacks the address so far."""
         self._page = page
         self._name = name
         self._places = threading.BoundedSemaphore(CONNECTIONS)
@@ -128,6 +127,36 @@ class StatusServer:
             return 405, TEXT, b"Method not allowed\n"
         path = request.target.decode("ascii").partition("?")[0]
         return self._page(path, own) or (404, TEXT, b"Not found\n")
+
+
+def _listening(address: tuple[str, int]) -> tuple[socket.socket, bool]:
+    """Return a socket that listens, and whether the machine still lacks the address.
+
+    Where the system can, an address that comes later, such as one of a DHCP lease or of keepalived,
+    is listened on in advance: nobody would start the process again when it is there.
+    """
+    six = ":" in address[0]
+    family = socket.AF_INET6 if six else socket.AF_INET
+    dual = six and socket.has_dualstack_ipv6()
+    try:
+        made = socket.create_server(
+            address, family=family, backlog=CONNECTIONS, dualstack_ipv6=dual
+        )
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL or sys.platform != "linux":
+            raise
+    else:
+        return made, False
+    made = socket.socket(family)
+    try:
+        made.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(CONNECTIONS)
+    except BaseException:
+        made.close()
+        raise
+    return made, True
 
 
 def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:

@@ -3,6 +3,7 @@
 import http.client
 import re
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 
@@ -200,3 +201,13 @@ def test_what_is_not_a_get_is_refused(sent: bytes, status_code: int) -> None:
         connection.sendall(sent)
         assert connection.recv(64).startswith(b"HTTP/1.1 %d" % status_code)
     port.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
+@pytest.mark.parametrize(
+    ("address", "is_late"), [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False)]
+)
+def test_an_address_that_comes_later_is_listened_on_in_advance(address: str, is_late: bool) -> None:
+    server = StatusServer((address, 0), lambda _path, _own: None, name="test")
+    assert (server.number > 0, server.is_late) == (True, is_late)
+    server.close()

@@ -249,6 +249,8 @@ class Daemon:
             address = settings.split_address(listen)
             try:
                 self._server = StatusServer(address, self.page, name="forewarn-agent")
+                if self._server.is_late:
+                    LOGGER.warning("this machine does not have the address of %s yet", listen)
             except OSError as error:
                 if not self._dry or error.errno != errno.EADDRINUSE:
                     raise

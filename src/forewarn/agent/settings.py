@@ -52,7 +52,8 @@ class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """An IP address of this machine and a port. The default is on loopback, which no other machine
     reaches: give an address that the balancer and the peers reach. Requests from this machine's own
     address see what programs printed, which may hold secrets: any local user can send them, and so
-    can anybody through a proxy or a tunnel on this machine. `"off"`: no port."""
+    can anybody through a proxy or a tunnel on this machine. An address that the machine gets later
+    works from then on (on Linux). `"off"`: no port."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address."""
