@@ -5,9 +5,10 @@ import itertools
 import pytest
 
 from client import world
-from client.world import Run, document, kinds, listed, one_by_one, reply
+from client.world import Answers, Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import session, watch
 from forewarn.client.session import FailedAnswer, Question
+from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
 
 
@@ -221,3 +222,64 @@ def test_a_name_is_tried_again_before_the_events_where_that_may_help(
     run = Run(lambda ask, _: reply(status) if "compute" in ask.target else document(), name=None)
     run.ask()
     assert len(named(run)) == tries
+
+
+def renamed(*names: bytes) -> Answers:
+    """A server that tells these names in turn, and lists an event of web-9 from its second look."""
+    left, looks = iter(names), itertools.count()
+
+    def server(ask: Question, _held: bool) -> Reply:
+        if "compute" in ask.target:
+            return reply(200, next(left, names[-1]))
+        return document(*([listed(Resources=["web-9"])] if next(looks) else []))
+
+    return server
+
+
+@pytest.mark.parametrize(("now", "told"), [(b"web-9", ["appeared"]), (b"web-0", [])])
+def test_an_event_of_another_machine_has_the_own_name_asked_for_again(
+    now: bytes, told: list[str]
+) -> None:
+    run = Run(renamed(b"web-0", now), name=None, wishes=EventFilter(mine=True))
+    run.look()
+    run.seconds += session.NAME_HOLDS_SECONDS
+    assert kinds(run.look() + run.look()) == told
+    assert run.session.name == now.decode()
+    assert len(named(run)) == 2
+
+
+def test_a_name_that_was_given_is_never_asked_for() -> None:
+    run = Run(renamed(b"web-9"), name="web-0", wishes=EventFilter(mine=True))
+    for _ in range(3):
+        run.look()
+        run.seconds += session.NAME_HOLDS_SECONDS
+    assert named(run) == []
+
+
+def test_a_name_that_cannot_be_asked_for_again_is_kept_without_a_word() -> None:
+    names = iter([reply(200, b"web-0")])
+
+    def server(ask: Question, _held: bool) -> Reply:
+        if "compute" in ask.target:
+            return next(names, reply(404))
+        return document(listed(Resources=["web-9"]))
+
+    run = Run(server, name=None)
+    run.seconds += session.NAME_HOLDS_SECONDS
+    for _ in range(3):
+        run.look()
+    assert (run.session.name, run.troubles) == ("web-0", [])
+
+
+def test_events_of_others_one_after_another_ask_for_the_name_seldom() -> None:
+    numbers = itertools.count()
+
+    def server(ask: Question, _held: bool) -> Reply:
+        if "compute" in ask.target:
+            return reply(200, b"web-0")
+        return document(listed(f"E{next(numbers)}", Resources=["web-9"]))
+
+    run = Run(server, name=None)
+    while run.seconds < 10 * session.NAME_HOLDS_SECONDS:
+        run.look()
+    assert 8 <= len(named(run)) <= 12

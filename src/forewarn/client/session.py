@@ -48,6 +48,9 @@ NAME_SECONDS: Final = 5.0
 NAME_PAUSE_SECONDS: Final = 60.0
 """How much later."""
 
+NAME_HOLDS_SECONDS: Final = 10.0
+"""Before a name that was learnt is asked for again, however many events of others are listed."""
+
 TRIES: Final = 4
 """Failures in a row after which a dialogue gives up."""
 
@@ -376,7 +379,8 @@ class Session:
         self._proven: EndpointAddress | None = None
         self._refusals = 0
         self._instance = INSTANCE_VERSIONS[0]
-        self._name_at = float("-inf")
+        self._name_at = self._learnt_at = float("-inf")
+        self._is_given, self._is_doubted = name is not None, False
 
     @property
     def endpoint(self) -> EndpointAddress:
@@ -458,11 +462,20 @@ class Session:
 
     def wants_name(self, at: ClockReading) -> bool:
         """Tell whether to ask for the name now."""
-        return self.name is None and at.monotonic >= self._name_at
+        return (self.name is None or self._is_doubted) and at.monotonic >= self._name_at
 
     def want_name(self) -> None:
         """Ask for the name at once if it is not known: the server is back, or has a new event."""
         self._name_at = float("-inf")
+
+    def doubt_name(self) -> None:
+        """Ask again for a name that was learnt: the machine may have another one by now."""
+        if self.name is not None and not self._is_given and not self._is_doubted:
+            self._is_doubted, self._name_at = True, self._learnt_at + NAME_HOLDS_SECONDS
+
+    def learnt(self, name: str, at: ClockReading) -> None:
+        """Record the name that the endpoint tells."""
+        self.name, self._learnt_at, self._is_doubted = name, at.monotonic, False
 
     def leave_name(self, at: ClockReading) -> None:
         """Leave the name for later: events do not wait for a name that cannot be had."""
@@ -511,7 +524,7 @@ def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | No
     if isinstance(name, FailedAnswer):
         session.leave_name(attempt.at)
         return name
-    session.name = name
+    session.learnt(name, attempt.at)
     return None
 
 

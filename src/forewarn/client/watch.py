@@ -157,6 +157,8 @@ class Watcher:
         self._incarnation: int | None = None
         self._shown: tuple[event.Event, ...] | None = None
         self._told_no_name = False
+        self._named = known.name
+        """The name by which the last document was read."""
         self._failures = 0
         self._next_at = at.monotonic
         self._asked_at = self._doubted_at = at.monotonic
@@ -301,10 +303,12 @@ class Watcher:
             self._naming = self._naming_wants = None
             failure: session.FailedAnswer | None = done.value
             if failure is None:
-                self._tag = None  # the whole document shows whom it concerns
+                if self._session.name != self._named:
+                    self._tag = None  # the whole document shows whom it concerns
+                self._named = self._session.name
                 return
             self._next_at = self._asked_at + LEAST_GAP_SECONDS
-            if not self._told_no_name:
+            if self._session.name is None and not self._told_no_name:
                 self._told_no_name = True
                 self._say(NO_NAME, f"this machine's name is not known yet: {failure.message}")
 
@@ -348,6 +352,11 @@ class Watcher:
         if self._session.name is None and is_new:  # whose it is may be known by now
             self._session.want_name()
             self._next_at = attempt.at.monotonic
+        new = (change.after for change in changes if change.key not in self._known)
+        if any(each is not None and each.event.concerns_me is False for each in new):
+            self._session.doubt_name()  # it may be this machine's, under another name
+            if self._session.wants_name(attempt.at):
+                self._next_at = attempt.at.monotonic
 
     def _found_waiting(self, attempt: session.Attempt, *, waits: bool) -> None:
         self._waits = waits
@@ -378,6 +387,7 @@ class Watcher:
         if self._reason != event.OVER:
             self._reason = event.OVER
             self._session.want_name()  # nobody may have been there to tell it
+            self._session.doubt_name()
             self._say(event.OVER, "the endpoint answers again")
 
     def _say(self, reason: str, message: str) -> None:
