@@ -163,6 +163,12 @@ def test_the_first_answer_is_a_snapshot_and_then_there_is_no_news(replica: HubRe
     assert relay.ask(replica.hub) is None
 
 
+def test_a_position_that_no_store_could_keep_is_none(replica: HubReplica) -> None:
+    assert replica.hub.place_of("e.7") == ("e", 7)
+    for position in ("\0.7", "e" * 257 + ".7", ".7", "e.-7", "e." + "7" * 19):
+        assert replica.hub.place_of(position) == ("", 0)
+
+
 def test_a_change_concerns_the_hosts_that_have_the_scope_and_no_other(replica: HubReplica) -> None:
     told, other = ToldRelay("h0"), ToldRelay("elsewhere")
     for relay in (told, other):

@@ -131,6 +131,49 @@ def test_an_approval_that_is_not_ones_own_is_refused(
     assert refusal(answer) == expected
 
 
+IMPOSSIBLE = [
+    (relay_feed.APPROVALS_PATH, {"machine": "web-0", "address": "\0", "event_ids": ["X"]}),
+    (relay_feed.APPROVALS_PATH, {"machine": "web-0", "address": "", "event_ids": ["\0"]}),
+    (
+        relay_feed.APPROVALS_PATH,
+        {"machine": "web-0", "address": "", "event_ids": [], "version": "\0"},
+    ),
+    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "\0"}]),
+    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "reason": "\0"}]),
+    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "age_seconds": 1e300}]),
+    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "age_seconds": -1.0}]),
+    (relay_feed.SIGHTINGS_PATH, [{"machine": "nobody", "version": "", "age_seconds": 1e11}]),
+    (relay_feed.REQUESTS_PATH, {"scopes": ["\0"]}),
+    (relay_feed.UNKNOWN_PATH, {"listener": "\0", "address": ""}),
+]
+
+
+def test_what_no_relay_could_have_seen_is_refused(service: Served) -> None:
+    request_reboot(service.client())
+    relay = service.relay("h0")
+    answers = [(sent, refusal(relay.ask("POST", *sent))) for sent in IMPOSSIBLE]
+    assert answers == [(sent, (400, "invalid")) for sent in IMPOSSIBLE]
+
+
+def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Served) -> None:
+    relay = service.relay("h0")
+    for told in (
+        '{"version":"\\u0000"}',
+        '{"machines":-1}',
+        '{"machines":1180591620717411303424}',
+        '{"age_seconds":1e300}',
+        '{"age_seconds":-1}',
+        '{"stalled_seconds":1e300}',
+        '{"stalled_seconds":-1}',
+    ):
+        answer = relay.ask("GET", relay_feed.NEWS_PATH, **{relay_feed.STATE_HEADER: told})
+        assert (told, *refusal(answer)) == (told, 400, "invalid")
+    answer = relay.ask("GET", f"{relay_feed.NEWS_PATH}?{'&'.join(['after='] * 99)}")
+    assert refusal(answer) == (400, "invalid")
+    (host,) = (one for one in service.client().get("/v1/hosts")["hosts"] if one["name"] == "h0")
+    assert host["relay"]["state"] == "expected"  # it counts as never heard
+
+
 def test_what_machines_tell_a_relay_is_known_to_operators(service: Served) -> None:
     seen = [
         AgedSighting(machine="web-0", version="2020-07-01", agent=AgentStatus.HELD, reason="why"),

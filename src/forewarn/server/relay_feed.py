@@ -14,7 +14,7 @@ default, and none is ever given another meaning.
 """
 
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -62,6 +62,13 @@ MAX_NEWS_BYTES: Final = 64 * 1024 * 1024
 
 MAX_STATE_BYTES: Final = 1024
 """The longest RelayState."""
+
+RelayText = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
+"""A relay's text: without the character that no store takes. One such text would keep what all
+relays say from being saved."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A relay's number: as large as the store takes."""
 
 
 class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -124,10 +131,10 @@ class EncodedNews(News, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a relay says of itself with each request for news. Ages: a host's clock may be wrong."""
 
-    version: str = ""
+    version: RelayText = ""
     age_seconds: float = 0.0
     """How long it has run."""
-    machines: int = 0
+    machines: Count = 0
     """How many it serves."""
     stale_seconds: float = 0.0
     """How long it had not heard of the service before this request."""
@@ -139,12 +146,12 @@ class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A machine's approval (protocol.md section 5)."""
 
-    machine: str
+    machine: RelayText
     """Its key."""
-    address: str
+    address: RelayText
     """The address that it asked from."""
-    event_ids: tuple[str, ...]
-    version: str = ""
+    event_ids: tuple[RelayText, ...]
+    version: RelayText = ""
     """The api-version that it asks by. What starts by this approval waits for the machine to ask
     again, also where no AgedSighting has told of it yet; `""` for nothing of the kind."""
 
@@ -167,27 +174,27 @@ class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class AgedSighting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a machine's requests told last."""
 
-    machine: str
+    machine: RelayText
     """Its key."""
     age_seconds: float = 0.0
     """How long ago it asked last."""
-    version: str
+    version: RelayText
     """The api-version of that request."""
     agent: AgentStatus | None = None
-    reason: str = ""
+    reason: RelayText = ""
 
 
 class ScopeRequests(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Scopes (keys) whose machines asked for their events (protocol.md section 8)."""
 
-    scopes: tuple[str, ...]
+    scopes: tuple[RelayText, ...]
 
 
 class UnknownCaller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An address that no machine of the host has: it may be one that has just moved there."""
 
-    listener: str
-    address: str
+    listener: RelayText
+    address: RelayText
 
 
 encode = msgspec.json.Encoder().encode

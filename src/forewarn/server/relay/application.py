@@ -39,6 +39,13 @@ from forewarn.vocabulary import ErrorCode
 MAX_BODY: Final = 1024 * 1024
 """The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
 
+MAX_SECONDS: Final = 1000 * 366 * 86_400.0
+"""The longest age or stall by the service's clock, a thousand years: dates begin with year 1. A
+clock's scale is 10,000 at most, so a relay may always have run for a month."""
+
+MAX_PARAMETERS: Final = 10
+"""The most query parameters of a request: a relay sends two."""
+
 RETRY_SECONDS: Final = 5
 """When to come back after 503."""
 
@@ -173,19 +180,23 @@ class RelayApplication:
     # The requests.
 
     async def _news(self, host: str, scope: auth.Message, headers: dict[bytes, bytes]) -> _Answer:
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=10)
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
+        except ValueError as error:
+            raise _Refused(400, ErrorCode.INVALID, str(error)) from None
         after = query.get(relay_feed.AFTER, [""])[-1]
         self._refuse_if_away()
         told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
+        stalled_seconds = self._checked(told.stalled_seconds)
         heard_at = self._watch.hear(
             host,
             version=told.version[:100],
-            age_seconds=told.age_seconds,
+            age_seconds=self._checked(told.age_seconds),
             machines=told.machines,
             place=self._hub.place_of(after),
         )
-        if told.stalled_seconds:
-            self._watch.stalled(host, told.stalled_seconds)
+        if stalled_seconds:
+            self._watch.stalled(host, stalled_seconds)
         until = asyncio.get_running_loop().time()
         busy, idle = self._waits
         until += busy if self._hub.is_busy(host) else idle
@@ -228,12 +239,12 @@ class RelayApplication:
         seen = _read(relay_feed.decode_sightings, body)
         if len(seen) > relay_feed.MAX_SIGHTINGS:
             raise _Refused(400, ErrorCode.INVALID, "too many machines")
+        ages = [timedelta(seconds=self._checked(one.age_seconds) * self._scale) for one in seen]
         now = self._clock.now()
-        for one in seen:
+        for one, age in zip(seen, ages, strict=True):
             machine = self._hub.machine(host, one.machine)
             if machine is None:
                 continue  # it has just moved away
-            age = timedelta(seconds=max(0.0, one.age_seconds) * self._scale)
             sighting = Sighting(
                 asked_at=(now - age).replace(microsecond=0),
                 version=one.version[:40],
@@ -260,6 +271,14 @@ class RelayApplication:
         if found is None:
             raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _Answer(200, found)
+
+    def _checked(self, seconds: float) -> float:
+        """Return real seconds that a relay told, if a date can lie so far back."""
+        if not 0.0 <= seconds * self._scale <= MAX_SECONDS:
+            most = MAX_SECONDS / self._scale
+            message = f"invalid length of {seconds:g} s: expected 0 to {most:g}"
+            raise _Refused(400, ErrorCode.INVALID, message)
+        return seconds
 
     def _refuse_if_away(self) -> None:
         if self.unavailable:

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import msgspec
 
 from forewarn.maintenance import model
-from forewarn.maintenance.model import Changes, Machine, Operation
+from forewarn.maintenance.model import MAX_TEXT, Changes, Machine, Operation
 from forewarn.server import relay_feed
 from forewarn.server.relay_feed import EncodedNews, GuestRules, ScopeDocument
 from forewarn.vocabulary import EventType
@@ -262,7 +262,8 @@ class RelayHub:
     def place_of(self, position: str) -> tuple[str, int]:
         """Return a position's epoch and number; `""` and 0 for one that is none of ours."""
         epoch, _, number = position.rpartition(".")
-        if epoch and number.isascii() and number.isdigit() and len(number) <= 18:
+        is_text = 0 < len(epoch) <= MAX_TEXT and epoch.isprintable()
+        if is_text and number.isascii() and number.isdigit() and len(number) <= 18:
             return epoch, int(number)
         return "", 0
 
