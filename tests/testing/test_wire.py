@@ -75,6 +75,25 @@ def test_pipelined_requests_are_answered_in_their_order(
     assert [exchange.method for exchange in emulator.requests] == ["GET", "POST", "GET"]
 
 
+def test_a_peer_that_awaits_no_answer_is_read_no_further_than_a_request_ahead(
+    emulator: Emulator,
+) -> None:
+    def is_paused(service: EmulatedService) -> bool:
+        return any(not each.is_reading for each in service.wire.open)
+
+    emulator.faults("delay", seconds=60)
+    flood, sent = GET * 100, 0
+    with connected(emulator) as connection:
+        while not emulator.read(is_paused) and sent < 500 * len(flood):
+            connection.sendall(flood)
+            sent += len(flood)
+        assert emulator.read(is_paused)
+        emulator.advance(60)
+        connection.shutdown(socket.SHUT_WR)
+        answers = rest(connection)
+    assert len(statuses(answers)) == sent // len(GET)  # most of them are over the machine's rate
+
+
 def test_a_request_may_come_byte_by_byte(emulator: Emulator, event: EmulatedEvent) -> None:
     body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body_of(event)), body_of(event))
     post = b"POST " + EVENTS + b" " + HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body

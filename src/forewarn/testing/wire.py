@@ -207,6 +207,11 @@ class WireConnection(asyncio.Protocol):
         """What is awaited of the peer; None for nothing."""
         self._late: asyncio.TimerHandle | None = None
 
+    @property
+    def is_reading(self) -> bool:
+        """Return whether what the peer sends is taken."""
+        return self._outer.is_reading()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection of the guest plane for the peer."""
         self._outer = cast("asyncio.Transport", transport)
@@ -216,7 +221,7 @@ class WireConnection(asyncio.Protocol):
         host = sockets.host_of(self._outer.get_extra_info("peername"))
         self._source = self._wire.source(host)
         self._inner = self._wire.enter(self._source)
-        self._inward = _Inward(self._outer, self.take_answer, self._wire.later)
+        self._inward = _Inward(self._outer, self.take_answer, self._wire.later, self._read_on)
         self._inner.connection_made(self._inward)
         self._await(Stage.FRESH)
 
@@ -242,6 +247,7 @@ class WireConnection(asyncio.Protocol):
             return
         self._ahead += data
         self._read()
+        self._read_on()
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more; it still gets its answers."""
@@ -287,6 +293,14 @@ class WireConnection(asyncio.Protocol):
             self._await(Stage.IDLE)
         if self._at_end:
             self._end()
+
+    def _read_on(self) -> None:
+        """Read on, unless the guest plane takes no more, or a whole request waits for its turn."""
+        limits = self._wire.limits
+        if self._inward.is_paused or len(self._ahead) > limits.head_bytes + limits.body_bytes:
+            self._outer.pause_reading()
+        elif not self._outer.is_closing():
+            self._outer.resume_reading()
 
     def _await(self, stage: Stage | None) -> None:
         """Give the peer its time; it gets no more for what it was sending already."""
@@ -346,6 +360,7 @@ class WireConnection(asyncio.Protocol):
             self._outer.write(answer)
             if keep:
                 self._read()
+                self._read_on()
             else:
                 self._outer.close()
 
@@ -389,6 +404,7 @@ class WireConnection(asyncio.Protocol):
         self._outer.write(data)
         if not self._outer.is_closing():
             self._read()
+            self._read_on()
 
     def abort(self) -> None:
         """Close now."""
@@ -403,12 +419,16 @@ class _Inward(asyncio.Transport):
         outer: asyncio.Transport,
         take_answer: Callable[[bytes], None],
         later: Callable[[Callable[[], None]], None],
+        read_on: Callable[[], None],
     ) -> None:
         super().__init__()
         self._outer = outer
         self._take_answer = take_answer
         self._later = later
+        self._read_on = read_on
         self._is_closing = False
+        self.is_paused = False
+        """Whether the guest plane takes no more for now."""
         self.has_ended = False
         """Whether nothing more is to be written."""
 
@@ -433,10 +453,12 @@ class _Inward(asyncio.Transport):
         self._later(self._outer.write_eof)
 
     def pause_reading(self) -> None:
-        self._outer.pause_reading()
+        self.is_paused = True
+        self._read_on()
 
     def resume_reading(self) -> None:
-        self._outer.resume_reading()
+        self.is_paused = False
+        self._read_on()
 
     def is_closing(self) -> bool:
         return self._is_closing or self._outer.is_closing()
