@@ -201,6 +201,12 @@ class Bench:
         (event,) = self.operation(operation_id).events
         return event
 
+    def move(self, **hosts: str) -> Decision:
+        """Machines (keys, `_` for `-`) are on other hosts now."""
+        named = {name.replace("_", "-"): host for name, host in hosts.items()}
+        self.snapshot = self.with_hosts(named)
+        return self.decide(commands.follow_moves, named.keys())
+
     def with_hosts(self, hosts: dict[str, str]) -> Snapshot:
         """The snapshot with machines on other hosts."""
         moved = {

@@ -75,6 +75,7 @@ class Judge:
                 self._see_holds(operation, changes)
             self._see_place(operation, {o.id: o for o in changes.operations})
             self._see_recovery(operation, {o.id: o for o in changes.operations})
+        self._see_hosts(changes)
         self.rollouts.see(changes)
         if changes.machines or changes.removed_machines:
             self._see_fleet(changes)
@@ -163,6 +164,24 @@ class Judge:
         known = self._memory.machines([key(name) for name in new.machines]).values()
         if on := held & {new.to_host, *(machine.host for machine in known)}:
             raise Wrong(f"{new.id} started on {min(on)}, which is on hold")
+
+    def _see_hosts(self, changes: Changes) -> None:
+        """A hold covers what is on its host now: what came is held, and what left is free."""
+        scopes = {machine.scope for machine in changes.machines}
+        operations = self._memory.live_operations(scopes) | {o.id: o for o in changes.operations}
+        holds = {*self._memory.holds(), *changes.holds}.difference(changes.released)
+        now_on = {machine.key: machine.host for machine in changes.machines}
+        for operation in operations.values():
+            if not operation.unstarted:
+                continue
+            names = [key(name) for name in operation.machines]
+            on = {m.key: m.host for m in self._memory.machines(names).values()} | now_on
+            hosts = {on[name] for name in names if on.get(name)}
+            if {*operation.hosts} != hosts:
+                raise Wrong(f"{operation.id} is on {hosts}, and says {operation.hosts}")
+            covered = any(hold.covers(operation) for hold in holds)
+            if operation.pending and covered != (operation.held_at is not None):
+                raise Wrong(f"{operation.id} is {'not ' * covered}held by {operation.hosts}")
 
     def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:
         """Nobody hears of maintenance while another domain of the scope is down or announced."""

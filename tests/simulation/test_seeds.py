@@ -182,8 +182,8 @@ def unasked(self: transitions.Transitions, operation: Any, name: str) -> Sightin
     return Sighting(asked_at=self.now, version="2020-07-01")
 
 
-def where_it_was(_: transitions.Transitions, operation: Operation) -> Operation:
-    return operation
+def unfollowed(working: transitions.Transitions, moved: set[str]) -> list[str]:
+    return []
 
 
 def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
@@ -313,7 +313,7 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         1,
     ),
     "returns": (transitions.Transitions, "_asked_again", unasked, "has not asked again", 2),
-    "held hosts": (transitions.Transitions, "located", where_it_was, "is on hold", 24),
+    "held hosts": (commands, "follow_moves", unfollowed, "and says|held by", 1),
     "rolling_updates": (
         transitions.Transitions,
         "continue_rolling_updates",

@@ -188,10 +188,15 @@ def for_host_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
     """Return what is live where a hold of a host is put or released, machines there or none."""
     scopes = {machine.scope for machine in unit.machines_on({hold.name}).values()}
     held = {i: o for i, o in unit.live_operations().items() if hold.covers(o)}
-    snapshot = _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
-    return msgspec.structs.replace(
-        snapshot, machines=_machines_of(unit, snapshot.operations.values())
-    )
+    return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
+
+
+def for_moves(unit: UnitOfWork, moved: Iterable[Machine]) -> Snapshot:
+    """Return what is live around machines that have moved, which are where they are now."""
+    new = {machine.key: machine for machine in moved}
+    snapshot = _snapshot(unit, {}, {machine.scope for machine in new.values()}, {})
+    machines = _machines_of(unit, snapshot.operations.values()) | new
+    return msgspec.structs.replace(snapshot, machines=machines)
 
 
 def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]:
@@ -331,15 +336,12 @@ def _snapshot(
         wider = reach | {machine.scope for machine in machines.values()}
         if wider != scopes:
             reach, live = _reach(unit, wider)
-    holds = unit.holds()
-    if any(hold.kind is HoldKind.HOST for hold in holds):  # where its machines are now counts
-        machines = _machines_of(unit, (live | operations).values()) | machines
     return Snapshot(
         scopes=unit.scopes(reach),
         machines=machines,
         operations=live | operations,
         maintenances=maintenances,
-        holds=holds,
+        holds=unit.holds(),
     )
 
 

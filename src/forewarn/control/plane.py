@@ -169,7 +169,23 @@ class Plane:
         if dry_run:
             return Work(applied)
         tombstones.forget(store, applied.changes)
-        return Work(applied, applied.changes)
+        changes = applied.changes
+        before = snapshot.machines
+        moved = {
+            m.key for m in changes.machines if m.key in before and m.host != before[m.key].host
+        }
+        if moved:
+            after = msgspec.structs.replace(
+                snapshot,
+                scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
+                machines=before | {machine.key: machine for machine in changes.machines},
+            )
+            decided = self._decide(unit, after, commands.follow_moves, moved).changes
+            scopes = {scope.key: scope for scope in (*changes.scopes, *decided.scopes)}
+            changes = msgspec.structs.replace(
+                changes, operations=decided.operations, scopes=tuple(scopes.values())
+            )
+        return Work(applied, changes)
 
     @_job
     def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet_file.Applied]:
@@ -192,7 +208,10 @@ class Plane:
             for machine in unit.machines(list(hosts)).values()
             if machine.host != hosts[machine.key]
         )
-        return Work(moved, Changes(machines=moved))
+        snapshot = lookup.for_moves(unit, moved)
+        keys = {machine.key for machine in moved}
+        changes = self._decide(unit, snapshot, commands.follow_moves, keys).changes
+        return Work(moved, msgspec.structs.replace(changes, machines=moved))
 
     # Maintenance, and the guests' approvals.
 
@@ -663,8 +682,9 @@ class Plane:
         if changes:
             after = Snapshot(
                 scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-                machines=snapshot.machines,
+                machines=snapshot.machines | {m.key: m for m in changes.machines},
                 operations=snapshot.operations | {o.id: o for o in changes.operations},
+                holds=(*(h for h in snapshot.holds if h not in changes.released), *changes.holds),
             )
             invariants.check(after, changes.operations)
             invariants.check_succession(snapshot, after, changes)

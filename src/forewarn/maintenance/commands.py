@@ -11,7 +11,7 @@ scopes is down; then it records which operation it waits for, to be looked at wh
 An executor's claim is a lease with a fencing number: a report under an older number is refused.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -345,8 +345,7 @@ def place_hold(working: Transitions, hold: Hold) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message)
     working.holds.append(hold)
-    located = [working.located(o) for o in working.operations.values() if o.pending]
-    covered = [operation for operation in located if hold.covers(operation)]
+    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
     detail = f"{hold}: {hold.reason}".removesuffix(": ")
     for operation in covered:
         held = intervened(operation, AuditAction.HOLD, hold.by, working.now, detail)
@@ -476,6 +475,18 @@ def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
         if scope.asked_at is None or scope.asked_at < working.now:
             working.scopes[name] = replace(scope, asked_at=working.now)
     return []
+
+
+def follow_moves(working: Transitions, moved: Set[str]) -> list[str]:
+    """Machines (keys) have other hosts than before; the snapshot has them where they are now."""
+    about = [
+        operation
+        for operation in working.operations.values()
+        if operation.unstarted and not moved.isdisjoint(map(key, operation.machines))
+    ]
+    for operation in sorted(about, key=start_order):
+        working.locate(operation)
+    return [operation.id for operation in about]
 
 
 def claim_tasks(

@@ -26,6 +26,7 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
     live: dict[str, list[Operation]] = {}
     for operation in snapshot.operations.values() if changed is None else changed:
         check_operation(operation)
+        _check_hosts(operation, snapshot)
         live |= {event.scope: [] for event in operation.events}
     for operation in snapshot.operations.values():
         for event in operation.events:
@@ -111,6 +112,16 @@ def check_operation(operation: Operation) -> None:
             raise _broken(operation, message)
 
 
+def _check_hosts(operation: Operation, snapshot: Snapshot) -> None:
+    """A hold of a host goes by `hosts`, so these are where its machines are until it starts."""
+    if not operation.unstarted:
+        return
+    machines = [snapshot.machines.get(key(name)) for name in operation.machines]
+    hosts = {machine.host for machine in machines if machine and machine.host}
+    known = None not in machines
+    _hold(not known or {*operation.hosts} == hosts, operation, "its machines are on other hosts")
+
+
 def _check_window(operation: Operation) -> None:
     start, opens = operation.started_at, operation.opens_at
     if start is not None:
@@ -132,6 +143,11 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
             continue
         if (old and old.shown) != new.shown:
             moved |= {event.scope for event in new.events if not event.silent}
+        if new.started_at is not None and (old is None or old.started_at is None):
+            held = new.start_cause is not StartCause.NO_NOTICE and [
+                hold for hold in after.holds if hold.covers(new)
+            ]
+            _hold(not held, new, "it started although a hold covers it")
         if old is not None:
             _check_forward(old, new)
         elif changes is not None:

@@ -317,7 +317,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
-    """The known hosts of its machines when it was announced, held or started last."""
+    """The known hosts of its machines: where they are now, and from its start on where they were
+    then."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""

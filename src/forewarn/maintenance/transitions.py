@@ -608,18 +608,24 @@ class Transitions:
         updates[index] = replace(updates[index], **changes)
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
-    def located(self, operation: model.Operation) -> model.Operation:
-        """Return an operation with the hosts that its machines have now, if they were read."""
-        found = [self.machines.get(model.key(name)) for name in operation.machines]
+    def locate(self, operation: model.Operation) -> None:
+        """Set an operation that has not started, with the hosts that its machines have now.
+
+        It is held where one has come to a held host, and goes on where the last has left one.
+        """
+        found = (self.machines.get(model.key(name)) for name in operation.machines)
         hosts = sorted({machine.host for machine in found if machine and machine.host})
-        return operation if None in found else replace(operation, hosts=tuple(hosts))
+        operation = replace(operation, hosts=tuple(hosts))
+        if not operation.pending:
+            self.put(operation)
+        elif self._covered(operation):
+            self.hold(operation)
+        else:
+            self.release(operation)
 
     def _start_if_free(self, operation: model.Operation) -> None:
-        operation = self.located(operation)
         obstacle = self._obstacle(operation)
-        if self._covered(operation):  # a machine has come to a held host
-            self.hold(operation)
-        elif obstacle is not None:
+        if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
         elif operation.closed(self.now):
             self.put(operation)  # the next `advance_time` cancels it

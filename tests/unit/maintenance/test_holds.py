@@ -318,3 +318,45 @@ def test_of_many_interventions_the_latest_are_kept() -> None:
         "ann",
         "everything: storm",
     )
+
+
+def test_what_comes_to_a_held_host_keeps_the_notice_that_it_had_then() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-3")
+    bench.hold(HoldKind.HOST, "h9")
+    bench.let_pass(10 * MINUTE)
+    bench.move(web_0="h9")
+    operation = bench.operation("1.1")
+    assert operation.hosts == ("h0", "h9")
+    assert (operation.held_at, operation.notice_left_seconds) == (NOW + 10 * MINUTE, 300)
+    bench.move(web_3="h9")
+    assert bench.operation("1.1").held_at == NOW + 10 * MINUTE
+    bench.let_pass(MINUTE)
+    bench.move(web_0="h0", web_3="h0")
+    operation = bench.operation("1.1")
+    assert (operation.held_at, operation.not_before) == (None, NOW + 16 * MINUTE)
+
+
+def test_what_leaves_one_of_two_holds_stays_held_and_what_is_approved_starts_when_free() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.HOST, "h0")
+    bench.hold(HoldKind.MACHINE, "web-0")
+    bench.approve(bench.event("1.1").id)
+    bench.move(web_0="h1")
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.release(HoldKind.MACHINE, "web-0")
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    bench.move(web_0="h2")
+    assert bench.operation("1.1").hosts == ("h1",)
+
+
+def test_what_is_queued_is_where_its_machines_are_when_it_is_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    bench.hold(HoldKind.HOST, "h9")
+    bench.move(web_1="h9")
+    assert bench.operation("2.1").status is EventStatus.QUEUED
+    bench.cancel("1.1")
+    assert bench.operation("2.1").held_at == NOW

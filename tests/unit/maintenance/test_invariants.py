@@ -62,6 +62,12 @@ DAMAGES: list[tuple[Damage, str]] = [
         lambda o: replace(o, held_at=NOW),
         "it is held although it is not Scheduled, or waits besides",
     ),
+    (
+        lambda o: replace(
+            o, status=EventStatus.SCHEDULED, started_at=None, start_cause=None, hosts=("h2",)
+        ),
+        "its machines are on other hosts",
+    ),
     (lambda o: with_event(o, published=3), "was published at 3, and its scope is at 2"),
     (lambda o: with_event(o, published=0), "was published at 0, and its scope is at 2"),
 ]
@@ -102,7 +108,8 @@ def both(first: Operation, second: Operation, snapshot: Snapshot) -> Snapshot:
 def test_two_domains_of_a_scope_down_at_once_are_noticed() -> None:
     snapshot = started().snapshot
     first = snapshot.operations["1.1"]
-    second = with_event(replace(first, id="2.1"), update_domain=1, machines=("web-1",), id="OTHER")
+    second = replace(first, id="2.1", hosts=("h1",))
+    second = with_event(second, update_domain=1, machines=("web-1",), id="OTHER")
     with pytest.raises(invariants.InvariantBroken, match="update domains 0 and 1 of web are down"):
         invariants.check(both(first, second, snapshot))
     for harmless in (
