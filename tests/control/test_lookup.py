@@ -44,13 +44,18 @@ def waiting(house: House) -> House:
 
 
 @pytest.mark.parametrize("look", [lookup.around, lookup.ending])
-def test_what_waits_here_is_loaded_with_all_its_scopes(waiting: House, look: object) -> None:
+def test_the_scopes_of_what_waits_here_are_loaded_when_a_decision_asks(
+    waiting: House, look: object
+) -> None:
     assert callable(look)
     with waiting.store.write() as transaction:
         unit = UnitOfWork(transaction, NOW)
         seen = look(unit, unit.operations(["1.1"]))
-    assert seen.scopes.keys() == {"red", "blue"}
-    assert seen.operations.keys() == {"1.1", "2.1", "3.1"}
+        more = lookup.wider(unit, seen)
+    assert (seen.loaded, seen.scopes.keys()) == ({"red"}, {"red"})
+    assert seen.operations.keys() == {"1.1", "3.1"}
+    assert (more.loaded, more.scopes.keys()) == ({"red", "blue"}, {"red", "blue"})
+    assert more.operations.keys() == {"1.1", "2.1", "3.1"}
 
 
 def test_what_waited_in_one_scope_waits_on_for_what_is_down_in_another(waiting: House) -> None:

@@ -667,3 +667,38 @@ def test_a_queued_machine_that_comes_to_a_held_host_is_announced_held(house: Hou
     done(house.plane.record_hosts({"web-1": "h2"}))
     done(house.plane.cancel(["1"], reason="not now"))
     assert house.operation("2.1").held_at == NOW
+
+
+def test_queued_patches_of_a_chain_of_hosts_end_with_their_window_one_after_another(
+    house: House,
+) -> None:
+    """Each shares a scope with the next alone: the last is far from the one that ends."""
+    chain = {
+        "availability_set": [
+            {
+                "name": f"s{n}",
+                "update_domains": 2,
+                "machines": [
+                    {"name": f"s{n}-a", "update_domain": 0, "host": f"rack{n - 1}"},
+                    {"name": f"s{n}-b", "update_domain": 1, "host": f"rack{n}"},
+                ],
+            }
+            for n in range(7)
+        ]
+    }
+    done(house.plane.apply_fleet(msgspec.convert(chain, fleet_file.Fleet)))
+    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
+    plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
+    for n in range(6):
+        request = Request(event_type=REBOOT, host=f"rack{n}", closes_at=NOW + 40 * MINUTE)
+        done(plane.request(request))
+    house.clock.advance(15 * MINUTE)
+    done(plane.advance())
+    (task,) = done(plane.claim("here", MINUTE, 10))
+    house.clock.advance(15 * MINUTE)
+    done(plane.finish(task.operation, task.attempt, Outcome(succeeded=True)))
+    states = {house.operation(f"{n}.1").status for n in range(2, 7)}
+    assert (house.operation("1.1").status, states) == (
+        EventStatus.COMPLETED,
+        {EventStatus.CANCELED},
+    )

@@ -182,6 +182,14 @@ def unasked(self: transitions.Transitions, operation: Any, name: str) -> Sightin
     return Sighting(asked_at=self.now, version="2020-07-01")
 
 
+def short_sighted(working: transitions.Transitions, scope: str) -> list[Operation]:
+    """An operation is met in its first scope alone."""
+    return [o for o in live_in(working, scope) if o.events[0].scope == scope]
+
+
+live_in = transitions.Transitions.live_in
+
+
 def unfollowed(working: transitions.Transitions, moved: set[str]) -> list[str]:
     return []
 
@@ -192,21 +200,6 @@ def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
 
 def forgetful(self: transitions.Transitions) -> None:
     return None
-
-
-def short_sighted(unit: Any, operations: Any, *, rolling: bool = False) -> Any:
-    """Only the first scope of an operation is looked at."""
-    whole = snapshots_around(unit, operations, rolling=rolling)
-    first = {o.events[0].scope for o in operations.values()}
-    seen = {
-        i: o
-        for i, o in whole.operations.items()
-        if i in operations or any(event.scope in first for event in o.events)
-    }
-    return msgspec.structs.replace(whole, operations=seen)
-
-
-snapshots_around = lookup.around
 
 
 def at_any_time(self: ServiceClock) -> bool:
@@ -322,8 +315,8 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         4,
     ),
     "snapshots": (
-        lookup,
-        "around",
+        transitions.Transitions,
+        "live_in",
         short_sighted,
         "are down|is also in operation|is announced although",
         6,

@@ -199,6 +199,21 @@ def for_moves(unit: UnitOfWork, moved: Iterable[Machine]) -> Snapshot:
     return msgspec.structs.replace(snapshot, machines=machines)
 
 
+def wider(unit: UnitOfWork, snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot with other scopes of what is in it, too, for a decision that goes there.
+
+    It has twice as many where there are so many: a chain of hosts is walked in a few turns.
+    """
+    assert snapshot.loaded is not None
+    scopes, operations = {*snapshot.loaded}, snapshot.operations
+    while (more := scopes | _scopes_of(operations.values())) != scopes:
+        scopes, operations = more, unit.live_operations(more)
+        if len(scopes) >= 2 * len(snapshot.loaded):
+            break
+    whole = _snapshot(unit, snapshot.operations, scopes, snapshot.machines, rolling=True)
+    return msgspec.structs.replace(whole, user_events_pending=snapshot.user_events_pending)
+
+
 def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]:
     """Return what a connector is told of claimed operations; machines may be gone by now."""
     operations = tuple(operations)
@@ -328,18 +343,15 @@ def _snapshot(
     rolling: bool = False,
 ) -> Snapshot:
     maintenances: dict[int, Maintenance] = {}
-    reach, live = _reach(unit, scopes)
     if rolling:
-        # What may end here is in other scopes too, and so may hold up a rolling update there.
-        maintenances, walked = _open_rolling_updates(unit, reach, operations)
-        machines = machines | walked
-        wider = reach | {machine.scope for machine in machines.values()}
-        if wider != scopes:
-            reach, live = _reach(unit, wider)
+        maintenances, walked = _open_rolling_updates(unit, scopes, operations)
+        machines = walked | machines
+        scopes = scopes | {machine.scope for machine in machines.values()}
     return Snapshot(
-        scopes=unit.scopes(reach),
+        loaded=frozenset(scopes),
+        scopes=unit.scopes(scopes),
         machines=machines,
-        operations=live | operations,
+        operations=unit.live_operations(scopes) | operations,
         maintenances=maintenances,
         holds=unit.holds(),
     )
@@ -347,16 +359,6 @@ def _snapshot(
 
 def _machines_of(unit: UnitOfWork, operations: Iterable[Operation]) -> dict[str, Machine]:
     return unit.machines({key(name) for each in operations for name in each.machines})
-
-
-def _reach(unit: UnitOfWork, scopes: set[str]) -> tuple[set[str], dict[str, Operation]]:
-    """Return these scopes and all others of what is live in them, and what is live in any.
-
-    What waits in one may start in the others too: what is down there must be known.
-    """
-    live = unit.live_operations(scopes)
-    reach = scopes | _scopes_of(live.values())
-    return reach, live if reach == scopes else unit.live_operations(reach)
 
 
 def _open_rolling_updates(

@@ -53,7 +53,7 @@ from forewarn.maintenance.model import (
     unseen,
 )
 from forewarn.maintenance.rollout_check import CheckRun
-from forewarn.maintenance.transitions import Decision, Transitions
+from forewarn.maintenance.transitions import Decision, NotLoaded, Transitions
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
@@ -670,14 +670,20 @@ class Plane:
         policy = msgspec.structs.replace(
             self._policy, starts=self._starts(unit), listening=self._listening()
         )
-        decision = commands.decide(
-            snapshot,
-            lambda working: command(working, *args, **kwargs),
-            unit.now,
-            self._mint,
-            policy,
-            sighting=self._sighting,
-        )
+        try:
+            decision = commands.decide(
+                snapshot,
+                lambda working: command(working, *args, **kwargs),
+                unit.now,
+                self._mint,
+                policy,
+                sighting=self._sighting,
+            )
+        except NotLoaded:
+            more = lookup.wider(unit, snapshot)
+            if more.loaded == snapshot.loaded:  # a defect, and no way out of it
+                raise
+            return self._decide(unit, more, command, *args, **kwargs)
         changes = decision.changes
         if changes:
             after = Snapshot(

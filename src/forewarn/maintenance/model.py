@@ -669,9 +669,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     It holds every scope that the command touches with all that is live there, and the operations
     and machines that the command names. Where an operation may end, it also holds its machines,
-    and those of the rolling updates that may go on.
+    and those of the rolling updates that may go on. A decision that comes to a scope which is not
+    here raises `transitions.NotLoaded`, and is made again on a snapshot that has it.
     """
 
+    loaded: frozenset[str] | None = None
+    """The keys of the scopes of which it has all that is live; None for all."""
     scopes: dict[str, Scope] = {}
     machines: dict[str, Machine] = {}
     operations: dict[str, Operation] = {}

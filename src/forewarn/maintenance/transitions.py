@@ -86,6 +86,10 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
     return following
 
 
+class NotLoaded(LookupError):  # noqa: N818 - what happened: the decision is made again
+    """A decision has come to a scope of which its snapshot has nothing."""
+
+
 class TrackedDict(dict[K, V]):
     """A copy of a mapping that records what was set, so that `changed` looks at nothing else."""
 
@@ -147,12 +151,17 @@ class Transitions:
 
     def live_in(self, scope: str) -> list[model.Operation]:
         """Return what is live in a scope."""
+        self._require(scope)
         if self._by_scope is None:
             self._by_scope = {}
             for operation in self.operations.values():
                 self._index(self._by_scope, operation)
         ids = self._by_scope.get(scope, ())
         return [o for o in map(self.operations.__getitem__, ids) if o.live]
+
+    def _require(self, scope: str) -> None:
+        if self.snapshot.loaded is not None and scope not in self.snapshot.loaded:
+            raise NotLoaded(scope)
 
     def named(self, operation_id: str) -> model.Operation:
         """Return an operation of the snapshot; an unknown one is refused (NOT_FOUND)."""
@@ -234,6 +243,8 @@ class Transitions:
         """
         known = self.operations.get(operation.id)
         before = None if known is None else known.status
+        for event in operation.events:
+            self._require(event.scope)
         scopes = [self.scopes[event.scope] for event in operation.events]
         off = {scope.key for scope in scopes if not self.policy.is_on(scope, self.now)}
         silent = off & {event.scope for event in operation.events if event.silent}
