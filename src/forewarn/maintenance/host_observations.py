@@ -6,7 +6,8 @@ suspected at first. It counts as a crash when
 
 (a) no operation of ours is at work on the machine, which may be what took it down;
 (b) every host was asked about it since, and none has it in memory, or takes part in a migration of
-    it: a migration that is cancelled ends with a failure at the target, of a healthy machine;
+    it: a migration that is cancelled ends with a failure at the target, of a healthy machine, and
+    a host may have started it again by itself (`on_crash=restart`);
 (c) the failure was on the host that the fleet has for it, where the machine was in memory before.
 
 While a host does not answer, (b) is open, and the suspicion waits for it with an alert. A machine
@@ -323,8 +324,9 @@ class Observations:
             return []
         del self._suspicions[uuid]
         machine = fleet.machines.get(uuid)
+        here = found.get(suspicion.host)
         elsewhere = any(d.present for host, d in found.items() if host != suspicion.host)
-        if machine is None or elsewhere:
+        if machine is None or elsewhere or (here is not None and here.state in SETTLED):
             return []
         if machine.key in fleet.busy or machine.host != suspicion.host:
             return []

@@ -143,7 +143,6 @@ def test_a_machine_that_is_off_stays_where_the_fleet_has_it(hosts: Hosts) -> Non
         (("STOPPED", "FAILED"), domain(G1, "off", "failed")),
         (("STOPPED", "CRASHED"), domain(G1, "off", "crashed")),
         (("CRASHED", "PANICKED"), domain(G1, "crashed")),
-        (("CRASHED", "PANICKED"), domain(G1)),  # libvirt has restarted it
         (("STOPPED", "FAILED"), gone(G1)),  # a transient domain
     ],
 )
@@ -443,3 +442,11 @@ def test_what_a_lost_host_still_tells_changes_nothing(hosts: Hosts) -> None:
     hosts.answers("h1", domain(G1, "off", "failed"))
     assert hosts.answers("h2", gone(G1)) == []
     assert hosts.tells("h2", ("STARTED", "0"), domain(G1)) == []
+
+
+def test_a_machine_that_its_host_has_running_again_has_not_crashed(hosts: Hosts) -> None:
+    """libvirt restarts it after a panic (`on_crash=restart`): there is nothing to announce."""
+    assert hosts.tells("h1", ("CRASHED", "PANICKED"), domain(G1)) == [LookEverywhere(G1)]
+    assert hosts.answers("h1", domain(G1)) == []
+    assert hosts.answers("h2", gone(G1)) == []
+    assert hosts.passes(SUSPECTED_FOR) == []
