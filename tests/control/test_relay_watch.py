@@ -22,6 +22,7 @@ from forewarn.maintenance import relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Operation, Policy, Queueing, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
+from forewarn.maintenance.transitions import Decision
 from forewarn.store import memory
 from forewarn.store.port import Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -431,3 +432,24 @@ def test_two_replicas_hold_once_and_either_releases() -> None:
     one.look()
     assert one.holds() == ()
     assert len(one.operation().interventions) == 2
+
+
+def test_a_host_whose_relay_is_revoked_is_forgotten(replica: RelayReplica) -> None:
+    done(replica.plane.order(relay_watch.revoke_tokens, "h0"))
+    assert replica.watch.relays == {}
+    replica.look()
+    assert replica.watch.relays == {}
+
+
+def test_an_absence_that_was_refused_a_hold_is_not_marked(replica: RelayReplica) -> None:
+    """The mark says that this absence has held the host: the next look tries again."""
+    decide, replica.plane._decide = replica.plane._decide, refused
+    replica.clock.advance(LATE + (BUSY + 1) * SECOND)
+    replica.look()
+    replica.plane._decide = decide
+    replica.look()
+    assert [hold.name for hold in replica.holds()] == ["h0"]
+
+
+def refused(*_: object, **__: object) -> Decision:
+    raise Refused(ErrorCode.CONFLICT, "not now")

@@ -14,9 +14,9 @@ from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.plane import Operations, Plane
-from forewarn.control.ticker import LOOK_EVERY, ReturnWatch
-from forewarn.control.writer import ThreadWriter
+from forewarn.control.plane import Operations, Plane, Retention
+from forewarn.control.ticker import LOOK_EVERY, ReturnWatch, Ticker
+from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.model import Changes, Operation, Sighting
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
@@ -284,3 +284,51 @@ def test_what_was_awaited_before_a_restart_is_looked_at_once(room: Room) -> None
         assert [list(look) for look in room.plane.looks] == [[operation]]
 
     room.play(story)
+
+
+def test_machines_that_are_back_are_forgotten(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0")
+        await room.time_passes()
+        room.saw("web-0")
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        await room.until(lambda: not room.watch._awaiting)
+        assert room.watch._of_machine == {}
+
+    room.play(story)
+
+
+class Behind(Plane):
+    """Counts how often it is asked to go on; its store's clock is a little behind."""
+
+    advances = 0
+
+    def advance(self) -> "Future[int]":
+        self.advances += 1
+        return super().advance()
+
+
+def test_the_ticker_rests_while_the_store_says_that_nothing_is_due_yet() -> None:
+    clock, store_clock = ManualClock(NOW), ManualClock(NOW - timedelta(milliseconds=90))
+    store, feed = Counting(), Changefeed()
+    plane = Behind(InlineWriter(store, store_clock, feed), mint("a"))
+    done(plane.apply_fleet(FLEET))
+    done(plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))))
+    ticker = Ticker(plane, clock, Retention())
+
+    async def story() -> None:
+        running = asyncio.create_task(ticker.run())
+        for each in (clock, store_clock):
+            each.advance(timedelta(minutes=15))
+        for naps in range(2):
+            await patience.reached(lambda: clock._sleepers or plane.advances > 20)
+            assert plane.advances == naps + 1
+            clock.advance(timedelta(milliseconds=50))
+            store_clock.advance(timedelta(milliseconds=50))
+            await patience.settled()
+        with store.read() as reading:
+            assert reading.operations(["1.1"])["1.1"].status is EventStatus.STARTED
+        ticker.stop()
+        await running
+
+    asyncio.run(story())

@@ -110,6 +110,8 @@ class RelayWatch:
                 self._date(token.host)
                 self._using.discard(digest)
                 self._on_void(token.host)
+                if token.host not in self._of_host:
+                    self.relays.pop(token.host, None)
         for token in changes.relay_tokens:
             self._put(token)
             if token.used_at is not None:
@@ -266,7 +268,8 @@ class RelayWatch:
                     _log.warning("a relay is away: its host is held", host=relay.host, since=since)
         for relay, done in zip(released, freed, strict=True):
             await self._settled(asyncio.wrap_future(done))
-            self.relays[relay.host] = replace(self.relays[relay.host], held_for=None)
+            if (known := self.relays.get(relay.host)) is not None:
+                self.relays[relay.host] = replace(known, held_for=None)
             _log.info("a relay is back: its host is released", host=relay.host)
 
     def _follow_those_behind(self) -> None:
@@ -380,8 +383,8 @@ def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
     if not void:
         message = f"the relay of host {host!r} has no token: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
-    unit.store.forget_relay(host)
     changes = _released(unit, decided, host)
+    unit.store.forget_relay(host)
     return Work(len(void), replace(changes, void_relay_tokens=void))
 
 
@@ -396,19 +399,21 @@ def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Wo
     other = _host_hold(unit, relay.host)
     if other is not None and other.by != relays.BY:
         return Work(relay)  # an operator holds it: once that is released, this holds it
-    unit.store.mark_relay(relay.host, relay.heard_at)
     changes = Changes()
     if other is None:
         new = _new_hold(relay.host, since, unit.now)
         snapshot = lookup.for_host_hold(unit, new)
         changes = decided(unit, snapshot, commands.place_hold, new).changes
+    # Decided first: what a refused job has written by then is committed with its batch.
+    unit.store.mark_relay(relay.host, relay.heard_at)
     return Work(replace(known, held_for=relay.heard_at), changes)
 
 
 def release(unit: UnitOfWork, decided: Decide, host: str) -> Work[None]:
     """Release the host of a relay that is back, unless an operator did."""
+    changes = _released(unit, decided, host)
     unit.store.mark_relay(host, None)
-    return Work(None, _released(unit, decided, host))
+    return Work(None, changes)
 
 
 def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta) -> Work[int]:

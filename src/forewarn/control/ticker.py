@@ -40,6 +40,10 @@ a rollout: more is a defect."""
 WHILE_HALTED = timedelta(seconds=1)
 """How long to wait until asking again whether anything may start."""
 
+NOT_DUE_YET = timedelta(milliseconds=50)
+"""How long to wait where the store finds nothing due that this process's clock says is: a database
+has a clock of its own, a fraction of a second behind, and each question takes its lock."""
+
 PURGE_EVERY = timedelta(hours=1)
 """How often history is searched for what is too old."""
 
@@ -184,7 +188,8 @@ class Ticker(Rounds):
         self._wake.clear()  # what woke it meanwhile is counted in
         if self.next_wakeup is None:
             return LONGEST_NAP
-        return max(timedelta(0), min(self.next_wakeup - self._clock.now(), LONGEST_NAP))
+        left = self.next_wakeup - self._clock.now()
+        return min(left, LONGEST_NAP) if left > timedelta(0) else NOT_DUE_YET
 
     async def _look(self) -> None:
         """Ask the store: replicas that have nothing to start do not wait for whoever writes."""
@@ -262,7 +267,10 @@ class ReturnWatch(Rounds):
     def _put(self, operation: Operation) -> None:
         before = self._awaiting.pop(operation.id, None)
         for name in before.awaited if before else ():
-            self._of_machine[key(name)].discard(operation.id)
+            awaiting = self._of_machine[key(name)]
+            awaiting.discard(operation.id)
+            if not awaiting:
+                del self._of_machine[key(name)]
         # What runs awaits machines too, but nobody can come back before it is carried out.
         if operation.awaited and operation.status is not EventStatus.STARTED:
             self._awaiting[operation.id] = operation
