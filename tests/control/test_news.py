@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, mint
@@ -14,10 +15,16 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import news
-from forewarn.maintenance.model import Drain, HoldKind, HostState, Refused
+from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Refused
 from forewarn.maintenance.news import NewsItem, NewsType
 from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_model import Rollout, RolloutPolicy, RolloutTask, RolloutUnit
+from forewarn.maintenance.rollout_model import (
+    CheckProgress,
+    Rollout,
+    RolloutPolicy,
+    RolloutTask,
+    RolloutUnit,
+)
 from forewarn.store import memory
 from forewarn.store.port import Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
@@ -308,3 +315,19 @@ def test_news_is_trimmed_when_it_is_old_enough(house: House, reader: Reader) -> 
     house.ask(REBOOT, "bastion")
     done(house.plane.forget(Retention(news=HOUR)))
     assert reader.types() == [NewsType.MAINTENANCE_SCHEDULED, NewsType.OPERATION_SCHEDULED]
+
+
+def test_a_start_that_takes_a_check_back_tells_no_new_rollout(house: House, reader: Reader) -> None:
+    checked = RolloutPolicy(check="smoke")
+    wanted = msgspec.structs.replace(rollout("bastion", "web-0"), policy=checked)
+    done(house.plane.order(rollouts.start, wanted))
+    with house.store.read() as reading:
+        begun = reading.rollouts()[1]
+    run = CheckProgress(run=1, began_at=NOW, lease_until=NOW + HOUR)
+    with house.store.write() as transaction:
+        transaction.save(Changes(rollouts=(msgspec.structs.replace(begun, check=run),)))
+    reader()
+    done(house.plane.release_claims("here"))
+    with house.store.read() as reading:
+        assert reading.rollouts()[1].check.due
+    assert reader.types() == []

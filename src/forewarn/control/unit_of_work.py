@@ -259,8 +259,11 @@ class UnitOfWork:
         if unknown := [name for name in unknown if not self._is_new(name)]:
             self.operations(unknown)
         if _has_others(changes):
+            # Read, not only what happens to be known: what was there before is no news.
             before = news.Before(
-                maintenances=self._open or {}, drains=self._drains or {}, rollouts=self._rollouts
+                maintenances=self.open_maintenances() if changes.maintenances else {},
+                drains=self.drains() if changes.drains else {},
+                rollouts={one.number: self.rollout(one.number) for one in changes.rollouts},
             )
             self._news += news.of_others(before, changes, self._new_numbers, self.now)
             self._closed |= news.closed(before.maintenances, changes.maintenances)
