@@ -722,3 +722,14 @@ def test_drained_hosts_end_when_the_plan_says(
     took = farm.clock.now() - began
     assert took <= said - began + MINUTE
     assert said - began < 2 * took
+
+
+def test_all_units_that_may_go_are_asked_for_in_one_step() -> None:
+    site = RolloutSite()
+    site.begin(at_once="2", spread="host")
+    stepped = done(site.plane.order(rollouts.step, 1, None))
+    assert stepped.changed
+    assert [*site.states().values()].count(RUNNING) == 2
+    asked = [unit.maintenance for unit in site.rollout().units if unit.maintenance]
+    assert sorted({o.maintenance for o in site.all_operations()}) == sorted(asked) == [1, 2]
+    assert not done(site.plane.order(rollouts.step, 1, None)).changed

@@ -48,6 +48,19 @@ class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
     """The process died just before the commit: no answer, and nothing is changed."""
 
 
+class JudgedUnit(UnitOfWork):
+    """Has each change judged before it is taken over; a job may take over several."""
+
+    def __init__(self, judge: Callable[[Changes], None], *given: Any) -> None:
+        super().__init__(*given)
+        self._judge = judge
+
+    def apply(self, changes: Changes) -> None:
+        self._judge(changes)
+        super().apply(changes)
+        self.save()  # the next one is judged against it
+
+
 class MemoryWriter:
     """Runs each job at once over a store in memory.
 
@@ -75,21 +88,24 @@ class MemoryWriter:
         now = self._clock()
         try:
             with self._memory.write() as transaction:
-                unit = UnitOfWork(transaction, now)
+                unit = JudgedUnit(lambda changes: self._see(changes, now), transaction, now)
                 try:
                     work: Work = job(unit)
                 except Refused as refusal:  # as in a batch: the others' changes are committed
                     return Answered(None, refusal)
                 if work.changes:
-                    if self.dying:
-                        raise Crashed  # noqa: TRY301 - what was written is to be undone
-                    self._judge(work.changes, now)
                     unit.apply(work.changes)
-                    unit.save()
+                unit.save()
+                if unit.saved:
                     self.hear(unit.told())
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
         return Answered(work.result, None)
+
+    def _see(self, changes: Changes, now: datetime) -> None:
+        if self.dying:
+            raise Crashed  # what was written is undone
+        self._judge(changes, now)
 
     def close(self) -> None:
         """Do nothing: nothing waits."""

@@ -79,6 +79,9 @@ MAX_ROLLOUTS: Final = 50
 KEPT_ROLLOUTS: Final = 200
 """Rollouts that are kept; then each new one takes the place of the oldest that is over."""
 
+MAX_ASKED: Final = 100
+"""The most units that are asked for in one transaction: it takes a fraction of a second."""
+
 CHECK_MARGIN: Final = timedelta(seconds=30)
 """How much longer than a check may take its result is waited for: the program's end, and a store
 that is away for a moment. Then another replica runs it."""
@@ -194,9 +197,9 @@ class Rollouts(Steps[int]):
                 return None
 
 
-# What `Plane.order` does in a transaction. A step asks for one unit and notes that it has, so that
-# whoever is killed in between has done both or neither. So with a check: who has noted that it runs
-# is the one to run it.
+# What `Plane.order` does in a transaction. A step asks for all units that may go and notes that it
+# has, so that whoever is killed in between has done both or neither. So with a check: who has noted
+# that it runs is the one to run it.
 
 
 def start(unit: UnitOfWork, _: Decide, wanted: Rollout) -> Work[Rollout]:
@@ -226,7 +229,7 @@ def step(
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
 ) -> Work[Stepped]:
-    """Do what follows for a rollout: ask for one unit, halt it, or note what became of it.
+    """Do what follows for a rollout: ask for units, halt it, or note what became of them.
 
     A check that is to run now is this replica's to run; its result is waited for so much longer
     than it may take.
@@ -248,28 +251,32 @@ def step(
     following, step = deciding.step(following, footprint, occupied, unit.now)
     changes = Changes()
     if isinstance(step, Ask):
-        index, asked = step.units[0], following.units[step.units[0]]
-        if asked.drain and survey is None:
+        if survey is None and any(following.units[index].drain for index in step.units):
             return Work(Stepped(survey=True))
-        try:
-            if asked.drain:
-                assert survey is not None
-                maintenance, changes = 0, _drain_unit(unit, following, asked, survey)
-            else:
-                takes = footprint(asked)
-                request = deciding.request(following, asked, takes, step.window, unit.now)
-                maintenance, changes = _ask(unit, decided, request)
-            following = deciding.asked(following, index, maintenance, unit.now)
-        except Refused as refusal:
-            following = deciding.refused(following, index, refusal, unit.now)
+        for index in step.units[:MAX_ASKED]:
+            asked = following.units[index]
+            try:
+                if asked.drain:
+                    assert survey is not None
+                    maintenance, changes = 0, _drain_unit(unit, following, asked, survey)
+                else:
+                    takes = footprint(asked)
+                    request = deciding.request(following, asked, takes, step.window, unit.now)
+                    maintenance, changes = _ask(unit, decided, request)
+                following = deciding.asked(following, index, maintenance, unit.now)
+            except Refused as refusal:
+                following = deciding.refused(following, index, refusal, unit.now)
+            else:  # what the next one asks for is judged by
+                unit.apply(replace(changes, rollouts=(following,)))
+        changes = Changes()
     elif isinstance(step, Check):
         following = rollout_check.begun(following, step.run, replica, margin)
     elif isinstance(step, Stop):
         changes = _recall(unit, decided, following, news)
-    if following != before:
+    if following != unit.rollout(number):
         changes = replace(changes, rollouts=(following,))
     stepped = Stepped(
-        changed=bool(changes),
+        changed=following != before or bool(changes),
         check=step.run if isinstance(step, Check) else None,
         wake_at=step.until if isinstance(step, Wait) else None,
     )
