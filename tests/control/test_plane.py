@@ -506,14 +506,31 @@ def test_a_key_is_known_as_long_as_history_has_its_maintenance(house: House) -> 
 
 
 @pytest.mark.parametrize(
-    ("event_type", "machine"), [(REBOOT, "web-1"), (EventType.REDEPLOY, "web-0")]
+    "changed",
+    [
+        {"machines": ("web-1",)},
+        {"machines": (), "scope": "web"},
+        {"machines": (), "host": "web-0"},
+        {"event_type": EventType.REDEPLOY},
+        {"source": EventSource.USER},
+        {"not_before": NOW + 9 * 60 * MINUTE},
+        {"notice_seconds": 3600},
+        {"opens_at": NOW + 60 * MINUTE},
+        {"closes_at": NOW + 60 * MINUTE},
+        {"duration_seconds": 60},
+        {"description": "another text"},
+        {"no_notice": True},
+        {"without_notice": True},
+    ],
+    ids=",".join,
 )
 def test_a_key_that_was_used_for_another_request_is_refused(
-    house: House, event_type: EventType, machine: str
+    house: House, changed: dict[str, object]
 ) -> None:
     house.ask(REBOOT, "web-0", idempotency_key="k1")
+    request = Request(event_type=REBOOT, machines=("web-0",), idempotency_key="k1")
     with pytest.raises(Refused) as refusal:
-        house.ask(event_type, machine, idempotency_key="k1")
+        done(house.plane.request(msgspec.structs.replace(request, **changed)))
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"maintenance": 1}
 

@@ -10,7 +10,7 @@ import msgspec
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import Needs, UnitOfWork
-from forewarn.maintenance import host_drain, host_plan
+from forewarn.maintenance import host_drain, host_plan, planner
 from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -144,9 +144,7 @@ def granted(unit: UnitOfWork, request: Request) -> Maintenance | None:
     found = unit.store.maintenance_of_key(request.idempotency_key)
     if found is None:
         return None
-    named = {key(name) for name in (request.scope, request.host, *request.machines) if name}
-    same = named == set(map(key, found.targets)) and request.event_type is found.event_type
-    if not same:
+    if found.request_digest != planner.digest(request):
         message = (
             f"the idempotency key {request.idempotency_key!r} was used for another request, "
             f"maintenance {found.number}: choose a new one"

@@ -168,7 +168,6 @@ class Plane:
         )
         if dry_run:
             return Work(applied)
-        tombstones.forget(store, applied.changes)
         changes = applied.changes
         before = snapshot.machines
         moved = {
@@ -185,6 +184,7 @@ class Plane:
             changes = msgspec.structs.replace(
                 changes, operations=decided.operations, scopes=tuple(scopes.values())
             )
+        tombstones.forget(store, changes)
         return Work(applied, changes)
 
     @_job

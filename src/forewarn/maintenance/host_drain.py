@@ -36,6 +36,7 @@ from forewarn.maintenance.model import (
     Refused,
     Way,
     intervened,
+    key,
     listed,
 )
 from forewarn.maintenance.planner import Request
@@ -482,7 +483,7 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
     A machine that is to come home is left where it is by SKIP.
     """
     drain = view.drain
-    named = [guest for guest in drain.guests if guest.name.lower() == machine.lower()]
+    named = [guest for guest in drain.guests if key(guest.name) == key(machine)]
     if not named:
         message = f"no machine {machine!r} in the drain of host {drain.host}"
         raise Refused(ErrorCode.NOT_FOUND, message, host=drain.host, machine=machine)

@@ -7,6 +7,7 @@ service. An event has no status of its own: it has its operation's.
 """
 
 import itertools
+import string
 import sys
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
@@ -41,9 +42,15 @@ def unknown(what: str, *names: str) -> Refused:
     return Refused(vocabulary.ErrorCode.NOT_FOUND, message, what=what, name=names[0])
 
 
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
 def key(name: str) -> str:
-    """Return what a name is compared and looked up by: the name in lower case, one object each."""
-    return sys.intern(name.lower())
+    """Return what a name is compared and looked up by: the name in lower case, one object each.
+
+    Only ASCII has cases here, as in the protocol: a Kelvin sign is not a `k`.
+    """
+    return sys.intern(name.lower() if name.isascii() else name.translate(_LOWER))
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -491,6 +498,8 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """What operators did to its rolling updates, oldest first."""
     idempotency_key: str = ""
     """What its request was sent with; a request with an equal one means this maintenance."""
+    request_digest: str = ""
+    """What tells its request from others with that key (`planner.digest`); `""` without one."""
     approval_until: datetime | None = None
     """Until then every step of its rolling updates starts only with approval; None for its notice
     alone."""

@@ -5,6 +5,7 @@ of a scope is down at a time. So a request for several domains becomes a rolling
 after another (`turns`), each found in the fleet as it is when it is announced.
 """
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -105,6 +106,15 @@ class Request(MaintenanceFields, frozen=True, kw_only=True):
     approval_until: datetime | None = None
     """Until then further steps of a rolling update start only with approval, too; None for their
     notice alone."""
+
+
+def digest(request: Request) -> str:
+    """Return a text that two requests share if they ask for the same, whoever asks."""
+    machines = tuple(sorted({model.key(name) for name in request.machines}))
+    same = msgspec.structs.replace(
+        request, machines=machines, scope=model.key(request.scope), requested_by=""
+    )
+    return hashlib.sha256(msgspec.json.encode(same)).hexdigest()
 
 
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,6 +222,7 @@ def plan(
         description=default if request.description is None else request.description,
         target=_target_kind(request),
         rolling_updates=tuple(rolling_updates),
+        request_digest=digest(request) if request.idempotency_key else "",
     )
     return maintenance, steps
 

@@ -675,8 +675,10 @@ def granted(wanted: Rollout, known: Iterable[Rollout]) -> Rollout | None:
     found = next((one for one in known if key and one.idempotency_key == key), None)
     if found is None:
         return None
-    same = {unit.key for unit in wanted.units} == {unit.key for unit in found.units}
-    if not same or (wanted.task, wanted.policy) != (found.task, found.policy):
+    asked, before = (
+        {(unit.kind, unit.key, unit.drain) for unit in one.units} for one in (wanted, found)
+    )
+    if asked != before or (wanted.task, wanted.policy) != (found.task, found.policy):
         message = (
             f"the idempotency key {key!r} was used for another request, rollout {found.number}: "
             "choose a new one"

@@ -35,6 +35,7 @@ from forewarn.maintenance.model import (
     Operation,
     Scope,
     Tombstone,
+    key,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
@@ -358,7 +359,7 @@ class SqlReading:
         found: dict[str, Machine] = {}
         for machine in self._values(tables.MACHINES, column, keys):
             name = machine.name
-            found[name if name == (key := name.lower()) else key] = machine
+            found[name if name == (lower := key(name)) else lower] = machine
         return found
 
     def _values(

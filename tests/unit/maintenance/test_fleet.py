@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Refused
+from forewarn.maintenance.model import Refused, key
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 
@@ -261,3 +261,11 @@ def test_too_many_machines_are_refused_before_any_is_looked_at() -> None:
             fleet_file.Fleet(availability_set=(empty,) * (fleet_file.MAX_MACHINES + 1))
         )
     assert refused.value.code is ErrorCode.LIMIT
+
+
+def test_only_ascii_letters_have_cases_in_names() -> None:
+    assert key("Work-0") == "work-0"
+    assert key("wor\N{KELVIN SIGN}-0") == "wor\N{KELVIN SIGN}-0"
+    assert key("\N{LATIN CAPITAL LETTER A WITH DIAERESIS}B") == (
+        "\N{LATIN CAPITAL LETTER A WITH DIAERESIS}b"
+    )
