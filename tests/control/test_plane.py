@@ -719,3 +719,13 @@ def test_queued_patches_of_a_chain_of_hosts_end_with_their_window_one_after_anot
         EventStatus.COMPLETED,
         {EventStatus.CANCELED},
     )
+
+
+def test_a_scope_is_released_with_an_operation_that_is_in_others_too(house: House) -> None:
+    done(house.plane.record_hosts({"bastion": "h0"}))
+    house.ask(REBOOT, host="h0")
+    done(house.plane.hold(HoldKind.SCOPE, "bastion", reason="storm", by="ann"))
+    house.clock.advance(MINUTE)
+    done(house.plane.release(HoldKind.SCOPE, "bastion", by="ann"))
+    assert house.operation("1.1").not_before == NOW + 16 * MINUTE
+    assert (house.incarnation("web"), house.incarnation("bastion")) == (2, 2)

@@ -21,6 +21,7 @@ from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import PROBE, Plane
 from forewarn.control.service_clock import ClockJumped
+from forewarn.control.ticker import FAILING
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes
@@ -146,6 +147,20 @@ def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path
         store.away = False
         assert client.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
         assert client.get("/readyz")["ready"]
+
+
+def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
+        assert running._service is not None
+        for _ in range(FAILING):
+            with running._service._rollouts._contained():
+                raise ArithmeticError("no")
+        client = running.client()
+        not_ready = client.ask("GET", "/readyz")
+        assert not_ready.status == 503
+        assert "rollouts" in not_ready.json["reasons"][0]
+        (alert,) = client.get("/v1/alerts")["items"]
+        assert (alert["kind"], alert["about"]) == ("failing", "rollouts")
 
 
 def replica(folder: Path, name: str) -> settings.Settings:

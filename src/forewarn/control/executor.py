@@ -165,10 +165,11 @@ class Executor(Rounds):
             if operation not in self._ending
         }
         for operation, renewal in renewals.items():
-            try:
-                await asyncio.wrap_future(renewal)
-            except Refused as refusal:  # stale, or the store has lost the operation
-                _log.warning("a claim was lost", operation=operation, reason=refusal.message)
+            with self._contained(operation):
+                try:
+                    await asyncio.wrap_future(renewal)
+                except Refused as refusal:  # stale, or the store has lost the operation
+                    _log.warning("a claim was lost", operation=operation, reason=refusal.message)
         self._renewed = passed
 
     async def _claim(self) -> bool:
@@ -246,14 +247,13 @@ class Executor(Rounds):
         """
         while True:
             try:
-                await asyncio.wrap_future(record())
+                with self._contained(task.operation):  # it is kept until it is recorded
+                    try:
+                        await asyncio.wrap_future(record())
+                    except Refused as refusal:
+                        _log.warning("an outcome is late", operation=task.operation, why=refusal)
+                        return False
+                    return True
             except StoreError as error:
                 _log.warning("an outcome waits for the store", operation=task.operation, why=error)
-            except Refused as refusal:
-                _log.warning("an outcome came too late", operation=task.operation, why=refusal)
-                return False
-            except Exception:  # noqa: BLE001 - an outcome is kept until it is recorded
-                _log.exception("an outcome could not be recorded", operation=task.operation)
-            else:
-                return True
             await self._clock.wait(AFTER_TROUBLE.total_seconds(), asyncio.Event())

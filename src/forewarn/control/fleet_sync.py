@@ -14,6 +14,7 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
+from forewarn.control.ticker import Rounds
 from forewarn.maintenance import host_observations, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.fleet_import import Domain
@@ -44,6 +46,9 @@ END_SECONDS: Final = 1.0
 
 PAUSES: Final = (1.0, 60.0)
 """The first pause before a program is started again, and the longest; each is twice the last."""
+
+LOOK_EVERY: Final = timedelta(seconds=1)
+"""How often it is looked what time alone makes of what was observed."""
 
 MAX_LINE: Final = 16 * 1024 * 1024
 """The most bytes of a line: a list of 100,000 domains."""
@@ -77,7 +82,7 @@ class _Heard(msgspec.Struct):
     """Whether what it said is being recorded: the store may take long, and that is no silence."""
 
 
-class FleetSync:
+class FleetSync(Rounds):
     """Watches the hosts of the fleet.
 
     `programs` are those of each host with their arguments, by the name that the fleet has for it.
@@ -92,9 +97,8 @@ class FleetSync:
         programs: Mapping[str, tuple[str, ...]],
         environment: Mapping[str, str],
     ) -> None:
+        super().__init__("fleet sync", real, clock)
         self._plane = plane
-        self._clock = clock
-        self._real = real
         self._programs = programs
         self._environment = environment
         self._observed = host_observations.Observations(programs, clock.now())
@@ -111,7 +115,6 @@ class FleetSync:
         self._again = {host: asyncio.Event() for host in programs}
         """Set where a host that was lost is to be tried again at once."""
         self._turn = asyncio.Lock()
-        self._stop = asyncio.Event()
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
@@ -125,11 +128,11 @@ class FleetSync:
 
     def alerts(self) -> list[Alert]:
         """Return what needs an operator."""
-        return [*self._observed.alerts(self._fleet, self._clock.now())]
+        return [*super().alerts(), *self._observed.alerts(self._fleet, self._time.now())]
 
     def stop(self) -> None:
         """Make `run` end its programs and return."""
-        self._stop.set()
+        super().stop()
         for again in self._again.values():
             again.set()
 
@@ -141,7 +144,7 @@ class FleetSync:
         async with asyncio.TaskGroup() as group:
             for host, argv in self._programs.items():
                 group.create_task(self._follow(host, argv))
-            group.create_task(self._pass_time())
+            group.create_task(super().run())
 
     def _put_machines(self, machines: Iterable[Machine]) -> None:
         for machine in machines:
@@ -168,21 +171,21 @@ class FleetSync:
                 continue
             self._rebooting.discard(drain.host)
             if drain.state is HostState.BACK and drain.host in self._again:
-                self._observed.host_rebooted(drain.host, self._clock.now())
+                self._observed.host_rebooted(drain.host, self._time.now())
                 self._again[drain.host].set()
 
-    async def _pass_time(self) -> None:
-        while not self._stop.is_set():
-            await self._real.wait(1.0, self._stop)
-            async with self._turn:
-                await self._do(self._observed.time_passed(self._fleet, self._clock.now()))
+    async def _round(self) -> timedelta:
+        """Let time pass for what was observed."""
+        async with self._turn:
+            await self._do(self._observed.time_passed(self._fleet, self._time.now()))
+        return LOOK_EVERY
 
     async def _follow(self, host: str, argv: tuple[str, ...]) -> None:
         """Run a host's program again and again."""
         first, longest = PAUSES
         pause = first
         while not self._stop.is_set():
-            began = self._real.monotonic()
+            began = self._clock.monotonic()
             try:
                 why = await self._watch(host, argv)
             except Exception as error:  # noqa: BLE001 - one host's trouble is not the service's
@@ -190,12 +193,12 @@ class FleetSync:
                 why = f"an internal error: {error}"
             if self._stop.is_set():
                 return
-            if self._observed.host_lost(host, why, self._clock.now()):
+            if self._observed.host_lost(host, why, self._time.now()):
                 _log.warning("a host is lost", host=host, why=why)
             again = self._again[host]
-            if self._real.monotonic() - began > longest or again.is_set():
+            if self._clock.monotonic() - began > longest or again.is_set():
                 pause = first
-            await self._real.wait(pause, again)
+            await self._clock.wait(pause, again)
             again.clear()
             pause = min(2 * pause, longest)
 
@@ -214,7 +217,7 @@ class FleetSync:
         except OSError as error:
             return f"cannot run {argv[0]}: {error.strerror}"
         self._running[host] = process
-        heard = _Heard(self._real.monotonic())
+        heard = _Heard(self._clock.monotonic())
         reading = asyncio.create_task(self._read(host, process, heard))
         silent = asyncio.create_task(self._be_silent(heard))
         stopped = asyncio.create_task(self._stop.wait())
@@ -231,8 +234,8 @@ class FleetSync:
         """Return when a program has said nothing for too long."""
         never = asyncio.Event()
         whole = SILENT_SECONDS
-        while (left := whole if heard.taking else heard.at + whole - self._real.monotonic()) > 0:
-            await self._real.wait(left, never)
+        while (left := whole if heard.taking else heard.at + whole - self._clock.monotonic()) > 0:
+            await self._clock.wait(left, never)
 
     async def _read(self, host: str, process: Process, heard: "_Heard") -> str:
         """Take a program's lines until it ends; return why."""
@@ -245,7 +248,7 @@ class FleetSync:
                 return f"a line of more than {MAX_LINE} bytes"
             if not data:
                 return why
-            heard.at = self._real.monotonic()
+            heard.at = self._clock.monotonic()
             try:
                 line = msgspec.json.decode(data, type=_Line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -256,10 +259,10 @@ class FleetSync:
             heard.taking = True
             async with self._turn:
                 await self._take(host, line)
-            heard.taking, heard.at = False, self._real.monotonic()
+            heard.taking, heard.at = False, self._clock.monotonic()
 
     async def _take(self, host: str, line: _Line) -> None:
-        now = self._clock.now()
+        now = self._time.now()
         if line.domains is not None:
             _log.info("a host is watched", host=host, domains=len(line.domains))
             actions = self._observed.host_listed(host, line.domains, self._fleet, now)
@@ -274,15 +277,18 @@ class FleetSync:
 
     async def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
+            is_done = False
             try:
-                await self._carry_out(action)
-            except Refused as refused:
-                _log.error("what a host told was refused", reason=refused.message)
-            except Exception as error:  # noqa: BLE001 - the service goes on, and tries again
-                unforeseen = None if isinstance(error, StoreError) else error
-                _log.warning("cannot record what a host told", why=error, exc_info=unforeseen)
-                if isinstance(action, RaiseUnforeseen):
-                    self._observed.retry(action, self._clock.now())
+                with self._contained(_about(action)):
+                    try:
+                        await self._carry_out(action)
+                    except Refused as refused:
+                        _log.error("what a host told was refused", reason=refused.message)
+                    is_done = True
+            except StoreError as error:
+                _log.warning("cannot record what a host told", why=error)
+            if not is_done and isinstance(action, RaiseUnforeseen):
+                self._observed.retry(action, self._time.now())
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -310,6 +316,17 @@ class FleetSync:
                 await asyncio.wrap_future(self._plane.request(request))
             case host_observations.Remark():
                 _log.info(action.message, host=action.host, names=action.names)
+
+
+def _about(action: Action) -> str:
+    """Return what an action is about: a machine, a host or a domain."""
+    match action:
+        case RecordHost() | RaiseUnforeseen():
+            return action.machine.name
+        case LookEverywhere():
+            return f"domain {action.uuid}"
+        case host_observations.Remark():
+            return f"host {action.host}"
 
 
 async def _end(process: Process) -> None:

@@ -52,7 +52,7 @@ class HostDrains(Steps[str]):
         machines: Callable[[], Iterable[Machine]],
         host_back: timedelta,
     ) -> None:
-        super().__init__("drains", clock)
+        super().__init__("drains", clock, "host")
         self._plane = plane
         self._connector = connector
         self._machines = machines

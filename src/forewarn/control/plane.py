@@ -354,13 +354,23 @@ class Plane:
             store.put_setting(*setting)
         return Work(len(decision.operations), decision.changes)
 
+    def due(self) -> "Future[tuple[str, ...]]":
+        """Tell which operations `advance` would start, or end."""
+
+        def job(unit: UnitOfWork) -> Work[tuple[str, ...]]:
+            return Work(tuple(unit.store.due(unit.now, ADVANCE_BATCH)))
+
+        return self._writer.submit(job)
+
     @_job
-    def advance(self, unit: UnitOfWork) -> Work[int]:
-        """Start what is due; the answer is how many operations that concerned.
+    def advance(self, unit: UnitOfWork, operation: str = "") -> Work[int]:
+        """Start what is due, or this operation alone; the answer is how many that concerned.
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
         due = unit.store.due(unit.now, ADVANCE_BATCH) if self._starts(unit) else {}
+        if operation:
+            due = {operation: due[operation]} if operation in due else {}
         if not due:
             return Work(0)
         if all(o.pending and not o.closed(unit.now) for o in due.values()):

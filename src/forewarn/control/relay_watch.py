@@ -19,6 +19,7 @@ from forewarn.clock import Clock
 from forewarn.control import lookup
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
+from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
@@ -27,8 +28,8 @@ from forewarn.maintenance.transitions import Transitions
 from forewarn.store.port import Store, StoreError
 from forewarn.vocabulary import ErrorCode
 
-LOOK_SECONDS: Final = 1.0
-"""Real seconds between two judgements."""
+LOOK_EVERY: Final = timedelta(seconds=1)
+"""Real time between two judgements."""
 
 SAVE_SECONDS: Final = 2.0
 """Real seconds between two writings of what was heard (`relays.HEARSAY` counts on it)."""
@@ -54,7 +55,7 @@ replace = msgspec.structs.replace
 _log = structlog.get_logger(__name__)
 
 
-class RelayWatch:
+class RelayWatch(Rounds):
     """The relays as all replicas hear them. Lives on the event loop's thread.
 
     `has_all` tells whether a relay that came so far has everything that concerns its host.
@@ -73,10 +74,10 @@ class RelayWatch:
         has_all: Callable[[str, str, int], bool],
         on_void: Callable[[str], None],
     ) -> None:
+        super().__init__("relays", real, clock)
         self._plane = plane
         self._store = store
-        self._clock = clock
-        self._real = real
+        self._at = clock.at
         self._replica = replica
         self._scale = scale
         self._has_all = has_all
@@ -100,7 +101,6 @@ class RelayWatch:
         self._read_to: datetime | None = None
         self._save_at = 0.0
         self._away = False
-        self._stopping = asyncio.Event()
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
@@ -156,7 +156,7 @@ class RelayWatch:
 
         The answer is when that was, for `expect`.
         """
-        now = self._clock.now()
+        now = self._time.now()
         before = self.relays.get(host)
         epoch, sequence = place
         self.relays[host] = Relay(
@@ -182,13 +182,13 @@ class RelayWatch:
         known = self.relays.get(host)
         if known is None or known.replica != self._replica or known.heard_at != heard_at:
             return
-        due = self._clock.now() + timedelta(seconds=seconds * self._scale)
+        due = self._time.now() + timedelta(seconds=seconds * self._scale)
         self.relays[host] = replace(known, due_at=due)
         self._unsaved.add(host)
 
     def changed(self, hosts: Iterable[str]) -> None:
         """Note that something of these hosts changed, which their relays are to ask for at once."""
-        now = self._clock.now()
+        now = self._time.now()
         for host in hosts:
             if host in self._oldest:
                 self._behind.setdefault(host, now)
@@ -212,47 +212,44 @@ class RelayWatch:
     def is_away(self, relay: Relay) -> bool:
         """Tell whether a relay that has a token should have asked again by now."""
         terms = self._terms()
-        return relay.host in terms.tokens and relays.is_away(relay, terms, self._clock.now())
+        return relay.host in terms.tokens and relays.is_away(relay, terms, self._time.now())
 
     def has_all(self, relay: Relay) -> bool:
         """Tell whether a relay has everything that concerns its host."""
         return self._has_all(relay.host, relay.epoch, relay.sequence)
 
-    def stop(self) -> None:
-        """Make `run` return after what is under way."""
-        self._stopping.set()
-
     async def run(self) -> None:
         """Write, read and judge, until `stop`."""
-        while not self._stopping.is_set():
-            try:
-                await self.look()
-                if self._away:
-                    self._away = False
-                    self.settle()
-            except StoreError as error:
-                if not self._away:
-                    _log.warning("what relays say cannot be shared now", why=str(error))
-                self._away = True
-            except Exception:  # noqa: BLE001 - the next look may succeed
-                _log.exception("could not judge which relays are away")
-            await self._real.wait(LOOK_SECONDS, self._stopping)
+        await super().run()
         if self._unsaved:
             await self._exchange()
+
+    async def _round(self) -> timedelta:
+        try:
+            await self.look()
+        except StoreError as error:
+            if not self._away:
+                _log.warning("what relays say cannot be shared now", why=str(error))
+            self._away = True
+        else:
+            if self._away:
+                self._away = False
+                self.settle()
+        return LOOK_EVERY
 
     async def look(self) -> None:
         """Look once; after StoreError the next look does what is left."""
         stalls, self._stalls = self._stalls, []
         for stall in stalls:
             self._record(*stall)
-        now = self._real.monotonic()
+        now = self._clock.monotonic()
         if now >= self._save_at or self._away:
             shared = self._store.shared
             self._save_at = now + (SAVE_SECONDS if shared else SAVE_ALONE_SECONDS)
             if shared or self._unsaved or self._read_to is None:
                 await self._exchange()
         self._follow_those_behind()
-        found = relays.judge(self.relays.values(), self._terms(), self.has_all, self._clock.now())
+        found = relays.judge(self.relays.values(), self._terms(), self.has_all, self._time.now())
         if not found:
             return
         if self._unsaved:
@@ -261,16 +258,18 @@ class RelayWatch:
         released = found.release[:MAX_AT_ONCE]
         freed = [self._plane.order(release, relay.host) for relay in released]
         for (relay, since), future in zip(found.hold, held, strict=False):
-            known = await self._settled(asyncio.wrap_future(future))
-            if known is not None:
-                self._take(known)
-                if known.held_for != relay.held_for:
-                    _log.warning("a relay is away: its host is held", host=relay.host, since=since)
+            with self._contained(_about(relay)):
+                known = await self._settled(asyncio.wrap_future(future))
+                if known is not None:
+                    self._take(known)
+                    if known.held_for != relay.held_for:
+                        _log.warning("a relay is away: its host is held", host=relay.host, at=since)
         for relay, done in zip(released, freed, strict=True):
-            await self._settled(asyncio.wrap_future(done))
-            if (known := self.relays.get(relay.host)) is not None:
-                self.relays[relay.host] = replace(known, held_for=None)
-            _log.info("a relay is back: its host is released", host=relay.host)
+            with self._contained(_about(relay)):
+                await self._settled(asyncio.wrap_future(done))
+                if (known := self.relays.get(relay.host)) is not None:
+                    self.relays[relay.host] = replace(known, held_for=None)
+                _log.info("a relay is back: its host is released", host=relay.host)
 
     def _follow_those_behind(self) -> None:
         for host, since in [*self._behind.items()]:
@@ -292,7 +291,7 @@ class RelayWatch:
         """Write what was heard here, and read what others heard."""
         hosts, self._unsaved = self._unsaved, set()
         heard = [self.relays[host] for host in hosts if host in self.relays]
-        since, at = self._read_to, self._clock.now()
+        since, at = self._read_to, self._time.now()
         try:
             found = await asyncio.to_thread(self._write_and_read, heard, since)
         except BaseException:
@@ -304,7 +303,7 @@ class RelayWatch:
 
     def _write_and_read(self, heard: list[Relay], since: datetime | None) -> dict[str, Relay]:
         if heard:
-            self._store.hear(heard, self._clock.at())
+            self._store.hear(heard, self._at())
         if since is not None and not self._store.shared:
             return {}
         with self._store.read() as reading:
@@ -341,7 +340,11 @@ class RelayWatch:
 
     def settle(self) -> None:
         """Judge no relay before each had time to ask: at the start, and after an outage."""
-        self._since = self._clock.now() + SETTLE * self._scale
+        self._since = self._time.now() + SETTLE * self._scale
+
+
+def _about(relay: Relay) -> str:
+    return f"host {relay.host}"
 
 
 # What `Plane.order` does in a transaction; it looks again at what the store has by then.

@@ -130,7 +130,7 @@ class Rollouts(Steps[int]):
         replica: str = "",
         scale: float = 1.0,
     ) -> None:
-        super().__init__("rollouts", clock)
+        super().__init__("rollouts", clock, "rollout")
         self._plane = plane
         self._survey = survey
         self.checks = checks

@@ -1,7 +1,10 @@
 """What drives the parts of the service: rounds, one after each change and one when time has come.
 
 A round that fails is done again: neither a store that is away nor a defect ends a part. The next
-round begins when something wakes the part, or after the time that the round before named.
+round begins when something wakes the part, or after the time that the round before named. What
+fails within a round at one thing (a rollout, an operation, a host) is contained to that; at its
+third failure in a row it is an alert. A round that fails as a whole keeps the service from being
+ready, too.
 
 Drains and rollouts go in steps. In a round each of them takes all steps that follow now; the plane
 decides each step in a transaction of its own, with a look at the hosts where the step needs one.
@@ -12,16 +15,19 @@ are awaited have asked.
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
 import structlog
 
 from forewarn.clock import Clock
 from forewarn.control.plane import ADVANCE_BATCH, Plane, Retention, Stepped
 from forewarn.maintenance import commands
+from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Operation, Sightings, key
 from forewarn.store.port import StoreError
@@ -33,12 +39,21 @@ LONGEST_NAP: Final = timedelta(seconds=30)
 AFTER_TROUBLE: Final = timedelta(seconds=1)
 """How long to wait after a round has failed."""
 
+FAILING: Final = 3
+"""How many failures in a row are an alert: one or two may be a moment's trouble."""
+
+TRIED_AGAIN: Final = 2 * LONGEST_NAP
+"""What has failed is tried again within this."""
+
 MAX_STEPS: Final = 20_000
 """The most steps in one round of a drain or a rollout, a few for each machine of a host or unit of
 a rollout: more is a defect."""
 
 WHILE_HALTED = timedelta(seconds=1)
 """How long to wait until asking again whether anything may start."""
+
+HISTORY: Final = "history"
+"""What an alert about the purge of history, audit log and news is about."""
 
 NOT_DUE_YET = timedelta(milliseconds=50)
 """How long to wait where the store finds nothing due that this process's clock says is: a database
@@ -52,14 +67,72 @@ K = TypeVar("K")
 _log = structlog.get_logger(__name__)
 
 
-class Rounds:
-    """A part that works in rounds, on the event loop's thread; `what` names it in the log."""
+class _Failing(msgspec.Struct, frozen=True):
+    """Something that has failed, and has not succeeded since."""
 
-    def __init__(self, what: str, clock: Clock) -> None:
+    times: int
+    since: datetime
+    why: str
+    at: float
+    """When it failed last, by the monotonic clock."""
+
+
+class Rounds:
+    """A part that works in rounds, on the event loop's thread; `what` names it to people.
+
+    It rests by `clock`; its alerts have the service's time, that of `time` if it is another one.
+    """
+
+    def __init__(self, what: str, clock: Clock, time: Clock | None = None) -> None:
         self._what = what
         self._clock = clock
+        self._time = time or clock
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
+        self._failing: dict[str, _Failing] = {}
+        """By what fails; `""` for the round as a whole."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why the part can do none of its work; `""` while it can."""
+        whole = self._still_failing().get("")
+        if whole is None or whole.times < FAILING:
+            return ""
+        return f"{self._what}: {whole.times} rounds in a row failed: {whole.why}"
+
+    def alerts(self) -> list[Alert]:
+        """Return what needs an operator: here, what has failed again and again."""
+        found = []
+        for about, failing in self._still_failing().items():
+            if failing.times >= FAILING:
+                message = (
+                    f"{self._what}: failed {failing.times} times in a row: {failing.why}; the log "
+                    "of the service has the traceback"
+                )
+                found.append(Alert(AlertKind.FAILING, about or self._what, message, failing.since))
+        return found
+
+    @contextmanager
+    def _contained(self, about: str = "") -> Iterator[None]:
+        """Contain what goes wrong with one thing; only a store that is away concerns all."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a part goes on whatever failed
+            _log.exception("a round failed", part=self._what, of=about)
+            before = self._still_failing().get(about)
+            times, since = (before.times, before.since) if before else (0, self._time.now())
+            why = f"{type(error).__name__}: {error}"
+            self._failing[about] = _Failing(times + 1, since, why, self._clock.monotonic())
+        else:
+            self._failing.pop(about, None)
+
+    def _still_failing(self) -> dict[str, _Failing]:
+        """Return what fails; forget what was not tried again: it is over, or of no concern now."""
+        oldest = self._clock.monotonic() - TRIED_AGAIN.total_seconds()
+        self._failing = {name: one for name, one in self._failing.items() if one.at >= oldest}
+        return self._failing
 
     def stop(self) -> None:
         """Make `run` return after the round that is under way."""
@@ -70,14 +143,12 @@ class Rounds:
         """Do rounds until `stop`."""
         while not self._stop.is_set():
             self._wake.clear()
+            nap = AFTER_TROUBLE
             try:
-                nap = await self._round()
+                with self._contained():
+                    nap = await self._round()
             except StoreError as error:
                 _log.warning("the store is away; a part waits for it", part=self._what, why=error)
-                nap = AFTER_TROUBLE
-            except Exception:  # noqa: BLE001 - a part goes on whatever failed
-                _log.exception("a round failed", part=self._what)
-                nap = AFTER_TROUBLE
             if not self._stop.is_set():
                 await self._clock.wait(nap.total_seconds(), self._wake)
 
@@ -92,8 +163,10 @@ class Steps(Rounds, Generic[K]):
     stop_seconds = 0.0
     """How long `run` waits at its end for what steps have begun."""
 
-    def __init__(self, what: str, clock: Clock) -> None:
+    def __init__(self, what: str, clock: Clock, one: str) -> None:
         super().__init__(what, clock)
+        self._one = one
+        """What one of them is called in alerts."""
         self._begun: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -108,14 +181,13 @@ class Steps(Rounds, Generic[K]):
     async def _round(self) -> timedelta:
         nap = LONGEST_NAP
         for each in [*self._going()]:
-            try:
-                if not self._stop.is_set() and (wake_at := await self._drive(each)) is not None:
-                    nap = min(nap, wake_at - self._clock.now())
-            except StoreError:
-                raise
-            except Exception:  # noqa: BLE001 - one that fails keeps no other from its steps
-                _log.exception("a step failed", part=self._what, of=each)
-                nap = AFTER_TROUBLE
+            if self._stop.is_set():
+                break
+            wake_at: datetime | None = self._clock.now() + AFTER_TROUBLE
+            with self._contained(f"{self._one} {each}"):
+                wake_at = await self._drive(each)
+            if wake_at is not None:
+                nap = min(nap, wake_at - self._clock.now())
         return max(timedelta(0), nap)
 
     async def _drive(self, each: K) -> datetime | None:
@@ -181,15 +253,30 @@ class Ticker(Rounds):
             return WHILE_HALTED
         await self._look()
         if self.next_wakeup is not None and self.next_wakeup <= self._clock.now():
-            while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
-                pass
+            await self._advance()
             await self._look()
-        await self._purge()
+        with self._contained(HISTORY):
+            await self._purge()
         self._wake.clear()  # what woke it meanwhile is counted in
         if self.next_wakeup is None:
             return LONGEST_NAP
-        left = self.next_wakeup - self._clock.now()
-        return min(left, LONGEST_NAP) if left > timedelta(0) else NOT_DUE_YET
+        if (left := self.next_wakeup - self._clock.now()) > timedelta(0):
+            return min(left, LONGEST_NAP)
+        return AFTER_TROUBLE if self._still_failing() else NOT_DUE_YET
+
+    async def _advance(self) -> None:
+        """Have all that is due go on: one by one where one of them makes the rest fail."""
+        try:
+            while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
+                pass
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them is to blame: it fails again alone
+            _log.exception("operations that are due go on one by one")
+            due = await asyncio.wrap_future(self._plane.due())
+            for operation in due:
+                with self._contained(operation):
+                    await asyncio.wrap_future(self._plane.advance(operation))
 
     async def _look(self) -> None:
         """Ask the store: replicas that have nothing to start do not wait for whoever writes."""
@@ -281,22 +368,33 @@ class ReturnWatch(Rounds):
         if not self._awaiting:
             return LONGEST_NAP
         await self.look()
-        return LOOK_EVERY
+        return AFTER_TROUBLE if self._still_failing() else LOOK_EVERY
 
     async def look(self) -> None:
         """Look once; after StoreError the next look finds the same."""
         if news := self.take_news():
-            try:
-                await asyncio.wrap_future(self._plane.record_returns(news))
-            except BaseException:
-                self._news.update(news)
-                raise
+            await self._record(news)
         now = self._clock.monotonic()
         if now - self._asked_again >= ASK_AGAIN_EVERY:
             self._asked_again = now
             for operation in self._awaiting.values():
                 if operation.status is EventStatus.RETURNING:
                     self._ask_again(operation)
+
+    async def _record(self, news: list[str]) -> None:
+        """Have these looked at: one by one where one of them makes the rest fail."""
+        try:
+            try:
+                await asyncio.wrap_future(self._plane.record_returns(news))
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 - one of them is to blame: it fails again alone
+                for operation in news:
+                    with self._contained(operation):
+                        await asyncio.wrap_future(self._plane.record_returns([operation]))
+        except BaseException:
+            self._news.update(news)
+            raise
 
     def take_news(self) -> list[str]:
         """Return the operations that the plane has to look at again; each is returned once."""

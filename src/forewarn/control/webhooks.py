@@ -27,6 +27,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.ticker import AFTER_TROUBLE, Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import news, webhooks
+from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import Refused, unknown
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.webhooks import LEASE, MAX_WEBHOOKS, DeliveryFailure, Webhook
@@ -144,10 +145,9 @@ class Deliveries(Rounds):
         send: Send,
         chance: Callable[[], float],
     ) -> None:
-        super().__init__("webhooks", real)
+        super().__init__("webhooks", real, clock)
         self._plane = plane
         self._read = read
-        self._time = clock
         self._replica = replica
         self._send = send
         self._chance = chance
@@ -163,6 +163,10 @@ class Deliveries(Rounds):
         if reached.news is None or reached.news:
             for courier in self._couriers.values():
                 courier.news.set()
+
+    def alerts(self) -> list[Alert]:
+        """Return what needs an operator."""
+        return [*super().alerts(), *webhooks.alerts_of(self.webhooks.values())]
 
     def look(self) -> None:
         """Look at the rows at once: one was added, removed or enabled."""
@@ -242,16 +246,19 @@ class Deliveries(Rounds):
         """Deliver to one webhook, until it is disabled or not ours any more."""
         name = courier.webhook.name
         while True:
+            pause = LOOK_EVERY
+            goes_on: bool | None = None
             try:
-                if not await self._deliver_what_there_is(courier):
-                    self._wake.set()  # to show what became of it
-                    return
+                with self._contained(f"webhook {name}"):
+                    goes_on = await self._deliver_what_there_is(courier)
             except StoreError as error:
                 _log.warning("a webhook waits for the store", webhook=name, why=str(error))
-                await self._clock.wait(AFTER_TROUBLE.total_seconds(), asyncio.Event())
-            except Exception:  # noqa: BLE001 - deliveries outlive any error
-                _log.exception("a delivery failed", webhook=name)
-                await self._clock.wait(LOOK_EVERY.total_seconds(), asyncio.Event())
+                pause = AFTER_TROUBLE
+            if goes_on is None:
+                await self._clock.wait(pause.total_seconds(), asyncio.Event())
+            elif not goes_on:
+                self._wake.set()  # to show what became of it
+                return
 
     async def _deliver_what_there_is(self, courier: "Courier") -> bool:
         """Deliver what there is, and wait for more; return whether to go on."""

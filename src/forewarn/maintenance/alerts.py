@@ -79,6 +79,8 @@ class AlertKind(StrEnum):
     """The database lost its last changes."""
     REPLICA_LOST = "replica-lost"
     """A replica fell silent without being stopped."""
+    FAILING = "failing"
+    """A part of the service fails again and again, at one thing or as a whole."""
     WEBHOOK_DISABLED = "webhook-disabled"
     """A webhook has accepted no news for a day, and is told of none any more."""
 
@@ -90,7 +92,7 @@ class Alert(msgspec.Struct, frozen=True):
     about: str
     """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
     machine, a domain (`domain web-0`), a webhook (`webhook chat`), a replica (`replica r1`), the
-    store, or the database."""
+    store, the database, or a part of the service (`rollouts`)."""
     message: str
     since: datetime
 

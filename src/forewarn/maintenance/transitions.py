@@ -568,6 +568,7 @@ class Transitions:
                 continue
             for event in after.events:
                 if not event.silent:
+                    self._require(event.scope)
                     incarnations[event.scope] = self.snapshot.scopes[event.scope].incarnation + 1
             if before is None or before.shown is None:
                 events = tuple(

@@ -40,11 +40,10 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
-from forewarn.control.ticker import ReturnWatch, Ticker
+from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, HostState, Machine, Operation
-from forewarn.maintenance.webhooks import alerts_of
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -515,6 +514,7 @@ class Service:
             found.append(f"the database has not been reached for {seconds:.0f} s")
         if not found:
             found += self._watch.obstacles()
+            found += [part.obstacle for part in self._rounds() if part.obstacle]
         trouble = await self._probe()
         if trouble:
             found.append(trouble)
@@ -529,11 +529,18 @@ class Service:
         if self._relays is not None:
             self._relays.hub.ask_again(operation)
 
+    def _rounds(self) -> Iterator[Rounds]:
+        """Yield the parts that work in rounds."""
+        yield from (self._ticker, self._executor, self._returns, self._hosts, self._rollouts)
+        yield from (self._sync, self._webhooks.deliveries)
+        if self._relays is not None:
+            yield self._relays.watch
+
     def _observed(self) -> Iterator[Alert]:
-        yield from self._sync.alerts()
+        for part in self._rounds():
+            yield from part.alerts()
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
-        yield from alerts_of(self._webhooks.deliveries.webhooks.values())
         if self._relays is not None:
             drains = self._hosts.drains.values()
             rebooting = {drain.host for drain in drains if drain.state is HostState.REBOOTING}

@@ -1,0 +1,210 @@
+"""What fails in a part's rounds: contained to one thing, an alert, and told by readiness."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+import patience
+from builders import MINUTE, NOW, SECOND
+from control.conftest import House, done
+from control.test_rollouts import RolloutSite, RolloutTargets, played
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Outcome
+from forewarn.control.executor import Executor
+from forewarn.control.plane import Operations, Plane, Retention
+from forewarn.control.ticker import FAILING, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
+from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.maintenance.alerts import AlertKind
+from forewarn.maintenance.model import Changes, Sighting
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.rollout_model import Rollout, RolloutState
+from forewarn.vocabulary import EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+
+
+def alerts(part: Rounds) -> list[tuple[AlertKind, str]]:
+    return [(alert.kind, alert.about) for alert in part.alerts()]
+
+
+def run(house: House, part: Rounds, story: Callable[[], Awaitable[None]]) -> None:
+    async def both() -> None:
+        running = asyncio.create_task(part.run())
+        await story()
+        part.stop()
+        house.clock.advance(MINUTE)
+        await running
+
+    asyncio.run(both())
+
+
+async def let_pass(house: House, time: timedelta, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        await patience.settled()
+        house.clock.advance(time)
+        await patience.settled()
+
+
+def test_a_rollout_whose_time_zone_is_gone_stops_no_other_and_is_an_alert() -> None:
+    def moved_to_mars(unit: UnitOfWork, _: object, number: int) -> Work[None]:
+        known = unit.rollout(number)
+        assert known is not None
+        policy = msgspec.structs.replace(
+            known.policy, zone="Mars/Olympus", windows=("mon-fri 00:00-24:00",)
+        )
+        return Work(None, Changes(rollouts=(msgspec.structs.replace(known, policy=policy),)))
+
+    async def story(site: RolloutSite) -> None:
+        begun: Rollout = site.begin(RolloutTargets(machines=("db",)))
+        done(site.plane.order(moved_to_mars, begun.number))
+        site.begin(RolloutTargets(machines=("web-0",)))
+        await site.reach(site.is_in(RolloutState.DONE, number=2))
+        for _ in range(FAILING):
+            site.clock.advance(20 * SECOND)
+            await site.settle()
+        assert alerts(site.rollouts) == [(AlertKind.FAILING, "rollout 1")]
+        assert site.rollouts.obstacle == ""
+
+    site = played(story)
+    assert site.rollout(1).state is RolloutState.RUNNING
+
+
+def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: House) -> None:
+    house.ask(REBOOT, "bastion")
+    house.ask(REBOOT, "web-0")
+    with house.store.read() as reading:
+        whole = Changes(scopes=tuple(reading.scopes(["bastion"]).values()))
+    with house.store.write() as transaction:
+        transaction.save(Changes(removed_scopes=("bastion",)))
+    ticker = Ticker(house.plane, house.clock, Retention())
+
+    async def story() -> None:
+        await let_pass(house, 15 * MINUTE)
+        assert house.operation("2.1").status is EventStatus.STARTED
+        await let_pass(house, SECOND, FAILING)
+        assert alerts(ticker) == [(AlertKind.FAILING, "1.1")]
+        assert ticker.obstacle == ""
+        with house.store.write() as transaction:
+            transaction.save(whole)
+        await let_pass(house, SECOND, 2)
+        assert house.operation("1.1").status is EventStatus.STARTED
+        await let_pass(house, TRIED_AGAIN)
+        assert alerts(ticker) == []
+
+    run(house, ticker, story)
+
+
+class Forgetful(Plane):
+    """Cannot record what became of one operation."""
+
+    broken = "1.1"
+
+    def record_returns(self, operations: Any) -> "Future[Operations]":
+        if self.broken in operations:
+            failed: Future[Operations] = Future()
+            failed.set_exception(ArithmeticError("no"))
+            return failed
+        return super().record_returns(operations)
+
+    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
+        if self.broken == operation:
+            failed: Future[Operations] = Future()
+            failed.set_exception(ArithmeticError("no"))
+            return failed
+        return super().finish(operation, attempt, outcome)
+
+
+class Rebooting:
+    """Succeeds at once."""
+
+    async def perform(self, task: Any) -> Outcome:
+        del task
+        return Outcome(succeeded=True)
+
+    async def sweep(self, started: Any) -> None:
+        del started
+
+    async def forget(self, task: Any) -> None:
+        del task
+
+
+def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(house: House) -> None:
+    plane = Forgetful(house.plane._writer, house.plane._mint)
+    house.ask(REBOOT, "web-0", no_notice=True)
+    house.ask(REBOOT, "bastion", no_notice=True)
+    executor = Executor(plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
+
+    async def story() -> None:
+        await let_pass(house, SECOND, FAILING)
+        assert house.operation("2.1").status is EventStatus.COMPLETED
+        assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
+        plane.broken = ""
+        await let_pass(house, SECOND, 2)
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+        assert alerts(executor) == []
+
+    run(house, executor, story)
+
+
+def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: House) -> None:
+    sightings: dict[str, Sighting] = {
+        name: Sighting(asked_at=NOW, version="2020-07-01") for name in ("web-0", "bastion")
+    }
+    plane = Forgetful(house.plane._writer, house.plane._mint, sighting=sightings.get)
+    plane.broken = ""
+    for name in sightings:
+        done(plane.request(Request(event_type=REBOOT, machines=(name,), no_notice=True)))
+    for task in done(plane.claim("here", MINUTE, 10)):
+        done(plane.finish(task.operation, task.attempt, Outcome(succeeded=True)))
+    plane.broken = "1.1"
+    watch = ReturnWatch(plane, house.clock, sightings.get, lambda _: None)
+    watch.learn(Changes(operations=tuple(map(house.operation, ("1.1", "2.1")))))
+    house.feed.subscribe(watch.learn)
+
+    async def story() -> None:
+        house.clock.advance(2 * SECOND)
+        for name in sightings:
+            sightings[name] = Sighting(asked_at=house.clock.now(), version="2020-07-01")
+        await let_pass(house, SECOND, FAILING + 1)
+        assert house.operation("2.1").status is EventStatus.COMPLETED
+        assert house.operation("1.1").status is EventStatus.RETURNING
+        assert alerts(watch) == [(AlertKind.FAILING, "1.1")]
+        plane.broken = ""
+        await let_pass(house, SECOND, 2)
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    run(house, watch, story)
+
+
+class Broken(Rounds):
+    """Fails as often as it is told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__("the part", clock)
+        self.fails = 0
+
+    async def _round(self) -> timedelta:
+        if self.fails:
+            self.fails -= 1
+            raise ArithmeticError("no")
+        return SECOND
+
+
+def test_a_part_whose_rounds_fail_is_an_obstacle_from_the_third_on(house: House) -> None:
+    part = Broken(house.clock)
+    part.fails = FAILING
+
+    async def story() -> None:
+        await let_pass(house, timedelta(0))
+        assert (part.obstacle, alerts(part)) == ("", [])
+        await let_pass(house, SECOND, FAILING - 1)
+        assert "ArithmeticError: no" in part.obstacle
+        assert alerts(part) == [(AlertKind.FAILING, "the part")]
+        await let_pass(house, SECOND)
+        assert (part.obstacle, alerts(part)) == ("", [])
+
+    run(house, part, story)
