@@ -1,6 +1,5 @@
 """The plane: each thing asked is decided on the store, saved, and told to the feed."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
@@ -623,67 +622,6 @@ def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
     assert done(house.plane.advance()) == plane.ADVANCE_BATCH
     assert done(house.plane.advance()) == 5
     assert done(house.plane.advance()) == 0
-
-
-def moved_by_hand(house: House) -> None:
-    done(house.plane.record_hosts({"web-0": "h9"}))
-
-
-def moved_by_the_fleet_file(house: House) -> None:
-    done(house.plane.apply_fleet(fleet_of("web-0", host="h9")))
-
-
-def fleet_of(name: str, **changed: object) -> fleet_file.Fleet:
-    """The fleet file with one machine of `web` changed."""
-    (web,) = FLEET.availability_set
-    machines = tuple(
-        msgspec.structs.replace(one, **changed) if one.name == name else one for one in web.machines
-    )
-    return msgspec.structs.replace(
-        FLEET, availability_set=(msgspec.structs.replace(web, machines=machines),)
-    )
-
-
-@pytest.mark.parametrize("move", [moved_by_hand, moved_by_the_fleet_file])
-def test_a_machine_that_comes_to_a_held_host_is_held_at_once(
-    house: House, move: Callable[[House], None]
-) -> None:
-    done(house.plane.record_hosts({"bastion": "h9"}))
-    done(house.plane.hold(HoldKind.HOST, "h9", reason="its relay is away", by="ann"))
-    house.ask(REBOOT, "web-0", "web-3")
-    house.clock.advance(10 * MINUTE)
-    move(house)
-    operation = house.operation("1.1")
-    assert (operation.held_at, operation.notice_left_seconds) == (NOW + 10 * MINUTE, 300)
-    assert operation.hosts == ("h0", "h9")
-    house.clock.advance(10 * MINUTE)
-    done(house.plane.advance())
-    assert house.operation("1.1").status is EventStatus.SCHEDULED
-    released = done(house.plane.release(HoldKind.HOST, "h9", by="ann"))
-    assert [o.not_before for o in released] == [NOW + 35 * MINUTE]  # it moved on meanwhile
-
-
-def test_a_machine_that_leaves_a_held_host_is_free(house: House) -> None:
-    house.ask(REBOOT, "web-0")
-    done(house.plane.hold(HoldKind.HOST, "h0", reason="its relay is away", by="ann"))
-    house.clock.advance(10 * MINUTE)
-    done(house.plane.record_hosts({"web-0": "h1"}))
-    operation = house.operation("1.1")
-    assert (operation.held_at, operation.not_before) == (None, NOW + 25 * MINUTE)
-    house.clock.advance(15 * MINUTE)
-    done(house.plane.advance())
-    assert house.operation("1.1").status is EventStatus.STARTED
-
-
-def test_a_queued_machine_that_comes_to_a_held_host_is_announced_held(house: House) -> None:
-    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
-    house.plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
-    house.ask(REBOOT, "web-0")
-    house.ask(REBOOT, "web-1")
-    done(house.plane.hold(HoldKind.HOST, "h2", reason="its relay is away", by="ann"))
-    done(house.plane.record_hosts({"web-1": "h2"}))
-    done(house.plane.cancel(["1"], reason="not now"))
-    assert house.operation("2.1").held_at == NOW
 
 
 def test_queued_patches_of_a_chain_of_hosts_end_with_their_window_one_after_another(

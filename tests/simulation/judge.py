@@ -20,7 +20,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.invariants import Trace
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
 from simulation.rollout_judge import RolloutJudge, Wrong
 
@@ -73,6 +73,7 @@ class Judge:
             self._see(old, operation, now)
             if operation.started_at is not None and (old is None or old.started_at is None):
                 self._see_holds(operation, changes)
+                self._see_host(operation, changes)
             self._see_place(operation, {o.id: o for o in changes.operations})
             self._see_recovery(operation, {o.id: o for o in changes.operations})
         self._see_hosts(changes)
@@ -98,8 +99,9 @@ class Judge:
         self._trace.changed(old, new)
         self._raise_complaint()
         if old is not None:
-            for before, after in zip(old.events, new.events, strict=True):
-                if before.approval is not None and after.approval != before.approval:
+            kept = {event.id: event for event in (*new.events, *new.dropped)}
+            for before in old.events:
+                if before.approval is not None and kept[before.id].approval != before.approval:
                     raise Wrong(f"{new.id}: the approval of {before.id} is gone")
         if new.status is EventStatus.STARTED and (
             old is None or old.status is not EventStatus.STARTED
@@ -134,6 +136,9 @@ class Judge:
         closed = {drain.host for drain in self._memory.all_drains.values() if drain.closed}
         if act.to_host in closed or not closed <= {*act.closed_hosts}:
             raise Wrong(f"{act.operation} may go to a host that is drained")
+        ordered = self._memory.all_maintenances[int(act.operation.partition(".")[0])]
+        if act.target is TargetKind.HOST and {*act.hosts} != {*ordered.targets}:
+            raise Wrong(f"{act.operation} is told {act.hosts}, and {ordered.targets} was ordered")
 
     def _raise_complaint(self) -> None:
         if self._trace.complaints:
@@ -182,6 +187,21 @@ class Judge:
             covered = any(hold.covers(operation) for hold in holds)
             if operation.pending and covered != (operation.held_at is not None):
                 raise Wrong(f"{operation.id} is {'not ' * covered}held by {operation.hosts}")
+
+    def _see_host(self, new: Operation, changes: Changes) -> None:
+        """What starts on a host has what is there: nothing that left, and nothing unannounced."""
+        if new.target is not TargetKind.HOST or new.start_cause is StartCause.NO_NOTICE:
+            return
+        (host,) = self._memory.all_maintenances.get(
+            new.maintenance, next(iter(changes.maintenances), None)
+        ).targets  # type: ignore[union-attr]  # one of them has it
+        fleet = self._memory.all_machines | {m.key: m for m in changes.machines}
+        own = {key(name) for name in new.machines}
+        if gone := [n for n in own if n in fleet and fleet[n].host not in {"", host}]:
+            raise Wrong(f"{new.id} started on {host} with {gone[0]}, which has left")
+        here = {name for name, machine in fleet.items() if machine.host == host}
+        if new.rolling_update is None and new.event_type not in DELETIONS and here - own:
+            raise Wrong(f"{new.id} started on {host}, and {min(here - own)} had no notice")
 
     def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:
         """Nobody hears of maintenance while another domain of the scope is down or announced."""
@@ -296,9 +316,11 @@ class Judge:
         memory = self._memory
         for event_id in self.approved:
             (operation,) = memory.operations_of_events([event_id]).values()
-            (event,) = [e for e in operation.events if e.id == event_id]
+            known = (*operation.events, *operation.dropped)
+            (event,) = [e for e in known if e.id == event_id]
             if (
                 event.approval is None
+                and event in operation.events
                 and operation.start_cause is None
                 and operation.status.visible
             ):

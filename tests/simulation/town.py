@@ -363,7 +363,8 @@ class Town:
         """Remember what was answered; another scope's event must never have been."""
         for event_id in map(str.upper, ids):
             (operation,) = self.memory.operations_of_events([event_id]).values()
-            (event,) = [e for e in operation.events if e.id == event_id]
+            known = (*operation.events, *operation.dropped)
+            (event,) = [e for e in known if e.id == event_id]
             if event.scope != scope or event.silent:
                 raise Wrong(f"{scope} approved {event_id} of {event.scope}")
             self.judge.approved.add(event_id)
@@ -445,6 +446,9 @@ class Town:
                     self.drains.start(act)
                     done = self.connector.succeed(act)
                     self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
+            for arrived in [memory.all_operations[i] for i in memory.live]:
+                if arrived.arrived:  # as its alert says
+                    self.ask("cancel", self.plane.cancel, [arrived.id], reason="others came")
             self.drains.drive_all()
             self.rollouts.finish()
             for operation in [memory.all_operations[i] for i in memory.live]:

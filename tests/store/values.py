@@ -184,6 +184,12 @@ OPERATIONS = every(
     opens_at=st.none() | MOMENTS,
     closes_at=st.none() | MOMENTS,
     events=st.lists(EVENTS, max_size=3, unique_by=lambda e: e.id).map(tuple),
+    arrived=st.lists(SOME, max_size=3).map(tuple),
+    dropped=st.lists(
+        EVENTS.map(lambda e: msgspec.structs.replace(e, id=f"{e.id}-dropped")),
+        max_size=2,
+        unique_by=lambda e: e.id,
+    ).map(tuple),
     start_cause=st.none() | st.sampled_from(StartCause),
     started_at=st.none() | MOMENTS,
     ended_at=st.none() | MOMENTS,

@@ -4,7 +4,7 @@ Each question goes to the unit of work, which asks the store only for what it ha
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -31,7 +31,10 @@ from forewarn.maintenance.planner import Request, natural
 from forewarn.maintenance.rollout import UnitNews
 from forewarn.maintenance.rollout_model import Rollout, RolloutUnit, UnitState
 from forewarn.store.port import Reading
-from forewarn.vocabulary import ErrorCode, EventSource, TargetKind
+from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
+
+MOVING = {EventType.REDEPLOY, *planner.ALL_DOMAINS_AT_ONCE}
+"""After these, machines are on other hosts or gone."""
 
 FIRST_AHEAD = 8
 """How many units of a rollout are read at first."""
@@ -103,10 +106,17 @@ def around(
     return _snapshot(unit, operations, _scopes_of(live), {}, rolling=rolling)
 
 
-def ending(unit: UnitOfWork, operations: dict[str, Operation]) -> Snapshot:
-    """Return what the end of operations may concern: rolling updates, and their own machines."""
+def ending(
+    unit: UnitOfWork, operations: dict[str, Operation], hosts: Collection[str] = ()
+) -> Snapshot:
+    """Return what the end of operations may concern: rolling updates, and their own machines.
+
+    Where these have other `hosts` afterwards, it has what is on all of them, too.
+    """
     live = (operation for operation in operations.values() if operation.live)
     own = _machines_of(unit, operations.values())
+    if hosts or any(o.live_migration or o.event_type in MOVING for o in operations.values()):
+        own = own | unit.machines_on({*hosts, *(m.host for m in own.values())} - {""})
     return _snapshot(unit, operations, _scopes_of(live), own, rolling=True)
 
 
@@ -189,12 +199,19 @@ def for_host_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
     return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
 
 
-def for_moves(unit: UnitOfWork, moved: Iterable[Machine]) -> Snapshot:
-    """Return what is live around machines that have moved, which are where they are now."""
-    new = {machine.key: machine for machine in moved}
-    snapshot = _snapshot(unit, {}, {machine.scope for machine in new.values()}, {})
-    machines = _machines_of(unit, snapshot.operations.values()) | new
-    return msgspec.structs.replace(snapshot, machines=machines)
+def for_moves(unit: UnitOfWork, moved: Mapping[str, Machine | None]) -> Snapshot:
+    """Return what is live around machines that have moved, by key, and on their hosts.
+
+    They are where they are now; None stands for one that is gone.
+    """
+    new = {name: machine for name, machine in moved.items() if machine is not None}
+    places = (*unit.machines(list(moved)).values(), *new.values())
+    around_them = unit.machines_on({machine.host for machine in places if machine.host})
+    scopes = {machine.scope for machine in (*places, *around_them.values())}
+    snapshot = _snapshot(unit, {}, scopes, {}, rolling=True)
+    known = snapshot.machines | _machines_of(unit, snapshot.operations.values()) | around_them
+    left = {name: machine for name, machine in known.items() if name not in moved}
+    return msgspec.structs.replace(snapshot, machines=left | new)
 
 
 def wider(unit: UnitOfWork, snapshot: Snapshot) -> Snapshot:
@@ -322,7 +339,8 @@ def _task(operation: Operation, known: dict[str, Machine], closed: tuple[str, ..
         operation,
         operation=operation.id,
         machines=operation.machines,
-        hosts=tuple(machine.host if machine else "" for machine in machines),
+        # Of a host's maintenance never another host, wherever a machine may be by now.
+        hosts=tuple(operation.on_host or (machine.host if machine else "") for machine in machines),
         vm_ids=tuple(machine.vm_id if machine else "" for machine in machines),
         unforeseen=operation.start_cause is StartCause.NO_NOTICE,
         # A host may have been closed or held since it was chosen: the connector chooses another.

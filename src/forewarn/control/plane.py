@@ -169,21 +169,16 @@ class Plane:
         if dry_run:
             return Work(applied)
         changes = applied.changes
-        before = snapshot.machines
-        moved = {
-            m.key for m in changes.machines if m.key in before and m.host != before[m.key].host
-        }
-        if moved:
+        if any(operation.unstarted for operation in snapshot.operations.values()):
+            gone = {*changes.removed_machines}
+            machines = snapshot.machines | {machine.key: machine for machine in changes.machines}
             after = msgspec.structs.replace(
                 snapshot,
                 scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-                machines=before | {machine.key: machine for machine in changes.machines},
+                machines={name: one for name, one in machines.items() if name not in gone},
+                maintenances=unit.open_maintenances(),
             )
-            decided = self._decide(unit, after, commands.follow_moves, moved).changes
-            scopes = {scope.key: scope for scope in (*changes.scopes, *decided.scopes)}
-            changes = msgspec.structs.replace(
-                changes, operations=decided.operations, scopes=tuple(scopes.values())
-            )
+            changes = self._followed(unit, after, changes, snapshot.machines)
         tombstones.forget(store, changes)
         return Work(applied, changes)
 
@@ -198,20 +193,41 @@ class Plane:
             holds=unit.holds(),
         )
         applied = fleet_file.remove(snapshot, names)
-        return Work(applied, applied.changes)
+        after = lookup.for_moves(unit, dict.fromkeys(applied.changes.removed_machines))
+        return Work(applied, self._followed(unit, after, applied.changes, snapshot.machines))
 
     @_job
     def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> Work[tuple[Machine, ...]]:
         """Record the hosts of machines, by key; the answer is the machines whose host is new."""
+        before = unit.machines(list(hosts))
         moved = tuple(
             msgspec.structs.replace(machine, host=hosts[machine.key])
-            for machine in unit.machines(list(hosts)).values()
+            for machine in before.values()
             if machine.host != hosts[machine.key]
         )
-        snapshot = lookup.for_moves(unit, moved)
-        keys = {machine.key for machine in moved}
-        changes = self._decide(unit, snapshot, commands.follow_moves, keys).changes
-        return Work(moved, msgspec.structs.replace(changes, machines=moved))
+        after = lookup.for_moves(unit, {machine.key: machine for machine in moved})
+        return Work(moved, self._followed(unit, after, Changes(machines=moved), before))
+
+    def _followed(
+        self, unit: UnitOfWork, after: Snapshot, changes: Changes, before: Mapping[str, Machine]
+    ) -> Changes:
+        """Return changes of the fleet with what follows for operations from where machines are.
+
+        `after` has the machines as they are after the changes, `before` those that changed.
+        """
+        where = {name: machine.host for name, machine in before.items()}
+        moved = {m.key for m in changes.machines if where.get(m.key) != m.host}
+        moved.update(changes.removed_machines)
+        if not moved:
+            return changes
+        decided = self._decide(unit, after, commands.follow_moves, moved).changes
+        scopes = {scope.key: scope for scope in (*changes.scopes, *decided.scopes)}
+        return msgspec.structs.replace(
+            changes,
+            operations=decided.operations,
+            maintenances=decided.maintenances,
+            scopes=tuple(scopes.values()),
+        )
 
     # Maintenance, and the guests' approvals.
 
@@ -433,21 +449,26 @@ class Plane:
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         """Record how an operation ended; a stale attempt is refused."""
-        return self._end(
-            commands.finish_task,
-            operation,
-            attempt,
-            succeeded=outcome.succeeded,
-            message=outcome.message,
-            hosts=outcome.hosts,
-        )
+
+        def finish(working: Transitions) -> list[str]:
+            return commands.finish_task(
+                working,
+                operation,
+                attempt,
+                succeeded=outcome.succeeded,
+                message=outcome.message,
+                hosts=outcome.hosts,
+            )
+
+        return self._end(operation, finish, outcome.hosts.values())
 
     def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
         """Record that nobody knows how an operation ended; a stale attempt is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-        return self._end(commands.report_unknown_outcome, operation, attempt, message)
+        report = commands.report_unknown_outcome
+        return self._end(operation, lambda working: report(working, operation, attempt, message))
 
     @_job
     def resolve(
@@ -634,15 +655,11 @@ class Plane:
         return Work(None)
 
     def _end(
-        self,
-        command: Callable[Concatenate[Transitions, str, P], Iterable[str]],
-        operation: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, operation: str, command: commands.Command, hosts: Collection[str] = ()
     ) -> "Future[Operations]":
         def job(unit: UnitOfWork) -> Work[Operations]:
-            snapshot = lookup.ending(unit, unit.operations([operation]))
-            return self._run(unit, snapshot, command, operation, *args, **kwargs)
+            snapshot = lookup.ending(unit, unit.operations([operation]), hosts)
+            return self._run(unit, snapshot, command)
 
         return self._writer.submit(job, Needs(operations=(operation,), ending=True))
 

@@ -306,7 +306,7 @@ class UnitOfWork:
             if id_ not in self._operations:
                 self._operations[id_] = operation
                 self._order.setdefault(id_, len(self._order))
-                for event in operation.events:
+                for event in (*operation.events, *operation.dropped):
                     self._by_event[event.id] = id_
                     self._in_scope.setdefault(event.scope, {})[id_] = None
         for id_ in asked:

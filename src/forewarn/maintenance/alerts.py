@@ -55,6 +55,8 @@ class AlertKind(StrEnum):
     """Its machines use an api-version that does not show it, or do not ask."""
     NOT_BACK = "not-back"
     """It is over, and agents of its machines have not said that they are back."""
+    ARRIVED = "arrived"
+    """Machines came to a host whose maintenance was announced before, and it does not start."""
     AGENT_HELD = "agent-held"
     """An agent could not prepare its machine, and does not approve."""
     HOST_LOST = "host-lost"
@@ -105,6 +107,7 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.HELD: "release {0}",
         AlertKind.UNAPPROVED: "postpone {0} +30m",
         AlertKind.UNSEEN: "postpone {0} +30m",
+        AlertKind.ARRIVED: "cancel {0}",
         AlertKind.AGENT_HELD: "postpone {0} +30m",
         AlertKind.NOT_BACK: "acknowledge {0}",
         AlertKind.HOST_STUCK: "host show {1}",
@@ -232,6 +235,12 @@ def _of_live(
         elif now - operation.started_at > patience(operation):
             message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
             yield Alert(AlertKind.STUCK, operation.id, message, operation.started_at)
+    if operation.arrived:
+        message = (
+            f"{model.listed(operation.arrived)} came to host {operation.on_host} without notice of "
+            "it, and it does not start: move them away, or cancel it and ask again"
+        )
+        yield Alert(AlertKind.ARRIVED, operation.id, message, operation.announced_at)
     if operation.pending and not operation.silent and not operation.approved:
         for kind, message in _of_unapproved(operation, audience, now, now - up_since):
             yield Alert(kind, operation.id, message, operation.announced_at)

@@ -23,6 +23,7 @@ from forewarn.maintenance.model import (
     Approval,
     AuditAction,
     Hold,
+    Machine,
     Operation,
     Policy,
     Refused,
@@ -41,6 +42,7 @@ from forewarn.maintenance.transitions import (
     Decision,
     Transitions,
     Trigger,
+    left_host,
     start_order,
 )
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
@@ -70,7 +72,8 @@ replace = msgspec.structs.replace
 def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
-    What waits for another operation wakes when that one's domains are up, not by time. A held one
+    What waits for another operation wakes when that one's domains are up, not by time, and what
+    waits for machines that came to its host, when they leave. A held one
     wakes at its NotBefore, which then moves on, unless no guest reads it. What has not started
     wakes when its window closes, at the latest.
     """
@@ -87,7 +90,7 @@ def wakeup_at(operation: Operation) -> datetime | None:
 
 def _ready_at(operation: Operation) -> datetime | None:
     """Return when an operation that has not started may start, or its NotBefore moves on."""
-    if not operation.pending or operation.waits_for:
+    if not operation.pending or operation.waits_for or operation.arrived:
         return None
     if operation.held_at is not None:
         return None if operation.silent else operation.not_before
@@ -219,7 +222,7 @@ def approve_events(
     by_event = {
         event.id: operation.id
         for operation in working.operations.values()
-        for event in operation.events
+        for event in (*operation.events, *operation.dropped)
         if event.id in named and (scope is None or (event.scope == scope and event.published))
     }
     for event_id in named:
@@ -478,15 +481,81 @@ def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
 
 
 def follow_moves(working: Transitions, moved: Set[str]) -> list[str]:
-    """Machines (keys) have other hosts than before; the snapshot has them where they are now."""
+    """Machines (keys) have other hosts than before, or are new or gone.
+
+    The snapshot has them where they are now, and all machines of these hosts.
+    """
+    on: dict[str, list[Machine]] = {}
+    for machine in working.machines.values():
+        if machine.host:
+            on.setdefault(machine.host, []).append(machine)
+    hosts = {name for name, its in on.items() if any(machine.key in moved for machine in its)}
     about = [
         operation
         for operation in working.operations.values()
-        if operation.unstarted and not moved.isdisjoint(map(key, operation.machines))
+        if operation.unstarted
+        and (
+            operation.on_host in hosts
+            or not moved.isdisjoint(map(key, (*operation.machines, *operation.arrived)))
+        )
     ]
     for operation in sorted(about, key=start_order):
-        working.locate(operation)
+        _locate(working, operation, on.get(operation.on_host, ()))
     return [operation.id for operation in about]
+
+
+def _locate(working: Transitions, operation: Operation, here: Iterable[Machine]) -> None:
+    """Set an operation that has not started, with the hosts that its machines have now.
+
+    It is held where one has come to a held host, and goes on where the last has left one. Of a
+    host's maintenance, machines that have left the host drop out; `here` are all that are on it.
+    """
+    on = {
+        name: machine.host
+        for name in operation.machines
+        if (machine := working.machines.get(key(name))) is not None
+    }
+    host = operation.on_host
+    left = {name for name, now_on in on.items() if host and now_on not in {"", host}}
+    maintenance = working.maintenances.get(operation.maintenance)
+    if left and operation.rolling_update is not None and maintenance is not None:
+        gone = {key(name) for name in left}  # they have their turn if they come back
+        done = maintenance.rolling_updates[operation.rolling_update].done
+        back = tuple(name for name in done if name not in gone)
+        working.put_rolling_update(maintenance, operation.rolling_update, done=back)
+    if left == {*operation.machines}:
+        working.end(operation, Trigger.CANCEL, left_host(host), pauses=False)
+        return
+    announces_next = operation.rolling_update is not None
+    goes_alone = operation.event_type in planner.ALL_DOMAINS_AT_ONCE
+    arrived = () if announces_next or goes_alone else (m.name for m in here if m.name not in on)
+    located = replace(
+        _without(operation, left) if left else operation,
+        hosts=tuple(sorted({on[name] for name in on.keys() - left} - {""})),
+        arrived=tuple(sorted(arrived)),
+    )
+    if not located.pending:
+        working.put(located)
+    elif working.covered(located):
+        working.hold(located)
+    elif located.held_at is not None:
+        working.release(located)
+    else:  # what kept it from starting may have left
+        working.start_if_ready(located)
+
+
+def _without(operation: Operation, left: Set[str]) -> Operation:
+    """Return an operation without some of its machines, but not all."""
+    events = [
+        replace(event, machines=tuple(name for name in event.machines if name not in left))
+        for event in operation.events
+    ]
+    gone = {event.id for event in events if not event.machines}
+    return replace(
+        operation,
+        events=tuple(event for event in events if event.machines),
+        dropped=(*operation.dropped, *(e for e in operation.events if e.id in gone)),
+    )
 
 
 def claim_tasks(
@@ -627,10 +696,13 @@ def _record_end(
     deleted = succeeded and event_type in planner.ALL_DOMAINS_AT_ONCE
     moved = succeeded and (operation.live_migration or event_type is EventType.REDEPLOY)
     named = {key(name): host for name, host in hosts.items()}
+    elsewhere: set[str] = set()
     for name in () if deleted else map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
             working.machines[name] = replace(machine, host=host)
+            if host != machine.host:
+                elsewhere.add(name)
     if succeeded:
         working.carried_out(operation, outcome)
     else:
@@ -641,3 +713,6 @@ def _record_end(
         working.tombstones.append(
             Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
         )
+        elsewhere.add(key(name))
+    if elsewhere:
+        follow_moves(working, elsewhere)

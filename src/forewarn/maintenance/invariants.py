@@ -70,6 +70,10 @@ def check_operation(operation: Operation) -> None:
         (status.over == (operation.ended_at is not None), "its status and its end disagree"),
         (unstarted or not operation.waits_for, "it waits although it has started"),
         (
+            unstarted or not operation.arrived,
+            "it has started although machines of its host had no notice",
+        ),
+        (
             operation.waits_for or status is not EventStatus.QUEUED,
             "it is Queued and waits for nothing",
         ),
@@ -142,7 +146,8 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
         if new is old:
             continue
         if (old and old.shown) != new.shown:
-            moved |= {event.scope for event in new.events if not event.silent}
+            seen = (*new.events, *(old.events if old is not None else ()))
+            moved |= {event.scope for event in seen if not event.silent}
         if new.started_at is not None and (old is None or old.started_at is None):
             held = new.start_cause is not StartCause.NO_NOTICE and [
                 hold for hold in after.holds if hold.covers(new)
@@ -178,11 +183,17 @@ def _check_forward(old: Operation, new: Operation) -> None:
     _hold(same_window, new, "its window changed")
     if new.events is old.events:
         return
-    fixed = [[(event.id, event.scope, event.machines) for event in o.events] for o in (old, new)]
-    _hold(fixed[0] == fixed[1], new, "its events or their machines changed")
-    for was, now in zip(old.events, new.events, strict=True):
+    fixed = [[(event.id, event.scope) for event in (*o.dropped, *o.events)] for o in (old, new)]
+    _hold(sorted(fixed[0]) == sorted(fixed[1]), new, "its events or their machines changed")
+    kept = {event.id: event for event in (*new.dropped, *new.events)}
+    for was in (*old.dropped, *old.events):
+        now = kept[was.id]
         lost = was.approval is not None and now.approval != was.approval
         _hold(not lost, new, "an approval was lost")
+        left = [name for name in was.machines if name in now.machines]
+        may_leave = old.unstarted and bool(old.on_host)
+        same = now.machines == was.machines or (may_leave and tuple(left) == now.machines)
+        _hold(same, new, "its events or their machines changed")
 
 
 def _check_domains(operations: Iterable[Operation]) -> None:

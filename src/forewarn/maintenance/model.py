@@ -46,10 +46,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def key(name: str) -> str:
-    """Return what a name is compared and looked up by: the name in lower case, one object each.
-
-    Only ASCII has cases here, as in the protocol: a Kelvin sign is not a `k`.
-    """
+    """Return what a name is looked up by: it in lower case (of ASCII alone), one object each."""
     return sys.intern(name.lower() if name.isascii() else name.translate(_LOWER))
 
 
@@ -324,8 +321,13 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
-    """The known hosts of its machines: where they are now, and from its start on where they were
-    then."""
+    """The known hosts of its machines: where they are, or were when it started."""
+    on_host: str = ""
+    """The host that maintenance was asked for; `""` where it was not asked for a host."""
+    arrived: tuple[str, ...] = ()
+    """Machines that came to that host, and keep it from starting: nothing announces them next."""
+    dropped: tuple[Event, ...] = ()
+    """Its events whose machines all left that host before it started; no guest sees them."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""
@@ -414,13 +416,13 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         return not self.status.over or self.down
 
     @property
-    def shown(self) -> tuple[vocabulary.EventStatus, datetime | None] | None:
-        """What guests can see change of it; None where they see nothing. The rest never changes."""
+    def shown(self) -> tuple[vocabulary.EventStatus, datetime | None, int] | None:
+        """What guests can see change of it (of its machines their number: some drop out)."""
         if not self.status.visible:
             return None
         if self.pending:
-            return vocabulary.EventStatus.SCHEDULED, self.not_before
-        return vocabulary.EventStatus.STARTED, None
+            return vocabulary.EventStatus.SCHEDULED, self.not_before, len(self.machines)
+        return vocabulary.EventStatus.STARTED, None, len(self.machines)
 
     def ready(self, now: datetime) -> bool:
         """Tell whether its guests let it start: they approved it, or their notice is over.

@@ -285,7 +285,7 @@ def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
 
 def _is_approved(before: Operation, after: Operation) -> bool:
     """Tell whether the last approval that was missing has come."""
-    if len(after.events) == 1:  # most have one, and nobody takes an approval back
+    if len(after.events) == len(before.events) == 1:  # most have one, and it keeps its approval
         return after.events[0].approval is not None and before.events[0].approval is None
     return after.approved and not before.approved
 

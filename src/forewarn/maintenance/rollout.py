@@ -36,7 +36,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.transitions import start_order
+from forewarn.maintenance.transitions import left_host, start_order
 from forewarn.vocabulary import ErrorCode, EventStatus, TargetKind
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
@@ -281,7 +281,12 @@ def _follow(
             return _failed(unit, f"maintenance {maintenance.number} is paused: {rolling.reason}")
     if maintenance.open:
         return replace(unit, reason="")
-    cut = [o.outcome for o in operations if o.status is EventStatus.CANCELED]
+    # What has left a host is no concern of the host's unit any more.
+    cut = [
+        o.outcome
+        for o in operations
+        if o.status is EventStatus.CANCELED and o.outcome != left_host(o.on_host)
+    ]
     cut += [rolling.reason for rolling in maintenance.rolling_updates if rolling.reason]
     if not cut:
         return replace(unit, state=UnitState.DONE, reason="")

@@ -15,7 +15,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from forewarn.maintenance import model, notice, planner
-from forewarn.vocabulary import AgentStatus, ApproverKind, ErrorCode, EventSource, EventStatus
+from forewarn.vocabulary import (
+    AgentStatus,
+    ApproverKind,
+    ErrorCode,
+    EventSource,
+    EventStatus,
+    TargetKind,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -214,6 +221,7 @@ class Transitions:
             not_before=self.now,
             rolling_update=step.rolling_update,
             hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
+            on_host=maintenance.targets[0] if maintenance.target is TargetKind.HOST else "",
             events=tuple(
                 model.Event(
                     id=self.mint().upper(),
@@ -286,9 +294,9 @@ class Transitions:
                 for event in operation.events
             ),
         )
-        if self._covered(announced):
+        if self.covered(announced):
             self.hold(announced)
-        elif at_once:
+        elif at_once and not announced.arrived:
             self._start_if_free(announced)
         else:
             self.put(announced)
@@ -316,12 +324,13 @@ class Transitions:
         maintenance = self.maintenances.get(operation.maintenance)
         if index is not None and maintenance is not None:
             finished = {"state": model.RollingState.FINISHED, "reason": reason}
-            self._put_rolling_update(maintenance, index, **finished)
+            self.put_rolling_update(maintenance, index, **finished)
         self.end(operation, Trigger.CANCEL, reason)
 
     def start_if_ready(self, operation: model.Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
-        if operation.held_at is None and operation.ready(self.now):
+        blocked = operation.held_at is not None or operation.arrived
+        if not blocked and operation.ready(self.now):
             self._start_if_free(operation)
         else:
             self.put(operation)
@@ -343,8 +352,13 @@ class Transitions:
             )
         )
 
-    def end(self, operation: model.Operation, trigger: Trigger, outcome: str) -> None:
-        """End an operation; its domains stay down until its machines have recovered."""
+    def end(
+        self, operation: model.Operation, trigger: Trigger, outcome: str, *, pauses: bool = True
+    ) -> None:
+        """End an operation; its domains stay down until its machines have recovered.
+
+        Unless it has completed, its rolling update pauses.
+        """
         status = step(operation.id, operation.status, trigger)
         awaited: tuple[str, ...] = ()
         if status is EventStatus.FAILED:
@@ -357,11 +371,12 @@ class Transitions:
             ended_at=self.now,
             waits_for="",
             held_at=None,
+            arrived=(),
             lease_until=None,
             outcome_unknown="",
             outcome=outcome[-MAX_OUTCOME:],
         )
-        if status is not EventStatus.COMPLETED:
+        if pauses and status is not EventStatus.COMPLETED:
             self.pause_rolling_update(
                 operation, f"{operation.id} is {status}: {outcome}".rstrip(": ")
             )
@@ -465,7 +480,7 @@ class Transitions:
 
         NotBefore never moves to before what guests have read.
         """
-        if operation.held_at is None or self._covered(operation):
+        if operation.held_at is None or self.covered(operation):
             self.put(operation)
             return
         left = timedelta(seconds=operation.notice_left_seconds)
@@ -484,7 +499,7 @@ class Transitions:
             return
         if maintenance.rolling_updates[index].state is not model.RollingState.FINISHED:
             paused = {"state": model.RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
-            self._put_rolling_update(maintenance, index, **paused)
+            self.put_rolling_update(maintenance, index, **paused)
 
     def continue_rolling_updates(self) -> None:
         """Announce the next operation of each rolling update whose last one is over.
@@ -566,7 +581,7 @@ class Transitions:
             )
             if (before and before.shown) == after.shown:
                 continue
-            for event in after.events:
+            for event in (*after.events, *(before.events if before is not None else ())):
                 if not event.silent:
                     self._require(event.scope)
                     incarnations[event.scope] = self.snapshot.scopes[event.scope].incarnation + 1
@@ -583,7 +598,7 @@ class Transitions:
         maintenance = self.maintenances[number]
         machines = next(planner.turns(rolling, self.machines.values()), ())
         if not machines:
-            self._put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
+            self.put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
             return
         step = planner.PlannedOperation(machines=machines, rolling_update=index)
         if self.conflicting(step) is not None:
@@ -601,39 +616,25 @@ class Transitions:
             if maintenance.closes_at is not None and earliest >= maintenance.closes_at:
                 reason = notice.window_closes(maintenance.closes_at)
                 finished = {"state": model.RollingState.FINISHED, "reason": reason}
-                self._put_rolling_update(maintenance, index, **finished)
+                self.put_rolling_update(maintenance, index, **finished)
                 return
         if self.off(step) and not maintenance.without_notice:
             reason = f"{min(self.off(step))} is off now: its guests would get no notice"
-            self._put_rolling_update(
+            self.put_rolling_update(
                 maintenance, index, state=model.RollingState.PAUSED, reason=reason
             )
             return
         done = (*rolling.done, *(machine.key for machine in machines))
-        self._put_rolling_update(maintenance, index, done=done)
+        self.put_rolling_update(maintenance, index, done=done)
         self.enter(number, step, until)
 
-    def _put_rolling_update(
+    def put_rolling_update(
         self, maintenance: model.Maintenance, index: int, **changes: object
     ) -> None:
+        """Set the new values of a rolling update."""
         updates = list(maintenance.rolling_updates)
         updates[index] = replace(updates[index], **changes)
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
-
-    def locate(self, operation: model.Operation) -> None:
-        """Set an operation that has not started, with the hosts that its machines have now.
-
-        It is held where one has come to a held host, and goes on where the last has left one.
-        """
-        found = (self.machines.get(model.key(name)) for name in operation.machines)
-        hosts = sorted({machine.host for machine in found if machine and machine.host})
-        operation = replace(operation, hosts=tuple(hosts))
-        if not operation.pending:
-            self.put(operation)
-        elif self._covered(operation):
-            self.hold(operation)
-        else:
-            self.release(operation)
 
     def _start_if_free(self, operation: model.Operation) -> None:
         obstacle = self._obstacle(operation)
@@ -731,13 +732,19 @@ class Transitions:
         ]
         return min(found, key=start_order, default=None)
 
-    def _covered(self, operation: model.Operation) -> bool:
+    def covered(self, operation: model.Operation) -> bool:
+        """Tell whether a hold keeps an operation from starting."""
         return any(hold.covers(operation) for hold in self.holds)
 
     @staticmethod
     def _index(by_scope: dict[str, dict[str, None]], operation: model.Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
+
+
+def left_host(host: str) -> str:
+    """Return why an operation is cancelled whose machines have all left the host."""
+    return f"its machines have left host {host}"
 
 
 def queue_order(operation: model.Operation) -> tuple[datetime, int, int]:

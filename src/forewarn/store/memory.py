@@ -367,7 +367,8 @@ class MemoryStore:
         gone = [operation for *_, operation in heapq.nsmallest(limit, old)]
         _remove(self.all_operations, (operation.id for operation in gone))
         _remove(self._sequences, (operation.id for operation in gone))
-        _remove(self._by_event, (event.id for operation in gone for event in operation.events))
+        events = (event for o in gone for event in (*o.events, *o.dropped))
+        _remove(self._by_event, (event.id for event in events))
         left = {operation.maintenance for operation in self.all_operations.values()}
         _remove(self.all_maintenances, {operation.maintenance for operation in gone} - left)
         return len(gone)
@@ -451,7 +452,8 @@ class MemoryStore:
         if operation.id not in self.all_operations:
             self._last_sequence += 1
             self._sequences[operation.id] = self._last_sequence
-            self._by_event |= {event.id: operation.id for event in operation.events}
+            events = (*operation.events, *operation.dropped)
+            self._by_event |= {event.id: operation.id for event in events}
         self.all_operations[operation.id] = operation
         if operation.live:
             self.live[operation.id] = operation

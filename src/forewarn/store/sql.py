@@ -387,7 +387,7 @@ class SqlTransaction(SqlReading):
             (
                 {"id": event.id, "operation": o.id, "scope": event.scope, "live": o.live}
                 for o in new
-                for event in o.events
+                for event in (*o.events, *o.dropped)
             ),
         )
         self._write(

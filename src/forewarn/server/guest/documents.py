@@ -115,11 +115,11 @@ class Documents:
         )
 
     def _put(self, operation: Operation) -> None:
-        for event in operation.events:
+        for event in (*operation.events, *operation.dropped):
             if event.silent:
                 continue  # its scope was off when it was made: nobody is told
             live = self._live.get(event.scope)
-            if operation.status.visible:
+            if operation.status.visible and event not in operation.dropped:
                 if live is None:
                     live = self._live[event.scope] = _Live()
                 live.events[event.id] = (event.published, shown(operation, event))

@@ -196,7 +196,7 @@ class RelayHub:
             self._shown.pop(operation.id)
         else:
             self._shown[operation.id] = shown
-        for event in operation.events:
+        for event in (*operation.events, *operation.dropped):
             if not event.silent:
                 self._change_scope(event.scope)
 
