@@ -24,6 +24,7 @@ from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     CheckProgress,
     Rollout,
+    RolloutOrder,
     RolloutPolicy,
     RolloutState,
     RolloutTask,
@@ -288,8 +289,10 @@ def test_a_unit_that_other_maintenance_holds_up_says_so_and_lets_others_go() -> 
 
 def test_a_unit_whose_guest_holds_says_so_and_keeps_no_other_from_going() -> None:
     async def story(site: RolloutSite) -> None:
+        targets = RolloutTargets(machines=("db", "cache", "web-0"))
+        site.begin(targets, at_once="2", order=RolloutOrder.LISTED)
+        await site.reach(lambda: site.unit("db").state is RUNNING, approving=False)
         done(site.plane.hold(HoldKind.MACHINE, "db", reason="a backup", by="ann"))
-        site.begin(RolloutTargets(machines=("db", "cache", "web-0")), at_once="2")
         await site.reach(lambda: list(site.states().values()).count(DONE) == 2)
         assert site.unit("db").state is RUNNING
         assert "held" in site.unit("db").reason
@@ -313,8 +316,8 @@ def test_a_unit_whose_host_has_no_machines_any_more_is_left_out() -> None:
 def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
     async def story(site: RolloutSite) -> None:
         site.begin(RolloutTargets(machines=("cache",)), windows=("daily 12:30-13:00",))
-        done(site.plane.hold(HoldKind.MACHINE, "cache", reason="", by="ann"))
         await site.reach(lambda: site.unit("cache").state is RUNNING, approving=False)
+        done(site.plane.hold(HoldKind.MACHINE, "cache", reason="", by="ann"))
         await site.reach(lambda: site.unit("cache").state is WAITING, approving=False)
         assert site.clock.now() >= NOW + timedelta(hours=1)
         done(site.plane.release(HoldKind.MACHINE, "cache", by="ann"))
@@ -733,3 +736,23 @@ def test_all_units_that_may_go_are_asked_for_in_one_step() -> None:
     asked = [unit.maintenance for unit in site.rollout().units if unit.maintenance]
     assert sorted({o.maintenance for o in site.all_operations()}) == sorted(asked) == [1, 2]
     assert not done(site.plane.order(rollouts.step, 1, None)).changed
+
+
+@pytest.mark.parametrize("kind", [HoldKind.MACHINE, HoldKind.HOST])
+def test_a_unit_that_is_on_hold_gives_its_place_to_others(kind: HoldKind) -> None:
+    place = "h3" if kind is HoldKind.HOST else "cache"
+
+    async def story(site: RolloutSite) -> None:
+        done(site.plane.hold(kind, place, reason="storm", by="ann"))
+        site.begin(RolloutTargets(machines=("cache", "db")), order=RolloutOrder.LISTED)
+        await site.reach(lambda: site.unit("db").state is DONE)
+        assert "on hold, by ann" in site.unit("cache").reason
+        assert site.unit("cache").maintenance == 0
+        done(site.plane.release(kind, place, by="ann"))
+        await site.settle()
+        site.clock.advance(SECOND)
+        await site.settle()
+        assert site.unit("cache").state is RUNNING
+        await site.reach(site.is_in(RolloutState.DONE))
+
+    played(story)

@@ -39,7 +39,7 @@ from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
 
-SEEDS = (1, 2, 4, 5, 7, 8, 12, 27, 57, 70, 96, 121)
+SEEDS = (1, 2, 3, 4, 5, 7, 8, 12, 27, 57, 70, 96, 121)
 """Together they reach every corner, most of them by several: 27 and 70 drain a host of a rollout,
 and 121 dies as a check's result is recorded. `make prove AREA=simulation` plays 200 seeds."""
 

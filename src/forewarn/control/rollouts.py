@@ -24,6 +24,7 @@ from forewarn.maintenance import (
     host_drain,
     host_plan,
     notice,
+    planner,
     rollout_check,
     rollout_forecast,
 )
@@ -151,7 +152,9 @@ class Rollouts(Steps[int]):
         for number in changes.removed_rollouts:
             self.rollouts.pop(number, None)
         concerned = (changes.rollouts, changes.operations, changes.drains, changes.maintenances)
-        if any(concerned) and any(rollout.goes_on for rollout in self.rollouts.values()):
+        if any((*concerned, changes.released)) and any(
+            rollout.goes_on for rollout in self.rollouts.values()
+        ):
             self._wake.set()
 
     async def _round(self) -> timedelta:
@@ -245,6 +248,10 @@ def step(
         return deciding.footprint(reader.machines(one), before.policy.spread)
 
     def occupied(one: RolloutUnit, takes: Footprint) -> str:
+        host = one.name if one.kind is TargetKind.HOST else ""
+        machines = (machine for machine in reader.machines(one) if machine.key not in one.done)
+        if held := planner.on_hold(machines, unit.holds(), host):
+            return held
         live = unit.live_operations(takes.domains).values()
         return deciding.in_the_way(one, takes, live, unit.drains().values() if one.drain else ())
 

@@ -247,6 +247,25 @@ def turns(
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
+def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
+    """Return which hold would keep a unit with these machines from starting; `""` for none.
+
+    It is not asked for before: its guests would prepare, and it would take the place of another.
+    `host` is the unit's own, where it is one.
+    """
+    machines = tuple(machines)
+    covered = {
+        model.HoldKind.EVERYTHING: {""},
+        model.HoldKind.SCOPE: {machine.scope for machine in machines},
+        model.HoldKind.HOST: {host, *(machine.host for machine in machines)},
+        model.HoldKind.MACHINE: {machine.key for machine in machines},
+    }
+    for hold in holds:
+        if hold.name in covered[hold.kind]:
+            return f"{hold} is on hold, by {hold.by or 'somebody'}"
+    return ""
+
+
 def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:
     """Return machines by the key of their scope, in their order."""
     members: dict[str, list[model.Machine]] = {}

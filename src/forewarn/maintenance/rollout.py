@@ -361,6 +361,11 @@ def step(
         return _halted(rollout, reason, now), Stop(reason=reason)
     if rollout.state is not RolloutState.RUNNING:
         return rollout, Wait(obstacle=Obstacle.OPERATOR, why=rollout.reason)
+    try:  # it could be read when it began, but this machine may have other time zones
+        time_windows.check(rollout.policy.windows, rollout.policy.zone)
+    except ValueError as error:
+        why = f"the windows cannot be read any more: {error}"[:MAX_REASON]
+        return _halted(rollout, why, now), Stop(reason=why)
     checks = rollout_check.blocks(rollout)
     if not census.running and not census.waiting and not checks:
         return replace(rollout, state=RolloutState.DONE, reason="", changed_at=now), Done()

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench
+from forewarn.maintenance import planner, rollout_model
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_model
 from forewarn.maintenance.model import (
     Drain,
+    Hold,
     HoldKind,
     HostState,
     Operation,
@@ -546,3 +547,41 @@ def test_tags_are_read_as_people_write_them() -> None:
     for wrong in (["rack"], ["=r1"], ["rack=r1", "rack=r2"]):
         with pytest.raises(ValueError, match=wrong[-1]):
             read(wrong)
+
+
+@pytest.mark.parametrize(
+    "policy", [{"zone": "Mars/Olympus"}, {"windows": ("some other day",)}], ids=str
+)
+def test_a_policy_that_can_not_be_read_any_more_halts_the_rollout(policy: dict[str, Any]) -> None:
+    """It could when the rollout began: the machine's time zones are others now."""
+    world = World(rollout("h0", "h1"))
+    assert world.asked() == ["h0"]
+    broken = msgspec.structs.replace(world.rollout.policy, **policy)
+    world.rollout = msgspec.structs.replace(world.rollout, policy=broken)
+    for _ in range(2):
+        step = world.step()
+        assert isinstance(step, Stop)
+        assert world.rollout.state is RolloutState.HALTED
+        assert next(iter(policy)) in step.reason
+        world.order(RolloutOrderKind.RESUME)
+
+
+HOLDS = [
+    (HoldKind.EVERYTHING, "", True),
+    (HoldKind.SCOPE, "web", True),
+    (HoldKind.SCOPE, "batch", False),
+    (HoldKind.HOST, "h0", True),
+    (HoldKind.HOST, "h1", False),
+    (HoldKind.MACHINE, "web-0", True),
+    (HoldKind.MACHINE, "web-1", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "covers"), HOLDS)
+def test_a_hold_is_in_the_way_of_what_it_would_cover(
+    kind: HoldKind, name: str, *, covers: bool
+) -> None:
+    machine = Bench().snapshot.machines["web-0"]
+    hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=NOW)
+    said = planner.on_hold([machine], [hold])
+    assert said == (f"{hold} is on hold, by ann" if covers else "")
