@@ -202,8 +202,9 @@ class Bench:
         return event
 
     def move(self, **hosts: str) -> Decision:
-        """Machines (keys, `_` for `-`) are on other hosts now."""
-        named = {name.replace("_", "-"): host for name, host in hosts.items()}
+        """Machines (keys, `_` for `-` where that is none) are on other hosts now."""
+        known = self.snapshot.machines
+        named = {n if n in known else n.replace("_", "-"): host for n, host in hosts.items()}
         self.snapshot = self.with_hosts(named)
         return self.decide(commands.follow_moves, named.keys())
 

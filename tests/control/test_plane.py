@@ -667,3 +667,23 @@ def test_a_scope_is_released_with_an_operation_that_is_in_others_too(house: Hous
     done(house.plane.release(HoldKind.SCOPE, "bastion", by="ann"))
     assert house.operation("1.1").not_before == NOW + 16 * MINUTE
     assert (house.incarnation("web"), house.incarnation("bastion")) == (2, 2)
+
+
+def test_what_waited_in_another_scope_for_a_failure_goes_on_when_that_is_repaired(
+    house: House,
+) -> None:
+    done(house.plane.record_hosts({"bastion": "h0", "batch_1": "h0"}))
+    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
+    plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
+    done(plane.request(Request(event_type=REBOOT, host="h0")))
+    done(plane.approve_for_guests(["1"], by="ann"))
+    (task,) = done(plane.claim("here", MINUTE, 10))
+    done(plane.finish(task.operation, task.attempt, Outcome(succeeded=False)))
+    done(plane.request(Request(event_type=REBOOT, machines=("batch_0",))))
+    assert house.operation("2.1").waits_for == "1.1"
+    for names in (("bastion",), ("batch_1",), ("web-0", "web-3")):
+        done(plane.request(Request(event_type=REBOOT, machines=names, no_notice=True)))
+    for task in done(plane.claim("here", MINUTE, 10)):
+        done(plane.finish(task.operation, task.attempt, Outcome(succeeded=True)))
+    assert house.operation("1.1").awaited == ()
+    assert house.operation("2.1").status is EventStatus.SCHEDULED

@@ -534,6 +534,8 @@ def _locate(working: Transitions, operation: Operation, here: Iterable[Machine])
         hosts=tuple(sorted({on[name] for name in on.keys() - left} - {""})),
         arrived=tuple(sorted(arrived)),
     )
+    if located.dropped != operation.dropped:
+        working.left_scopes.append(operation.id)  # what waited for it there goes on
     if not located.pending:
         working.put(located)
     elif working.covered(located):

@@ -145,6 +145,8 @@ class Transitions:
     """The maintenance that was requested or resumed."""
     _ended: list[str] = field(default_factory=list)
     """Operations that ended, or whose domains came up."""
+    left_scopes: list[str] = field(default_factory=list)
+    """Operations that dropped out of a scope, and may be down in others."""
     _by_scope: dict[str, dict[str, None]] | None = None
     """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
@@ -411,17 +413,21 @@ class Transitions:
         self._ended.append(operation.id)
 
     def _go_on(self) -> None:
-        if not self._ended:
+        if not self._ended and not self.left_scopes:
             return
-        while self._ended:  # what is queued may end here: its window is too short for its notice
+        up = {*self.left_scopes}
+        while self._ended or up:  # what is queued may end here: its window is too short
             ended, self._ended = self._ended, []
-            up = {name for name in ended if not self.operations[name].down}
+            up.update(name for name in ended if not self.operations[name].down)
+            for event in (event for name in up for event in self.operations[name].events):
+                self._require(event.scope)  # what waits for it may be there
             waiting = [o for o in self.operations.values() if o.waits_for in up] if up else []
             for other in sorted((o for o in waiting if o.pending), key=start_order):
                 # A clock that was set back may have put its NotBefore ahead again.
                 self.start_if_ready(replace(other, waits_for=""))
             for other in sorted((o for o in waiting if not o.pending), key=queue_order):
                 self._announce_or_queue(replace(other, waits_for=""))
+            up = set()
         self.continue_rolling_updates()
 
     def look_for_returns(self, operation: model.Operation) -> None:

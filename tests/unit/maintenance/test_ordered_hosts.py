@@ -148,3 +148,24 @@ def test_a_machine_that_was_asked_for_by_name_takes_its_maintenance_along() -> N
     operation = bench.operation("1.1")
     assert (operation.on_host, operation.arrived) == ("", ())
     assert machines(operation) == [("web-0", "web-3")]
+
+
+def test_what_waited_for_a_machine_that_has_left_goes_on() -> None:
+    bench = bench_of("batch_0")
+    bench.ask(REBOOT, "batch_1")
+    assert (bench.operation("2.1").status, bench.operation("2.1").waits_for) == (
+        EventStatus.QUEUED,
+        "1.1",
+    )
+    bench.move(batch_0="h9")
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+
+
+def test_what_waited_for_a_machine_that_has_left_goes_on_though_the_rest_has_started() -> None:
+    bench = bench_of("batch_0")
+    bench.ask(REBOOT, "batch_1")
+    bench.approve(*[e.id for e in bench.operation("1.1").events if e.scope == "web"])
+    bench.move(batch_0="h9")
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
