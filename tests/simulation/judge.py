@@ -166,8 +166,9 @@ class Judge:
             return
         holds = {*self._memory.holds(), *changes.holds}.difference(changes.released)
         held = {hold.name for hold in holds if hold.kind is HoldKind.HOST}
-        known = self._memory.machines([key(name) for name in new.machines]).values()
-        if on := held & {new.to_host, *(machine.host for machine in known)}:
+        names = [key(name) for name in new.machines]
+        known = self._memory.machines(names) | {m.key: m for m in changes.machines}
+        if on := held & {new.to_host, *(known[name].host for name in names if name in known)}:
             raise Wrong(f"{new.id} started on {min(on)}, which is on hold")
 
     def _see_hosts(self, changes: Changes) -> None:
@@ -200,6 +201,7 @@ class Judge:
         if gone := [n for n in own if n in fleet and fleet[n].host not in {"", host}]:
             raise Wrong(f"{new.id} started on {host} with {gone[0]}, which has left")
         here = {name for name, machine in fleet.items() if machine.host == host}
+        here.difference_update(changes.removed_machines)
         if new.rolling_update is None and new.event_type not in DELETIONS and here - own:
             raise Wrong(f"{new.id} started on {host}, and {min(here - own)} had no notice")
 

@@ -11,6 +11,9 @@ from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUni
 from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import TargetKind
 
+GONE = "Mars/Olympus"
+"""A time zone that this machine does not have."""
+
 
 class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the error
     """Something happened that must never happen."""
@@ -49,6 +52,8 @@ class RolloutJudge:
                     began or before.maintenance != after.maintenance
                 ):
                     asked.append(after)
+            if asked and old.policy.zone == GONE:
+                raise Wrong(f"rollout {new.number} asks by the unknown time zone {GONE}")
             for unit in asked:
                 self._see_ask(old, new, unit, changes)
             numbers = {unit.maintenance for unit in asked}

@@ -9,7 +9,8 @@ import msgspec
 
 from forewarn.control import rollouts
 from forewarn.control.rollouts import RolloutTargets
-from forewarn.maintenance.model import Refused
+from forewarn.control.unit_of_work import Work
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.maintenance.rollout_model import (
@@ -21,7 +22,7 @@ from forewarn.maintenance.rollout_model import (
     UnitState,
 )
 from forewarn.vocabulary import EventType
-from simulation.judge import Wrong
+from simulation.rollout_judge import GONE, Wrong
 
 if TYPE_CHECKING:
     from simulation.town import Town
@@ -95,6 +96,17 @@ class RolloutOperators:
             return
         self._town.ask("rollout", self._town.plane.order, rollouts.start, rollout)
 
+    def lose_zone(self) -> None:
+        """The machine gets other time zones, and one that a rollout names is not among them."""
+        going = self.going()
+        if not going or self._chance.random() < 0.95:
+            return
+        chosen = self._chance.choice(going)
+        policy = msgspec.structs.replace(chosen.policy, zone=GONE)
+        lost = msgspec.structs.replace(chosen, policy=policy)
+        change = Changes(rollouts=(lost,))
+        self._town.ask("zone lost", self._town.plane.order, lambda _, __: Work(None, change))
+
     def _drained(self) -> tuple[str, ...]:
         hosts = self._town.drains.survey().hosts
         return tuple(host for host, facts in hosts.items() if facts.can_reboot)
@@ -166,7 +178,9 @@ class RolloutOperators:
         while self.checks:
             self.check(passes=True)
         for rollout in self.going():
-            if rollout.state in {RolloutState.PAUSED, RolloutState.HALTED} or rollout.unconfirmed:
+            if rollout.policy.zone == GONE and rollout.state is RolloutState.HALTED:
+                self._order(rollout, RolloutOrderKind.STOP)  # it can never go on
+            elif rollout.state in {RolloutState.PAUSED, RolloutState.HALTED} or rollout.unconfirmed:
                 self._order(rollout, RolloutOrderKind.RESUME)
             for unit in rollout.units:
                 if unit.state is UnitState.WAITING and unit.retry_at is not None:

@@ -213,6 +213,7 @@ class Town:
             (5, self.rollouts.drive),
             (4, self.rollouts.check),
             (1, self.rollouts.order),
+            (1, self.rollouts.lose_zone),
         ]
         return [move for weight, move in table for _ in range(weight)]
 
