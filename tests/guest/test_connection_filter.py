@@ -11,8 +11,10 @@ import pytest
 from forewarn.server.guest.limits import (
     CONNECTIONS_PER_SECOND,
     REFUSED_CONNECTIONS,
+    REFUSED_RATE,
     REFUSED_STRANGERS,
     Limits,
+    Rate,
     Reason,
 )
 from forewarn.server.guest.listener import (
@@ -204,6 +206,21 @@ def test_a_connection_that_a_refusal_ends_counts_as_one_that_was_refused(
             assert [each.status for each in answers(peer.got)] == [status]
             peer.abort()
         assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+
+
+def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() -> None:
+    with room.opened(rate=Rate(per_second=50, burst=100)) as (plane, turn):
+        statuses = []
+        while plane.counters.refusals[Reason.CONNECTION_RATE] == 0:
+            peer = plane.connect()
+            peer.send(get())
+            turn()
+            statuses += [each.status for each in answers(peer.got)]
+            peer.abort()
+        assert statuses[:100] == [200] * 100
+        # Each connection counts for itself too.
+        most = (CONNECTIONS_PER_SECOND - 100) // (REFUSED_RATE + 1)
+        assert statuses[100:] in ([429] * most, [429] * (most + 1))
 
 
 def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:

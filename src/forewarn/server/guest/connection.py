@@ -49,6 +49,7 @@ from forewarn.server.guest.limits import (
     LARGE_APPROVAL_BYTES,
     MAX_CHARGE_SECONDS,
     REFUSED_CONNECTIONS,
+    REFUSED_RATE,
     TURN_SECONDS,
     Account,
     Reason,
@@ -321,6 +322,8 @@ class Connection(asyncio.Protocol):
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
             is_last = head.length != 0 or admitted.status == 403
+            if admitted.status == 429:
+                shared.count_connections(self, REFUSED_RATE)
             if is_last:
                 shared.count_connections(self, REFUSED_CONNECTIONS)
             self._send(admitted, last=is_last)

@@ -214,6 +214,11 @@ REFUSED_CONNECTIONS: Final = 50
 """What a connection counts for that was refused, or ended by a refusal, so 20 a second: a client
 that is refused is told to come again after 5 s."""
 
+REFUSED_RATE: Final = 10
+"""What a request over its machine's rate counts for, so 100 a second. Twenty guests that opened a
+connection for each of 500 requests a second kept others waiting in the queue of new connections,
+which knows no turns."""
+
 REFUSED_STRANGERS: Final = 250
 """The same for a stranger's where strangers have all that they may, so 4 a second."""
 
