@@ -195,3 +195,12 @@ def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: 
     with site.complaints():
         follow(window.get_by_role("button", name=re.compile("Pause rollout 1: ")))
         expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
+
+
+@pytest.mark.parametrize("order", ["pause-rollout", "resume-rollout", "stop-rollout"])
+@pytest.mark.parametrize("reference", ["everything", "1"])
+def test_an_order_about_a_rollout_that_names_none_is_refused(
+    unchanged: Site, order: str, reference: str
+) -> None:
+    asked = unchanged.root.ask("GET", f"/orders/{order}?reference={reference}")
+    assert asked.status == 400

@@ -202,8 +202,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """When the service was started, by its clock."""
     scale: float
     heartbeat: Heartbeat
+    """Knows whether the time of day is trusted, and the store can be written."""
     replicas: Replicas
-    """Knows whether the time of day is trusted."""
+    """Knows the processes that share the store."""
     readiness: Callable[[], Awaitable[ServiceState]]
     """Writes something, and finds out what is missing."""
     policy: Policy

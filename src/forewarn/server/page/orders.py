@@ -415,15 +415,20 @@ def _counted(units: rollout_schemas.RolloutUnits) -> str:
     return f"{units.waiting} waiting, {units.running} under way"
 
 
+def _rollout_of(subject: Subject) -> RolloutView:
+    if subject.rollout is None:
+        message = f"expected rollout=NUMBER: {subject.name} is not a rollout"
+        raise model.Refused(ErrorCode.INVALID, message, where="rollout")
+    return subject.rollout
+
+
 def _pausing(subject: Subject) -> Consequence:
-    assert subject.rollout is not None
-    units = subject.rollout.units
+    units = _rollout_of(subject).units
     return Consequence(f"Pause {subject.name}: {_counted(units)}")
 
 
 def _going_on(subject: Subject) -> Consequence:
-    assert subject.rollout is not None
-    rollout = subject.rollout
+    rollout = _rollout_of(subject)
     if rollout.unconfirmed:
         return Consequence(f"Begin wave {rollout.wave} of {subject.name}")
     failed = f", {rollout.units.failed} failed" if rollout.units.failed else ""
@@ -431,8 +436,7 @@ def _going_on(subject: Subject) -> Consequence:
 
 
 def _stopping(subject: Subject) -> Consequence:
-    assert subject.rollout is not None
-    units = subject.rollout.units
+    units = _rollout_of(subject).units
     return Consequence(
         f"Stop {subject.name}: {units.waiting} left out, {units.running} under way",
         "What has not started is cancelled. What has started goes on, and so do drains that have "
