@@ -65,7 +65,7 @@ approve = "when-prepared"
 """
 
 
-QUICK = "pace=forewarn.Pace(poll_seconds=0.2, backoff_seconds=0.2, longest_backoff_seconds=0.5)"
+QUICK = "pace=forewarn.Pace(poll_seconds=0.3, backoff_seconds=0.2, longest_backoff_seconds=0.5)"
 """Its pauses are real time: ours are short."""
 
 
@@ -114,7 +114,8 @@ def in_a_namespace(folder: Path) -> list[Result]:
     isolated = handler_process.isolation()
     text = SHELL.read_text(encoding="utf-8")
     hard = folder / "handle.sh"
-    hard.write_text(text.replace("${FOREWARN_ENDPOINT:-http://169.254.169.254}", certify.ADDRESS))
+    text = text.replace("${FOREWARN_ENDPOINT:-http://169.254.169.254}", certify.ADDRESS)
+    hard.write_text(text.replace("sleep 1\n", "sleep 0.3\n"))
     assert "FOREWARN_ENDPOINT" not in hard.read_text()
     command = ("sh", str(hard), "{drain}", "{undrain}")
     handler = Handler(command, patience_seconds=patience.SECONDS, isolated=isolated)

@@ -350,6 +350,7 @@ def _two_events(trial: Trial) -> None:
     mine, other = trial.announce(), trial.announce("Reboot", "web-1")
     trial.expect_drain()
     trial.expect_approval(mine)
+    trial.more_polls()  # in which it must not approve the other
     trial.emulator.advance("15m")
     if other.status == "Started":
         trial.emulator.finish(other)
@@ -737,8 +738,7 @@ def exchange_text(exchange: Exchange) -> str:
     head += [f"{name}: {value}" for name, value in exchange.headers]
     status = "no answer" if not exchange.status else str(exchange.status)
     bodies = [each.decode("utf-8", "replace") for each in (exchange.body, exchange.answer)]
-    parts = ["\n".join(head), bodies[0], status, bodies[1]]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(filter(None, ["\n".join(head), bodies[0], status, bodies[1]]))
 
 
 def _event_ids(body: bytes) -> list[str]:
