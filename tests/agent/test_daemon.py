@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import math
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -150,6 +151,57 @@ def test_a_crowd_of_events_costs_one_sync_and_one_page(tmp_path: Path) -> None:
     daemon._turn()
     assert daemon._told is shown, "another input follows"
     journal.close()
+
+
+class Slow(Journal):
+    """A journal on a disk that takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.goes_on = threading.Event()
+
+    def append(self, *records: AnyRecord) -> None:
+        self.goes_on.wait()
+        super().append(*records)
+
+
+def test_the_watchdog_is_told_while_a_slow_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    beats.bind(str(tmp_path / "notify"))
+    beats.settimeout(patience.SECONDS)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    journal = Slow(tmp_path)
+    settings = AgentSettings(
+        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
+    )
+    daemon = Daemon(settings, journal, tuple)
+    journal.goes_on.set()
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    try:
+        while b"READY=1" not in beats.recv(1000):
+            pass
+        journal.goes_on.clear()
+        daemon._inputs.put(DocumentSeen((event(),), "web-0"))
+        patience.until(lambda: daemon._is_writing)
+        daemon._heard_at = -math.inf
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as marking:
+            marking.sendto(b"from here on", str(tmp_path / "notify"))
+        while beats.recv(1000) != b"from here on":
+            pass
+        for _ in range(3):
+            while b"WATCHDOG=1" not in beats.recv(1000):
+                pass
+        assert daemon._is_writing
+    finally:
+        journal.goes_on.set()
+        daemon.signal(signal.SIGTERM)
+        thread.join(patience.SECONDS)
+        journal.close()
+        beats.close()
 
 
 class Full(Journal):

@@ -224,6 +224,8 @@ class Daemon:
             self._inputs.put,
             [case.event for case in self._decider.state.cases.values()],
         )
+        self._ended = threading.Event()  # no signal's handler sets it
+        self._is_writing = False
         self._endings = 0
         self._trouble = ""
         self._shorten_at = self._heard_at = self._publish_at = clock.monotonic()
@@ -272,14 +274,27 @@ class Daemon:
             extra={"facts": {"status_port": self.port, "rules": len(self._settings.rule)}},
         )
         self._notifier.tell("READY=1")
+        if self._notifier.every:
+            status.start_thread(self._beat, self._notifier.every)
         try:
             while not self._over():
                 self._turn()
         finally:
             self._notifier.tell("STOPPING=1")
+            self._ended.set()
             self._poller.close()
             if self._server:
                 self._server.close()
+
+    def _beat(self, every: float) -> None:
+        """Tell systemd that the agent lives, unless the deciding thread hangs.
+
+        A disk that takes a minute for a record is no reason for a restart, which would wait for it
+        as well, and cut what runs.
+        """
+        while not self._ended.wait(every):
+            if self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS:
+                self._notifier.alive()
 
     def _turn(self) -> None:
         """Handle the next input; after a signal to end it begins nothing."""
@@ -353,7 +368,6 @@ class Daemon:
             told = self._inputs.get(timeout=seconds)
         except queue.Empty:
             told = decider.TimePassed()
-        self._notifier.alive()
         return told
 
     def _handle(self, told: decider.Input) -> None:
@@ -422,6 +436,7 @@ class Daemon:
         tries = 0
         while True:
             try:
+                self._is_writing = True
                 journal.append(*records)
             except JournalError as error:
                 if not self._trouble:
@@ -437,8 +452,9 @@ class Daemon:
                     LOGGER.info("the agent can write its journal again")
                     self._trouble = ""
                 return
-            self._heard_at = clock.monotonic()
-            self._notifier.alive()
+            finally:
+                self._is_writing = False
+                self._heard_at = clock.monotonic()
             seconds = min(RETRY_SECONDS, self._notifier.every or RETRY_SECONDS)
             with contextlib.suppress(queue.Empty):
                 self._end_told.get(timeout=seconds)
