@@ -255,7 +255,6 @@ def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(str(tmp_path / "notify"))
         heard.settimeout(patience.SECONDS)
-        # It tells the watchdog after each look, and what finds the socket's queue full is lost.
         given = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000000"}
         os.environ.update(given)
         try:

@@ -292,9 +292,11 @@ class Daemon:
         A disk that takes a minute for a record is no reason for a restart, which would wait for it
         as well, and cut what runs.
         """
-        while not self._ended.wait(every):
+        while True:
             if self._is_writing or clock.monotonic() - self._heard_at <= ALIVE_SECONDS:
                 self._notifier.alive()
+            if self._ended.wait(every):
+                return
 
     def _turn(self) -> None:
         """Handle the next input; after a signal to end it begins nothing."""
