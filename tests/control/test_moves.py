@@ -12,6 +12,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, HoldKind, Policy, Queueing
+from forewarn.maintenance.planner import Request
 from forewarn.server.guest.documents import Documents
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -152,3 +153,20 @@ def test_a_guest_whose_machine_has_left_the_host_reads_nothing_of_it_any_more(
     assert left.event.resources == ("web-0",)
     late = house.plane.approve("bastion", [ids["bastion"]], by="bastion", address="")
     assert [o.id for o in done(late)] == ["1.1"]  # as one that is over
+
+
+def test_a_host_goes_on_with_who_arrives_only_when_the_turn_before_is_over(house: House) -> None:
+    queueing = Policy(queue=Queueing.ANNOUNCEMENT)
+    plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("c"), queueing)
+    done(plane.record_hosts({"web-1": "h0"}))
+    done(plane.request(Request(event_type=REBOOT, host="h0")))
+    done(plane.approve_for_guests(["1"], by="ann"))
+    assert house.operation("1.1").status is EventStatus.STARTED
+    done(plane.record_hosts({"web-0": "h9", "web-1": "h9", "web-3": "h9", "bastion": "h0"}))
+    done(plane.request(Request(event_type=REBOOT, machines=("firm_0",), no_notice=True)))
+    (first, other) = done(plane.claim("here", MINUTE, 10))
+    done(plane.finish(other.operation, other.attempt, Outcome(succeeded=True)))
+    with house.store.read() as reading:
+        assert [*reading.operations_of_maintenance(1)] == ["1.1"]
+    done(plane.finish(first.operation, first.attempt, Outcome(succeeded=True)))
+    assert house.operation("1.2").machines == ("bastion",)

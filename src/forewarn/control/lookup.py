@@ -362,6 +362,9 @@ def _snapshot(
     if rolling:
         maintenances, walked = _open_rolling_updates(unit, scopes, operations)
         machines = walked | machines
+        # A host's turn may be under way in a scope that the host has no machine of any more.
+        turns = [f"{n}.{m.announced}" for n, m in maintenances.items() if m.rolling_updates[0].host]
+        operations = unit.operations(turns) | operations
         scopes = scopes | {machine.scope for machine in machines.values()}
     return Snapshot(
         loaded=frozenset(scopes),

@@ -514,6 +514,10 @@ class Transitions:
         """
         if not self.maintenances:
             return
+        for operation in self.operations.values():
+            if operation.maintenance in self.maintenances and operation.live:
+                for event in operation.events:
+                    self._require(event.scope)
         under_way = {
             (o.maintenance, o.rolling_update)
             for o in self.operations.values()
