@@ -255,8 +255,10 @@ def machines_of_unit(unit: Reading | UnitOfWork, one: RolloutUnit) -> list[Machi
     """Return the machines of a unit of a rollout, in the order of their names."""
     if one.kind is TargetKind.HOST:
         found = unit.machines_on({one.name})
-        if one.drain and one.state is UnitState.RUNNING and (its := unit.drains().get(one.name)):
-            # Those that have moved away come home: until then it takes their update domains.
+        its = unit.drains().get(one.name) if one.drain else None
+        if its is not None and (one.state is UnitState.RUNNING or not host_plan.is_up(its)):
+            # Those that have moved away come home: until then it takes their update domains, also
+            # where somebody else has drained it before the unit's turn.
             found |= unit.machines([key(guest.name) for guest in its.guests])
     elif one.kind is TargetKind.SCOPE:
         found = unit.machines_of({one.key})

@@ -505,7 +505,9 @@ class _Taken:
 
     def add(self, unit: RolloutUnit, takes: Footprint) -> None:
         for scope, domain in takes.domains.items():
-            self._domains[scope] = domain, unit.name
+            there = self._domains.get(scope, (domain, ""))
+            # Machines that moved may have brought two units under way into one scope.
+            self._domains[scope] = domain if there[0] == domain else SEVERAL, unit.name
         for place in takes.places:
             self._places[place] = unit.name
 

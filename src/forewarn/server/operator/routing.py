@@ -202,7 +202,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """When the service was started, by its clock."""
     scale: float
     heartbeat: Heartbeat
-    """Knows whether the time of day is trusted, and the store can be written."""
+    """Knows whether the store can be written."""
     replicas: Replicas
     """Knows the processes that share the store."""
     readiness: Callable[[], Awaitable[ServiceState]]

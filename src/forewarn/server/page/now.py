@@ -75,6 +75,8 @@ GRAVE: Final = frozenset(
         alerts.AlertKind.STORE_DOWN,
         alerts.AlertKind.LOST_CHANGES,
         alerts.AlertKind.REPLICA_LOST,
+        alerts.AlertKind.FAILING,
+        alerts.AlertKind.ARRIVED,
     }
 )
 """What has gone wrong already, and comes first."""
