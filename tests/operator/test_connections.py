@@ -262,3 +262,22 @@ def test_six_hundred_handshakes_that_never_end_do_not_keep_an_operator_out() -> 
         assert counted(served)["connections"] >= 600 - connections.MAX_CONNECTIONS
 
     play(LONG, story, context)
+
+
+def test_a_server_without_a_request_under_way_ends_at_once() -> None:
+    async def end_one_with_a_kept_connection() -> bool:
+        opened = sockets.open_tcp("127.0.0.1", 0)
+        gate = auth.Gate(application, door(), ())
+        server = connections.Server(gate, connections.ReachedLimits())
+        running = asyncio.create_task(server.serve(sockets=[opened]))
+        reader, writer = await asyncio.open_connection(*opened.getsockname())
+        writer.write(ASK)
+        await reader.readuntil(b"\r\n\r\nok")
+        server.should_exit = True
+        await patience.settled()
+        is_over = running.done()  # by its loop's turns alone: no time has to pass
+        await running
+        writer.close()
+        return is_over
+
+    assert asyncio.run(end_one_with_a_kept_connection())

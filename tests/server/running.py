@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 import patience
-from forewarn.clock import Clock, SystemClock
+from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Changes, Machine, Operation, Sighting
@@ -118,6 +118,11 @@ def guids() -> Callable[[], str]:
     return lambda: f"00000000-0000-4000-8000-{next(numbers):012x}"
 
 
+def hurried() -> Clock:
+    """Return a clock by which a pause of seconds is over in a tenth of them."""
+    return ScaledClock(10.0, NOON, datetime.now(UTC))
+
+
 def settings_in(folder: Path, **operator: Any) -> settings.Settings:
     """Return settings whose places are all in a folder."""
     wanted = {"socket": str(folder / "operator.sock"), **operator}
@@ -130,14 +135,25 @@ def settings_in(folder: Path, **operator: Any) -> settings.Settings:
 
 
 class Running:
-    """A service, from `open` to `close`, on a loop of its own."""
+    """A service, from `open` to `close`, on a loop of its own.
 
-    def __init__(self, wanted: settings.Settings, store: Store, clock: Clock | None = None) -> None:
+    `real` is the clock by which it pauses and waits, the machine's own by default.
+    """
+
+    def __init__(
+        self,
+        wanted: settings.Settings,
+        store: Store,
+        clock: Clock | None = None,
+        *,
+        real: Clock | None = None,
+    ) -> None:
         self.settings = wanted
         self.guests = Sightings()
         self.opened = Opened(operators=(), guests=(), machines=0, scopes=0)
         self._store = store
         self._clock = clock
+        self._real = real or SystemClock()
         self._plane: Plane | None = None
         self._service: Service | None = None
         self._loop = asyncio.new_event_loop()
@@ -226,6 +242,7 @@ class Running:
             settings=self.settings,
             store=self._store,
             clock=self._watch,
+            real=self._real,
             guests=self._guests_of,
             mint=guids(),
             handed_over=HandedOver(),

@@ -132,11 +132,13 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
     process.follow_signals(stop)
     status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
     try:
-        watch = clock_of(store, settings.clock.scale, SystemClock())
+        real = SystemClock()
+        watch = clock_of(store, settings.clock.scale, real)
         service = Service(
             settings=settings,
             store=store,
             clock=watch,
+            real=real,
             guests=lambda plane: GuestPlane(
                 listeners=settings.guest.listener,
                 limits=settings.guest,

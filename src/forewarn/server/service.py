@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from forewarn.clock import Clock, SystemClock
+from forewarn.clock import Clock
 from forewarn.connectors import libvirt_domains
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
 from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
@@ -141,15 +141,15 @@ class Service:
         settings: Settings,
         store: Store,
         clock: ServiceClock,
+        real: Clock,
         guests: Callable[[Plane], GuestPlane],
         mint: Callable[[], str],
         handed_over: sockets.HandedOver,
     ) -> None:
         self._settings = settings
         self._handed_over = handed_over
-        self._store = store
+        self._store, self._real = store, real
         self._feed = Changefeed()
-        real = self._real = SystemClock()
         watch = self._watch = clock
         own = self._own = _own_row(settings, mint(), watch.now())
         self._follower = Follower(
@@ -592,13 +592,18 @@ class Service:
         # One at a time: a writer that is stuck keeps it.
         if self._probing is None or (self._probing.done() and not lately):
             self._probing, self._probed_at = self._plane.probe(), now
+        probing, ended = asyncio.wrap_future(self._probing), asyncio.Event()
+        probing.add_done_callback(lambda _: ended.set())
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                await asyncio.wrap_future(self._probing)
+            await self._real.wait(PROBE_SECONDS, ended)
+        finally:
+            probing.cancel()
+        if probing.cancelled():
+            return f"a write to the store has not ended within {PROBE_SECONDS:.0f} s"
+        try:
+            await probing
         except StoreError as error:
             return str(error)
-        except TimeoutError:
-            return f"a write to the store has not ended within {PROBE_SECONDS:.0f} s"
         return ""
 
     def _open_operators(self) -> tuple[str, ...]:

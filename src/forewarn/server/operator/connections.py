@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
+import structlog
 import uvicorn
 from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -48,11 +49,17 @@ may resume."""
 LOOK_SECONDS: Final = 0.05
 """How often a server that drains looks at what is still open."""
 
+DATE_SECONDS: Final = 1.0
+"""How often the date of answers is renewed."""
+
 FIRST_REQUEST_SECONDS: Final = 1.0
 """How long a connection that was accepted last has for its first request."""
 
 FINISH_SECONDS: Final = 5
 """How long requests under way may take to finish once the service stops."""
+
+
+_log = structlog.get_logger(__name__)
 
 
 class OperatorLimit(StrEnum):
@@ -113,13 +120,14 @@ class OperatorConnection(H11Protocol):
     _slow: asyncio.TimerHandle | None = None
     _early = b""
     """What came with the end of a TLS handshake."""
-    _lost: asyncio.Future[None]
+    lost: asyncio.Future[None]
+    """Done once it is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, and close the oldest one without a right if there are too many."""
         super().connection_made(cast("asyncio.Transport", transport))
-        self._lost = self.loop.create_future()
-        self.app_state = {**self.app_state, auth.LOST: self._lost}
+        self.lost = self.loop.create_future()
+        self.app_state = {**self.app_state, auth.LOST: self.lost}
         if (peer := _peer_of(transport)) is not None:
             self.app_state[auth.PEER] = peer
         if certificate := transport.get_extra_info("peercert"):
@@ -175,7 +183,7 @@ class OperatorConnection(H11Protocol):
         self._end_head()
         if self._slow is not None:
             self._slow.cancel()
-        self._lost.set_result(None)
+        self.lost.set_result(None)
         self.config.order.pop(self, None)
         super().connection_lost(exc)
 
@@ -369,14 +377,36 @@ class Server(uvicorn.Server):
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=FINISH_SECONDS,
             limit_concurrency=most + 1,  # from this many on it answers 503
             backlog=sockets.BACKLOG,  # uvicorn listens again, and would set its own
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
         config.slow_seconds, config.most = slow_seconds, most
         config.tls = tls
+        self._exit = asyncio.Event()
         super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        """Return whether it is to stop; set on the loop, it stops at once."""
+        return self._exit.is_set()
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        if value:
+            self._exit.set()
+        else:
+            self._exit.clear()
+
+    async def main_loop(self) -> None:
+        """Keep the answers' date right until `should_exit` is set.
+
+        uvicorn's own looks at `should_exit` each 0.1 s.
+        """
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._exit.wait()
 
     async def drain(self, seconds: float) -> None:
         """Make each answer the last of its connection, until none is idle or the time is over."""
@@ -391,11 +421,31 @@ class Server(uvicorn.Server):
             await asyncio.sleep(LOOK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End handshakes, and then as uvicorn does."""
+        """Listen no more, and return once the requests under way are answered.
+
+        As uvicorn does, which ends no handshakes, and looks at what is left each 0.1 s.
+        """
         for each in [*cast("_Config", self.config).order]:
             if isinstance(each, TlsHandshake):
                 each.abort()
-        await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+        for listening in sockets or ():
+            listening.close()
+        connections = cast("set[OperatorConnection]", self.server_state.connections)
+        for connection in [*connections]:
+            connection.shutdown()
+        tasks = self.server_state.tasks
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                while left := [*(each.lost for each in connections), *tasks]:
+                    await asyncio.wait(left)
+                for server in self.servers:
+                    await server.wait_closed()
+        except TimeoutError:
+            _log.warning("requests under way were cut off", requests=len(tasks))
+            for task in tasks:
+                task.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
