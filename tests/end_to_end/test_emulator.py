@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -317,3 +318,18 @@ def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
         over.set()
         thread.join()
     assert asked.content in read
+
+
+def test_a_recording_ends_at_once_though_no_answer_comes(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        recording = forked.Forked(
+            [*FOREWARN, "record", str(tmp_path / "file"), "--endpoint", endpoint],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        asked, _ = silent.accept()
+        with asked, recording:
+            recording.send_signal(signal.SIGINT)
+            _, noted = recording.communicate(timeout=patience.SECONDS)
+    assert (recording.returncode, noted) == (0, "")

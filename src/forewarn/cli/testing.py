@@ -287,6 +287,10 @@ MAX_ANSWER: Final = 16 * 1024 * 1024
 """The most bytes of an answer: many times what the largest document has."""
 
 
+class Ended(Exception):  # noqa: N818 - no error
+    """The user has ended the recording."""
+
+
 class Answered(Exception):  # noqa: N818 - an answer, though not the one that was asked for
     """The endpoint answered, and not with what was asked for; the message says how."""
 
@@ -313,8 +317,11 @@ def record(
         places = discovery.find(endpoint, os.environ, wall.now())
     except discovery.BadAddress as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
-    over = threading.Event()
-    with _created(file) as written, handled(lambda *_: over.set(), "SIGINT", "SIGTERM"):
+    with (
+        _created(file) as written,
+        contextlib.suppress(Ended),
+        handled(_stop, "SIGINT", "SIGTERM"),
+    ):
         place = places[0]
         try:
             name = _ask(place, NAME)[0].decode()
@@ -324,7 +331,7 @@ def record(
         recording = Recording(name, keep_names=keep_names)
         written.write(recording.beginning())
         said = ""
-        while not over.is_set():
+        while True:
             trouble = ""
             try:
                 body, headers = _ask(place, EVENTS)
@@ -340,7 +347,12 @@ def record(
             if trouble and trouble != said:
                 output.note(trouble)
             said = trouble
-            over.wait(POLL_SECONDS)
+            threading.Event().wait(POLL_SECONDS)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Ended  # a flag would be seen only once an answer has come
 
 
 def _created(file: Path) -> TextIO:
