@@ -20,6 +20,7 @@ import msgspec
 
 import patience
 from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import Changes, Machine, Operation, Sighting
@@ -128,6 +129,10 @@ def settings_in(folder: Path, **operator: Any) -> settings.Settings:
     wanted = {"socket": str(folder / "operator.sock"), **operator}
     return settings.Settings(
         store=settings.StoreSettings(path=str(folder / "forewarn.db")),
+        # Rollouts' checks run in this folder too: without one, in whoever runs the tests'.
+        connector=settings.ConnectorSettings(
+            command=CommandConnectorSettings(state=str(folder / "commands"))
+        ),
         operator=msgspec.convert(
             {"token_file": str(folder / "operator.token"), **wanted}, settings.OperatorSettings
         ),
