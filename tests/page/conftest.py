@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from forewarn.server.settings import (
-    ConnectorSettings,
     RolloutCheck,
     RolloutSettings,
     SimulatedSettings,
@@ -40,8 +39,7 @@ def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     """Likewise; what the connector simulates takes no time, and the check `probe` never passes."""
     simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
     wanted = msgspec.structs.replace(
-        settings_in(tmp_path, listen="127.0.0.1:0"),
-        connector=ConnectorSettings(simulated=simulated),
+        settings_in(tmp_path, simulated, listen="127.0.0.1:0"),
         rollout=RolloutSettings(check=(RolloutCheck(name="probe", program=("/bin/false",)),)),
     )
     with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:

@@ -9,14 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
 from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.maintenance.model import key
-from forewarn.server.settings import ConnectorSettings, SimulatedSettings
+from forewarn.server.settings import SimulatedSettings
 from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import AccessRole
@@ -64,15 +63,9 @@ def evening() -> Evening:
 def town(tmp_path: Path, contexts: Contexts, evening: Evening) -> Iterator[Site]:
     """A service that goes on from the end of a copy of the evening."""
     store = evening.copied()
-    wanted = msgspec.structs.replace(
-        settings_in(tmp_path, listen="127.0.0.1:0"),
-        # What was under way stays so: the clock stands.
-        connector=ConnectorSettings(
-            simulated=SimulatedSettings(
-                freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600
-            )
-        ),
-    )
+    # What was under way stays so: the clock stands.
+    simulated = SimulatedSettings(freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600)
+    wanted = settings_in(tmp_path, simulated, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(evening.now)) as running:
         for number, name in enumerate(store.all_machines):
             if number % SILENT:

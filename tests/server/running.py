@@ -124,14 +124,17 @@ def hurried() -> Clock:
     return ScaledClock(10.0, NOON, datetime.now(UTC))
 
 
-def settings_in(folder: Path, **operator: Any) -> settings.Settings:
+def settings_in(
+    folder: Path, simulated: settings.SimulatedSettings | None = None, **operator: Any
+) -> settings.Settings:
     """Return settings whose places are all in a folder."""
     wanted = {"socket": str(folder / "operator.sock"), **operator}
     return settings.Settings(
         store=settings.StoreSettings(path=str(folder / "forewarn.db")),
         # Rollouts' checks run in this folder too: without one, in whoever runs the tests'.
         connector=settings.ConnectorSettings(
-            command=CommandConnectorSettings(state=str(folder / "commands"))
+            simulated=simulated or settings.SimulatedSettings(),
+            command=CommandConnectorSettings(state=str(folder / "commands")),
         ),
         operator=msgspec.convert(
             {"token_file": str(folder / "operator.token"), **wanted}, settings.OperatorSettings

@@ -49,9 +49,7 @@ from server.running import (
 def quick(folder: Path) -> settings.Settings:
     """Return settings by which every act is over at once."""
     at_once = settings.SimulatedSettings(reboot_seconds=0.0, preempt_seconds=0.0)
-    return msgspec.structs.replace(
-        settings_in(folder), connector=settings.ConnectorSettings(simulated=at_once)
-    )
+    return settings_in(folder, at_once)
 
 
 def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
