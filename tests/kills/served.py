@@ -23,7 +23,7 @@ MARKS = "start.log"
 
 def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
-    from forewarn.control import executor, service_clock
+    from forewarn.control import executor, heartbeat
     from forewarn.server import service
     from forewarn.server.operator import routing
     from forewarn.store import migrations, sqlite
@@ -54,7 +54,7 @@ def mark_start(path: Path) -> None:
 
     before(sqlite, "open_store", Start.OPENING)
     whole_migrate, migrations.migrate = migrations.migrate, migrate
-    before(service_clock.Heartbeat, "begin", Start.RECOVERING)
+    before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
     before(routing.Backend, "read", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)
     before(executor.Executor, "run", Start.TAKING_UP)

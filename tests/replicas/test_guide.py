@@ -59,6 +59,8 @@ class Moved:
             written = pages.placed(
                 settings,
                 {
+                    'tls_certificate = "/etc/forewarn/operator.pem"\n': "",  # by loopback here
+                    'tls_key = "/etc/forewarn/operator.key"\n': "",
                     URL: f"postgresql://forewarn@{ways.get(name, databases.hosts)}/forewarn",
                     "sslmode=require": "sslmode=disable",
                     "max_stale_seconds = 60": f"max_stale_seconds = {5 if name in ways else 60}",

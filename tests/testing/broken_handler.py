@@ -14,7 +14,7 @@ FAULT = sys.argv[1]
 ENDPOINT = os.environ["FOREWARN_ENDPOINT"]
 EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version=2020-07-01"
 NAME = f"{ENDPOINT}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-POLL_SECONDS = 0.02 if FAULT == "polls-too-often" else 0.2
+POLL_SECONDS = 0.005 if FAULT == "polls-too-often" else 0.2
 PAUSE = threading.Event()
 
 

@@ -1,7 +1,7 @@
 """What needs an operator: one list, computed from what is live each time somebody asks.
 
 An alert goes with its cause: a failure when somebody acknowledges it, a hold when it is released,
-an unapproved event when it starts, a doubted clock when it is trusted again.
+an unapproved event when it starts, a lost host when it answers again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
