@@ -49,6 +49,21 @@ class SettingsError(Exception):
     """The settings cannot be used; the message says where and why."""
 
 
+@functools.cache
+def prepare_types() -> None:
+    """Have msgspec look at each struct now, before there are threads.
+
+    It looks at one when it is first decoded. Of one with an enumeration, another thread may then
+    use what is half made, and the process ends by SIGSEGV (msgspec 0.22.0).
+    """
+    kinds: list[type[msgspec.Struct]] = [msgspec.Struct]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    for kind in kinds[1:]:
+        with contextlib.suppress(TypeError, NameError):  # what is never decoded may have any field
+            msgspec.json.Decoder(kind)
+
+
 class FieldError(ValueError):
     """A field, or the whole struct for `""`, breaks a rule that no type expresses."""
 

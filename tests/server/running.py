@@ -30,6 +30,7 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.service import Opened, Service, clock_of
 from forewarn.server.sockets import HandedOver
+from forewarn.settings import prepare_types
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
 from store.wrapped import Wrapped
@@ -176,6 +177,7 @@ class Running:
         return self._plane
 
     def __enter__(self) -> "Running":
+        prepare_types()
         self._thread.start()
         assert self._ready.wait(patience.SECONDS)
         if self._error is not None:

@@ -145,7 +145,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
     """Each handler with a fault, in the scenario that is for it; right ones, the docs' in all."""
     new = tmp_path_factory.mktemp
     with ThreadPoolExecutor(len(FAULTS) + 4) as pool:
-        yield {fault: pool.submit(judged, fault, scenario) for fault, scenario, _ in FAULTS} | {
+        hasty = pool.submit(judged, "polls-too-often", "idle")
+        hasty.exception()  # how often it polls in a second shows where nothing else is done
+        others = [(fault, scenario) for fault, scenario, _ in FAULTS if fault != "polls-too-often"]
+        yield {fault: pool.submit(judged, fault, scenario) for fault, scenario in others} | {
+            "polls-too-often": hasty,
             "nothing": pool.submit(judged, "nothing", *{scenario for _, scenario, _ in FAULTS}),
             "forgetful": pool.submit(forgetful),
             "in python": pool.submit(by_itself, new("python"), in_python),

@@ -17,7 +17,7 @@ from forewarn.agent.daemon import Daemon
 from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
 from forewarn.client.event import Misuse
-from forewarn.settings import SettingsError
+from forewarn.settings import SettingsError, prepare_types
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     except SettingsError as error:
         return _failed(USAGE, str(error))
     logs.set_up(own.log)
+    prepare_types()
 
     def reload() -> tuple[Rule, ...]:
         return settings.load(config, os.environ).settings.rule

@@ -44,7 +44,7 @@ from forewarn.server import process, relay_feed, sockets
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import OFF, SettingsError, split_address
+from forewarn.settings import OFF, SettingsError, prepare_types, split_address
 from forewarn.status_port import TEXT, StatusServer
 from forewarn.version import __version__
 
@@ -77,6 +77,7 @@ _log = structlog.get_logger(__name__)
 def serve(own: HostRelaySettings) -> int:
     """Run the relay until it is asked to stop, and return the process's exit status."""
     process.set_up_logs(own.log)
+    prepare_types()
     wanted = [sockets.tcp_address(each.address, each.port) for each in own.guest.listener]
     try:
         handed_over = process.handed_over(wanted, "forewarn-relay.socket")

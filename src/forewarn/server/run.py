@@ -37,7 +37,7 @@ from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Service, clock_of
 from forewarn.server.settings import Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import OFF, split_address, state_folder
+from forewarn.settings import OFF, prepare_types, split_address, state_folder
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError, StoreUnavailable
 from forewarn.version import __version__
@@ -57,6 +57,7 @@ _log = structlog.get_logger(__name__)
 def serve(settings: Settings) -> int:
     """Run the service until it is asked to stop, and return the process's exit status."""
     process.set_up_logs(settings.log)
+    prepare_types()
     try:
         handed_over = _handed_over(settings)
     except SocketUnusable as error:

@@ -32,7 +32,7 @@ from forewarn import clock
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server import settings
-from forewarn.settings import explain
+from forewarn.settings import explain, prepare_types
 from forewarn.testing import faults, parser, scenario
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.faults import Concerns
@@ -211,6 +211,7 @@ class Emulator:
     def start(self) -> None:
         """Open the port; once."""
         assert self._thread is None, "an emulator can be started only once"
+        prepare_types()
         ready: Future[int] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name="forewarn-emulator", daemon=True
