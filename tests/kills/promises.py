@@ -251,8 +251,9 @@ def _a_domain_is_down_until_it_is_back(
                 continue
             # Requests that share a transaction share its time.
             had_started = moment(other["started_at"]) <= moment(operation["started_at"])
-            if had_started and operation["description"] in struck:
-                continue  # it was announced and Started when the other came without notice
+            waits_for_none = operation["event_type"] in UNWALKED
+            if had_started and (waits_for_none or operation["description"] in struck):
+                continue  # it was Started when the other came, without notice or beside it
             if operation["carried_out_at"] and times.latest(at) < over:
                 yield f"{late} went down before {name} was back"
             elif (

@@ -464,6 +464,15 @@ def test_a_walk_goes_on_after_a_failure_by_an_operators_word() -> None:
     assert run.complaints() == []
 
 
+def test_a_preemption_may_fail_beside_what_had_started_and_not_begun() -> None:
+    run = Run()
+    go_down_after_a_failure(run)
+    assert run.complaints() != []
+    run.operation["event_type"] = "Preempt"
+    run.operations["1.2"]["started_at"] = run.operation["started_at"]
+    assert not any("nobody had acknowledged" in each for each in run.complaints())
+
+
 def test_a_walk_goes_on_when_another_operation_has_brought_the_failed_machines_back() -> None:
     run = Run()
     go_down_after_a_failure(run)
