@@ -421,7 +421,12 @@ class Transitions:
             up.update(name for name in ended if not self.operations[name].down)
             for event in (event for name in up for event in self.operations[name].events):
                 self._require(event.scope)  # what waits for it may be there
-            waiting = [o for o in self.operations.values() if o.waits_for in up] if up else []
+            # What has dropped out of a scope may wait for nothing in those that it is left in.
+            waiting = [
+                o
+                for o in (self.operations.values() if up else ())
+                if o.waits_for and not up.isdisjoint((o.waits_for, o.id))
+            ]
             for other in sorted((o for o in waiting if o.pending), key=start_order):
                 # A clock that was set back may have put its NotBefore ahead again.
                 self.start_if_ready(replace(other, waits_for=""))

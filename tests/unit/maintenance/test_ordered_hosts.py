@@ -169,3 +169,17 @@ def test_what_waited_for_a_machine_that_has_left_goes_on_though_the_rest_has_sta
     bench.move(batch_0="h9")
     assert bench.operation("1.1").status is EventStatus.STARTED
     assert bench.operation("2.1").status is EventStatus.SCHEDULED
+
+
+def test_what_waits_in_a_scope_goes_on_when_its_machine_there_has_left() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "batch_1")
+    bench.move(batch_0="h0")
+    bench.ask(REBOOT, host="h0")
+    assert (bench.operation("2.1").status, bench.operation("2.1").waits_for) == (
+        EventStatus.QUEUED,
+        "1.1",
+    )
+    bench.move(batch_0="h9")
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    assert machines(bench.operation("2.1")) == [("web-0", "web-3")]
