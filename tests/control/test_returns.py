@@ -178,13 +178,14 @@ def test_a_domain_comes_up_when_its_agents_say_back(room: Room) -> None:
     room.play(story)
 
 
-def test_the_watch_rests_once_everybody_is_back(room: Room) -> None:
+def test_the_watch_rests_once_everybody_is_back_and_forgets_them(room: Room) -> None:
     async def story() -> None:
         operation = room.carry_out("web-0")
         await room.time_passes()
         room.saw("web-0")
         await room.until(lambda: room.status(operation) is COMPLETED)
         await room.until(lambda: not room.watch._awaiting)
+        assert room.watch._of_machine == {}
         naps = set()
         for _ in range(100):
             room.clock.advance(SECOND)
@@ -282,18 +283,6 @@ def test_what_was_awaited_before_a_restart_is_looked_at_once(room: Room) -> None
     async def story() -> None:
         await room.until(lambda: not room.operation(operation).down)
         assert [list(look) for look in room.plane.looks] == [[operation]]
-
-    room.play(story)
-
-
-def test_machines_that_are_back_are_forgotten(room: Room) -> None:
-    async def story() -> None:
-        operation = room.carry_out("web-0")
-        await room.time_passes()
-        room.saw("web-0")
-        await room.until(lambda: room.status(operation) is COMPLETED)
-        await room.until(lambda: not room.watch._awaiting)
-        assert room.watch._of_machine == {}
 
     room.play(story)
 

@@ -318,7 +318,7 @@ def test_a_jump_ends_the_process_and_until_then_nothing_starts_and_time_goes_on(
     event = start.operation().events[0].id
     start.live(5 * MINUTE)
     start.clock.jump(jump)
-    with pytest.raises(ClockJumped, match=r"the wall clock has jumped"):
+    with pytest.raises(ClockJumped):
         start.watch.beat()
     assert start.watch.now() == NOW + 5 * MINUTE
     done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))

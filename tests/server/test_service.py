@@ -390,7 +390,7 @@ def test_a_wall_clock_that_jumps_ends_the_service_and_the_next_start_extends_the
     client.ask("PUT", "/v1/fleet", fleet())
     request_reboot(client)
     clock.jump(timedelta(days=1))
-    with pytest.raises(ClockJumped, match=r"86400\.0 s ahead of what the monotonic clock counts"):
+    with pytest.raises(ClockJumped, match=r"86400\.0 s ahead"):
         running.end()
     with Running(settings_in(tmp_path), store, clock) as again:
         client = again.client()

@@ -129,7 +129,7 @@ class Rounds:
             self._failing.pop(about, None)
 
     def _still_failing(self) -> dict[str, _Failing]:
-        """Return what fails; forget what was not tried again: it is over, or of no concern now."""
+        """Return what fails; forget what nobody has tried again: it is over."""
         oldest = self._clock.monotonic() - TRIED_AGAIN.total_seconds()
         self._failing = {name: one for name, one in self._failing.items() if one.at >= oldest}
         return self._failing

@@ -281,7 +281,7 @@ def _follow(
             return _failed(unit, f"maintenance {maintenance.number} is paused: {rolling.reason}")
     if maintenance.open:
         return replace(unit, reason="")
-    # What has left a host is no concern of the host's unit any more.
+    # The unit of a host does not answer for machines that have left the host.
     cut = [
         o.outcome
         for o in operations
