@@ -33,6 +33,21 @@ while [ -e {hold} ]; do sleep 0.02; done
 echo "$1 ends" >>{log}
 """
 
+TWO = """
+[[rule]]
+name = "two"
+match = { types = ["Reboot"] }
+prepare = [
+  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
+  { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"], repeatable = true } },
+]
+approve = "when-prepared"
+"""
+"""Two actions, the second of which may be repeated."""
+
+DONE = ["a begins", "a ends", "b begins", "b ends"]
+UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
+
 
 def begin(arguments: Sequence[str], **given: Any) -> forked.Process:
     """Start what runs agents with these arguments."""

@@ -1,12 +1,12 @@
 """Folders whose paths are short enough for a unix socket, and an endpoint of the test's own."""
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Endpoint
+from end_to_end.agents import TWO, Agent, Endpoint
 
 
 @pytest.fixture
@@ -28,3 +28,17 @@ def cloud() -> Generator[Endpoint]:
     """An endpoint whose document is the test's."""
     with Endpoint() as server:
         yield server
+
+
+@pytest.fixture
+def agents(tmp_path: Path, cloud: Endpoint) -> Generator[Callable[..., Agent]]:
+    """Make agents whose rule is `TWO`, where nothing else is given, and end them."""
+    made: list[Agent] = []
+
+    def make(rules: str = TWO, machine: str = "web-0") -> Agent:
+        made.append(Agent(tmp_path / machine, cloud.url, rules, machine=machine))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        agent.close()

@@ -5,44 +5,27 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import forked
 import patience
 from client.scripted import Asked, message, serving
-from end_to_end.agents import COMMAND_LINE, PYTHON, Agent, Endpoint, event, run, started, until
+from end_to_end.agents import (
+    COMMAND_LINE,
+    DONE,
+    PYTHON,
+    TWO,
+    UNDONE,
+    Agent,
+    Endpoint,
+    event,
+    run,
+    started,
+    until,
+)
 from end_to_end.running import Running
 from forewarn.agent.daemon import Poller
-
-TWO = """
-[[rule]]
-name = "two"
-match = { types = ["Reboot"] }
-prepare = [
-  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
-  { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"], repeatable = true } },
-]
-approve = "when-prepared"
-"""
-DONE = ["a begins", "a ends", "b begins", "b ends"]
-UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
-
-
-@pytest.fixture
-def agents(tmp_path: Path, cloud: Endpoint) -> Iterator[Callable[..., Agent]]:
-    made: list[Agent] = []
-
-    def make(rules: str = TWO, machine: str = "web-0") -> Agent:
-        made.append(Agent(tmp_path / machine, cloud.url, rules, machine=machine))
-        return made[-1]
-
-    yield make
-    for agent in made:
-        agent.close()
 
 
 def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
@@ -180,35 +163,6 @@ def test_rules_are_tried_beside_the_agent_that_has_the_status_port(
     assert not real.status().get("dry_run")
 
 
-def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """Else a machine that does nothing would be drained, and its event approved by another."""
-    pool = (
-        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
-        "prepare = [{ ready = { wait_seconds = 0.1 } }]\n"
-    )
-    tries, real = agents(pool, "web-1"), agents(pool)
-    real.settings.write_text(f'peers = ["http://127.0.0.1:{tries.port}"]\n{pool}')
-    tries.start("--dry-run")
-    real.start()
-    cloud.show(event(Resources=["web-0", "web-1"]))
-    real.until(lambda: real.phase() == "Prepared")
-    tries.until(lambda: tries.phase() == "Prepared")
-    real.until(lambda: "web-1" in real.said.read_text())
-    assert tries.page("/readyz") == (200, "ready\n")
-    assert "forewarn_agent_ready 1\n" in tries.page("/metrics")[1]
-    (shown,) = tries.status()["events"]
-    assert not shown["agrees"]
-    assert tries.status()["dry_run"]
-    asked = run("-m", "forewarn", "agent", "status", "--config", str(tries.settings))
-    said = asked.stdout.splitlines()
-    assert said[0] == "web-1: ready"
-    assert "dry run" in said[1]
-    assert real.page("/readyz")[0] == 503
-    assert cloud.approved == []
-
-
 def test_once_ends_when_what_the_document_asks_for_is_done(
     cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:
@@ -286,51 +240,6 @@ def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
 
 
-# Several machines
-
-
-def test_of_two_machines_the_first_approves_when_both_are_prepared(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    first, second = agents(), agents(machine="web-1")
-    for agent, other in ((first, second), (second, first)):
-        agent.write(f'peers = ["http://127.0.0.1:{other.port}"]\n{TWO}')
-    (second.folder / "hold").touch()
-    first.start()
-    cloud.show(event(Resources=["web-0", "web-1"]))
-    first.expect(*DONE)
-    second.start()
-    second.expect("a begins")
-    assert cloud.approved == []
-    (second.folder / "hold").unlink()
-    first.until(lambda: first.phase() == "Approved")
-    assert cloud.approved == ["E1"]
-    until(lambda: second.phase() == "Prepared")
-
-
-def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared(
-    cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    other = agents(machine="web-1").start()
-    with socket.socket() as hanging:
-        hanging.bind(("127.0.0.1", 0))
-        hanging.listen()  # and nobody ever answers
-        ports = other.port, hanging.getsockname()[1]
-        peers = [f"http://127.0.0.1:{port}" for port in ports]
-        first = agents()
-        first.write(f"peers = {peers}\n{TWO}")
-        first.start()
-        cloud.show(event("E0", Resources=["web-1"]), event(Resources=["web-0", "web-1", "web-2"]))
-        first.expect(*DONE)
-        other.until(lambda: other.phase("E1") == "Prepared" and other.phase("E0") == "Approved")
-        hanging.settimeout(patience.SECONDS)
-        asked = [hanging.accept()[0] for _ in range(3)]  # three rounds, none of them answered
-        assert cloud.approved == ["E0"]
-        assert first.phase() == "Prepared"
-        for connection in asked:
-            connection.close()
-
-
 FLEET = '[[machine]]\nname = "web-0"\n'
 
 
@@ -397,111 +306,3 @@ def test_an_event_that_is_listed_again_after_its_end_is_prepared_for_again(
     agent.expect(*DONE, *UNDONE, *DONE)
     cloud.show()
     agent.expect(*DONE, *UNDONE, *DONE, *UNDONE)
-
-
-KILLER = """
-import os, signal, sys
-from forewarn.agent import journal
-from forewarn.agent import __main__ as program
-
-at, how = int(os.environ["KILL_AT"]), os.environ["KILL_HOW"]
-count = 0
-plain = journal.Journal.append
-
-def append(self, *records):
-    global count
-    count += 1
-    if count == at and how == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if count == at and how == "during":
-        self._database.execute("BEGIN IMMEDIATE")
-        self._database.execute("INSERT INTO records VALUES (?, 0, 'torn')", (self._last + 1,))
-        with open(f"{self._path}-wal", "ab") as torn:
-            torn.write(b"half a frame" * 50)
-        os.kill(os.getpid(), signal.SIGKILL)
-    plain(self, *records)
-    if count == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-journal.Journal.append = append
-program.main(sys.argv[1:])
-"""
-
-
-def start_to_be_killed(agent: Agent, at: int, how: str) -> forked.Process:
-    """Start an agent that ends before, in or after its so-manieth write of records."""
-    given = {"KILL_AT": str(at), "KILL_HOW": how}
-    os.environ.update(given)
-    try:
-        agent.start(by=("-c", KILLER))
-    finally:
-        for name in given:
-            del os.environ[name]
-    assert agent.process is not None
-    return agent.process
-
-
-each_instant = pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param("before", marks=pytest.mark.soak),
-        "during",
-        pytest.param("after", marks=pytest.mark.soak),
-    ],
-)
-
-
-@each_instant
-@pytest.mark.parametrize("at", range(1, 6))
-def test_a_kill_at_any_write_leaves_the_machine_as_it_should_be(
-    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """Writes: booted; taken and a begun; a ended and b begun; b ended; approved."""
-    agent = agents()
-    cloud.show(event())
-    process = start_to_be_killed(agent, at, how)
-    assert process.wait(patience.SECONDS) == -signal.SIGKILL
-    agent.start()
-    agent.until(lambda: agent.phase() in {"Approved", "Held"})
-    log = agent.done
-    assert log.count("a begins") <= 1  # it may not be begun again
-    if agent.phase() == "Held":
-        assert log.count("a ends") in {0, 1}
-        assert (at, how) in {(2, "after"), (3, "before"), (3, "during")}
-        assert cloud.approved == []
-    else:
-        assert log[:2] == DONE[:2]
-        assert log[-2:] == DONE[2:]
-    cloud.show()
-    agent.until(lambda: not agent.status()["standing"])
-    undone = [line for line in agent.done[len(log) :] if line.endswith("ends")]
-    assert undone == (["un-b ends", "un-a ends"] if "b begins" in log else ["un-a ends"])
-
-
-@each_instant
-@pytest.mark.parametrize("at", range(6, 9))
-def test_a_kill_at_any_write_of_undoing_leaves_the_machine_as_it_should_be(
-    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
-) -> None:
-    """Writes: gone and un-b begun; un-b ended and un-a begun; un-a ended."""
-    agent = agents()
-    cloud.show(event())
-    process = start_to_be_killed(agent, at, how)
-    agent.until(lambda: agent.phase() == "Approved")
-    cloud.show()
-    assert process.wait(patience.SECONDS) == -signal.SIGKILL
-    agent.start()
-    if (at, how) in {(7, "after"), (8, "before"), (8, "during")}:
-        agent.until(lambda: any(each["stuck"] for each in agent.status().get("standing", ())))
-        assert agent.done.count("un-a begins") == (at == 8)  # it may not be begun again unasked
-        assert agent.process is not None
-        agent.process.send_signal(signal.SIGHUP)
-    agent.until(lambda: agent.status() and not agent.status()["standing"])
-    assert agent.done[: len(DONE)] == DONE
-    undone = agent.done[len(DONE) :]
-    repeated = {(7, "before"): "un-b", (7, "during"): "un-b"}.get((at, how), "")
-    asked = "un-a" if (at, how) in {(8, "before"), (8, "during")} else ""
-    counts = {name: undone.count(f"{name} ends") for name in ("un-b", "un-a")}
-    assert counts == {name: 2 if name in {repeated, asked} else 1 for name in counts}
-    assert undone.index("un-a begins") > undone.index("un-b ends")
-    assert cloud.approved == ["E1"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, event, started, until
-from end_to_end.test_agent import DONE, TWO, UNDONE
+from end_to_end.agents import DONE, TWO, UNDONE, Agent, Endpoint, event, started, until
 from forewarn.agent.daemon import Poller
 from forewarn.agent.decider import ApprovalAnswered, ApproveEvent
 from forewarn.client.event import Event

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 import patience
-from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event
+from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event
 from end_to_end.production import ROOT
-from end_to_end.test_agent import DONE, TWO, UNDONE
 from forewarn.agent.journal import NAME
 
 FULL = "cannot write"

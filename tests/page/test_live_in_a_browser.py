@@ -1,14 +1,10 @@
 """The live stream in a browser: what changes shows by itself, whatever else goes on."""
 
-from pathlib import Path
+from playwright.sync_api import expect
 
-from playwright.sync_api import Route, expect
-
-from forewarn.store import memory, sqlite
 from forewarn.vocabulary import AccessRole
-from page.site import Contexts, Site, follow
-from ports import free_port
-from server.running import Running, request_reboot, settings_in
+from page.site import Site, follow
+from server.running import request_reboot
 
 CONNECTIONS = 6
 """How many a browser has to one origin by HTTP/1.1."""
@@ -17,12 +13,6 @@ HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => !window.isShown}
 """A browser that nobody sees calls each of its windows visible: so a script hides them."""
 
 SHOW = "window.isShown = true; document.dispatchEvent(new Event('visibilitychange'))"
-
-LATE = """new Promise((done) => {
-    const look = () => window.htmx ? setTimeout(done, 100) : setTimeout(look, 10);
-    look();
-})"""
-"""Playwright's own waiting evaluates text again and again, which the page's policy refuses."""
 
 
 def test_what_changes_shows_without_a_reload_and_leaves_the_rest_as_it_was(site: Site) -> None:
@@ -77,18 +67,6 @@ def test_two_windows_show_what_one_of_them_does(site: Site) -> None:
         expect(window.locator(".state b")).to_have_text("Canceled")
 
 
-def test_the_stream_opens_however_late_its_script_comes(site: Site) -> None:
-    window = site.window()
-
-    def come_late(route: Route) -> None:
-        window.evaluate(LATE)
-        route.continue_()
-
-    window.route("**/hx-sse*", come_late)
-    window.goto(site.url)
-    expect(window.locator("#live")).to_have_attribute("data-state", "live")
-
-
 def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Site) -> None:
     window = site.window()
     hidden = [window.context.new_page() for _ in range(CONNECTIONS)]
@@ -103,39 +81,3 @@ def test_hidden_windows_leave_the_browsers_connections_to_those_in_view(site: Si
     expect(hidden[0].locator("main")).to_contain_text("1.1")
     expect(hidden[0].locator("#live")).to_have_attribute("data-state", "live")
     assert hidden[0].evaluate("window.before")
-
-
-def test_a_page_outlives_a_restart_of_the_service(tmp_path: Path, contexts: Contexts) -> None:
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
-    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        site = Site(running, contexts)
-        window = site.window()
-        window.evaluate("window.before = true")
-    live = window.locator("#live")
-    expect(live).to_have_attribute("data-state", "cut off")
-    with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        request_reboot(running.client())
-        expect(live).to_have_attribute("data-state", "live")
-        expect(window.locator("main")).to_contain_text("1.1")
-        assert window.evaluate("window.before")
-        window.context.close()
-
-
-def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
-    tmp_path: Path, contexts: Contexts
-) -> None:
-    wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
-    with Running(wanted, memory.MemoryStore()) as running:
-        window = Site(running, contexts).window()
-    expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
-    with Running(wanted, memory.MemoryStore()) as running:
-        window.wait_for_url(f"{running.opened.operators[1]}/login")
-        window.context.close()
-
-
-def test_a_page_whose_session_ended_leads_to_the_log_in(site: Site) -> None:
-    window = site.window(AccessRole.OPERATOR)
-    with site.complaints():
-        assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
-        request_reboot(site.root)
-        window.wait_for_url(f"{site.url}/login")
