@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An environment of its own: what it brings changes what other packages load.
 SITE := .venv-docs
-ANSIBLE := .venv-ansible
 # Most tests wait for processes at times: more workers than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -15,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test smoke prove check format bench docs schemas manual deb onefile lock clean
+.PHONY: help demo demo-pool serve test smoke prove check format bench docs schemas manual deb lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,9 +63,6 @@ manual: $(VENV)/.dev ## Write the manual's pages and the shells' completions ane
 deb: $(VENV)/.dev ## Build the Debian packages in dist/ (needs dpkg-dev, debhelper and python3-venv)
 	@$(BIN)/python packaging/build_deb.py $(ARGS)
 
-onefile: $(VENV)/.dev ## Build the agent as one file with its own Python, in dist/ (needs Debian 12 and its static libraries)
-	@$(BIN)/python packaging/build_onefile.py $(ARGS)
-
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv
 	@$(LOCK) --extra server --extra notify --extra postgresql --group dev pyproject.toml --output-file requirements/dev.txt
@@ -76,10 +72,9 @@ lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an ind
 		--output-file requirements/package.txt
 	@$(LOCK) pyproject.toml --constraint requirements/dev.txt --output-file requirements/agent.txt
 	@$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
-	@printf 'ansible-core>=2.19,<2.20\nansible-lint>=26\n' | $(LOCK) - --output-file requirements/ansible.txt
 
 clean: ## Remove the environment and every cache
-	@rm -rf $(VENV) $(SITE) $(ANSIBLE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
+	@rm -rf $(VENV) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Forewarn needs Python 3.11 or newer: install it, or name it with 'make PYTHON=...'."; exit 1; }
@@ -112,8 +107,3 @@ $(SITE)/.docs: requirements/docs.txt
 	@$(SITE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement requirements/docs.txt
 	@touch $@
 
-$(ANSIBLE)/.ansible: requirements/ansible.txt
-	@echo "Installing Ansible, which the role is tested with (once) ..."
-	@$(PYTHON) -m venv $(ANSIBLE)
-	@$(ANSIBLE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement requirements/ansible.txt
-	@touch $@

@@ -7,10 +7,9 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +18,6 @@ import patience
 from client.scripted import Asked, Scripted, Talk
 from patience import until
 from ports import free_port
-
-PYTHON = os.environ.get("FOREWARN_AGENT_PROGRAM") or sys.executable
-"""What runs agents and their commands: this Python, or the one file, which is a Python too."""
 
 COMMAND_LINE = ("-m", "forewarn", "agent", "run")
 """What people run; it becomes the agent."""
@@ -47,21 +43,6 @@ approve = "when-prepared"
 
 DONE = ["a begins", "a ends", "b begins", "b ends"]
 UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
-
-
-def begin(arguments: Sequence[str], **given: Any) -> forked.Process:
-    """Start what runs agents with these arguments."""
-    if sys.executable == PYTHON:
-        return forked.Forked(arguments, **given)
-    return subprocess.Popen([PYTHON, *arguments], **given)
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run what runs agents; return how it ended and what it printed."""
-    if sys.executable == PYTHON:
-        return forked.run(arguments)
-    argv = [PYTHON, *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 class Endpoint(Scripted):
@@ -182,7 +163,7 @@ class Agent:
         program = by or ("-m", "forewarn.agent")
         environment = {**os.environ, **self.environment}
         with self.said.open("ab") as said:
-            self.process = begin(
+            self.process = forked.Forked(
                 [*program, *options, "--config", str(self.settings)],
                 stdout=said,
                 stderr=subprocess.PIPE if piped else said,

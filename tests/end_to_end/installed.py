@@ -143,28 +143,12 @@ class Machine:
         away = shutil.ignore_patterns("forewarn*", "_*forewarn*", "playwright")
         shutil.copytree(DEPENDENCIES, pointer.parent, ignore=away, dirs_exist_ok=True)
 
-    def clear(self) -> None:
-        """Leave nothing but the environment, and no users."""
-        for folder in ("etc", "var"):
-            shutil.rmtree(self.root / folder, ignore_errors=True)
-        (self.root / "etc").mkdir()
-        for name in ("passwd", "group"):
-            (self.root / "etc" / name).touch()
-
-    def run(self, *arguments: str, status: int = 0) -> list[str]:
-        """Run its `forewarn`, which installs below its root; return what it printed, by lines."""
-        argv = [str(self.environment / "bin" / "forewarn"), *arguments, "--root", str(self.root)]
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run its `forewarn`; return what it printed."""
+        argv = [str(self.environment / "bin" / "forewarn"), *arguments]
         ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
         assert ran.returncode == status, ran.stderr
-        return ran.stdout.splitlines()
-
-    def files(self) -> dict[str, str]:
-        """Return the text of each file outside the environment, by its path."""
-        return {
-            f"/{path.relative_to(self.root)}": path.read_text()
-            for path in sorted(self.root.rglob("*"))
-            if path.is_file() and self.environment not in path.parents and path.suffix != ".lock"
-        }
+        return ran.stdout
 
     def path(self, path: str) -> Path:
         """Return a path of the machine as this one has it."""

@@ -5,22 +5,22 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import patience
 from client.scripted import Asked, message, serving
 from end_to_end.agents import (
     COMMAND_LINE,
     DONE,
-    PYTHON,
     TWO,
     UNDONE,
     Agent,
     Endpoint,
     event,
-    run,
     started,
     until,
 )
@@ -126,7 +126,7 @@ def test_the_port_shows_health_status_and_metrics(
     done = 'forewarn_agent_actions_total{kind="command",phase="prepare",outcome="done"} 2'
     assert done in metrics
     assert "forewarn_agent_approvals_total 1" in metrics
-    shown = run("-m", "forewarn", "agent", "status", "--config", str(agent.settings))
+    shown = forked.run(("-m", "forewarn", "agent", "status", "--config", str(agent.settings)))
     assert "web-0: ready\nE1 Reboot Scheduled, " in shown.stdout
     assert "Approved by rule 'two'\n  command: done\n" in shown.stdout
 
@@ -181,7 +181,7 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
 def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Agent]) -> None:
     agent = agents().start()
     agent.until(lambda: agent.page("/healthz")[0])
-    second = run(*COMMAND_LINE, "--config", str(agent.settings))
+    second = forked.run((*COMMAND_LINE, "--config", str(agent.settings)))
     assert second.returncode == 6
     assert "another agent has" in second.stderr
 
@@ -231,7 +231,7 @@ def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., 
 
 def test_the_process_carries_neither_command_line_nor_drawing() -> None:
     looked = subprocess.run(
-        [PYTHON, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
+        [sys.executable, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -3,8 +3,9 @@
 import socket
 from collections.abc import Callable
 
+import forked
 import patience
-from end_to_end.agents import DONE, TWO, Agent, Endpoint, event, run, until
+from end_to_end.agents import DONE, TWO, Agent, Endpoint, event, until
 
 
 def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
@@ -28,7 +29,7 @@ def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
     (shown,) = tries.status()["events"]
     assert not shown["agrees"]
     assert tries.status()["dry_run"]
-    asked = run("-m", "forewarn", "agent", "status", "--config", str(tries.settings))
+    asked = forked.run(("-m", "forewarn", "agent", "status", "--config", str(tries.settings)))
     said = asked.stdout.splitlines()
     assert said[0] == "web-1: ready"
     assert "dry run" in said[1]

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+import forked
 import patience
 from client.scripted import message, serving
-from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event, run, started
+from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event, started
 
 RULES = """
 [[rule]]
@@ -39,7 +40,7 @@ def asked(
     agent: Agent, command: str, config: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     settings = str(config or agent.settings)
-    return run("-m", "forewarn", "agent", command, "--config", settings)
+    return forked.run(("-m", "forewarn", "agent", command, "--config", settings))
 
 
 def said(agent: Agent) -> list[str]:

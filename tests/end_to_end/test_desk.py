@@ -83,7 +83,7 @@ def test_serve_with_a_scale_shows_when_an_event_starts_by_the_readers_own_clock(
 
 @pytest.mark.parametrize(
     "options",
-    [["--fleet", "fleet.toml"], ["--port", "8171"], ["--scale", "9", "--install"]],
+    [["--fleet", "fleet.toml"], ["--port", "8171"], ["--scale", "9", "--config", "x.toml"]],
     ids=["fleet", "port", "install"],
 )
 def test_serve_refuses_options_of_the_desk_for_a_service_that_stays(options: list[str]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import patience
-from end_to_end.agents import PYTHON, Agent, Endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.cli import main
 from recipes import commands, pages
@@ -122,7 +123,7 @@ def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: 
     given = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
     argv = ["-m", "forewarn", "agent", "run", "--config", str(agent.settings)]
     with ours, ours.makefile(encoding="utf-8") as read:
-        process = subprocess.Popen([PYTHON, *argv], stderr=theirs, env=given)
+        process = subprocess.Popen([sys.executable, *argv], stderr=theirs, env=given)
         theirs.close()
         cloud.show(event())
         heard: dict[str, str] = {}

@@ -3,7 +3,7 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve` and `replicas`
     relay        `forewarn relay`
-    installation `serve --install`, `agent install`, `relay install`: as a systemd service
+    unit         `forewarn unit`: the systemd units and sample settings that are shipped
     store        `forewarn restore-check` and `forewarn store`
     accounts     `forewarn token`, `audit` and `page`
     webhook      `forewarn webhook`

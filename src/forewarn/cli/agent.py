@@ -10,11 +10,7 @@ import typer
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
 from forewarn.cli.options import (
-    InstallDryRunOption,
     JsonOption,
-    PurgeOption,
-    RootOption,
-    UninstallOption,
     flag,
     option,
 )
@@ -177,25 +173,6 @@ def run(
     from forewarn.agent import __main__ as program
 
     raise typer.Exit(program.main(options))
-
-
-@app.command()
-def install(
-    *,
-    uninstall: UninstallOption = False,
-    purge: PurgeOption = False,
-    dry_run: InstallDryRunOption = False,
-    root: RootOption = None,
-) -> None:
-    """Install the agent as a systemd service, as root.
-
-    It writes the unit, and sample settings where there are none. It starts nothing.
-    """
-    from forewarn.cli import installation
-
-    installation.run(
-        installation.AGENT, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
-    )
 
 
 @app.command()

@@ -27,6 +27,7 @@ from forewarn.cli import (
     serve,
     store,
     testing,
+    unit,
     webhook,
 )
 from forewarn.cli.exits import ExitStatus, Failed
@@ -70,6 +71,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "replicas": serve.replicas,
     "restore-check": store.restore_check,
     "store": store.app,
+    "unit": unit.unit,
     "agent": agent.app,
     "simulate": testing.simulate,
     "emulator": testing.emulator,
@@ -82,7 +84,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Service, such as 'forewarn serve'": (
         *("serve", "relay", "replicas", "page", "token", "audit", "webhook"),
-        *("restore-check", "store"),
+        *("restore-check", "store", "unit"),
     ),
     "Maintenance, such as 'forewarn schedule reboot web-0 --dry-run'": (
         *("fleet", "host", "schedule", "rollout", "maintenance", "events", "approve", "cancel"),
@@ -112,7 +114,7 @@ _BOUNDS: Final = (
 """How Typer writes the bounds of a number, and what the help has instead."""
 
 
-_UNPROTECTED: Final = ("--no-", "--without-", "--again", "--insecure", "--prune", "--purge")
+_UNPROTECTED: Final = ("--no-", "--without-", "--again", "--insecure", "--prune")
 """How options begin that remove a protection. They are not suggested to whoever typed another."""
 
 

@@ -1,6 +1,5 @@
 """How commands declare their options and arguments, and those that several commands have."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -51,17 +50,4 @@ MetadataOption = Annotated[
         "URL",
         "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
     ),
-]
-UninstallOption = Annotated[
-    bool, flag("--uninstall", "Stop and remove the units; keep settings and state.")
-]
-PurgeOption = Annotated[
-    bool, flag("--purge", "With --uninstall: remove settings, state and user, too.")
-]
-InstallDryRunOption = Annotated[
-    bool, flag("--dry-run", "Show the steps of the installation; change nothing.")
-]
-RootOption = Annotated[
-    Path | None,
-    option("--root", "DIR", "Install into this folder, the root of a machine that is not running."),
 ]

@@ -11,10 +11,6 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
 from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import (
-    InstallDryRunOption,
-    PurgeOption,
-    RootOption,
-    UninstallOption,
     argument,
     flag,
     option,
@@ -108,28 +104,6 @@ def token(
 def revoke(host: HostArgument, *, service: OperatorClient) -> None:
     """Revoke all tokens of the relay of a host, at once."""
     service.delete("/v1/relays/tokens", host=host).show(_draw_revoked)
-
-
-@app.command()
-def install(
-    *,
-    uninstall: UninstallOption = False,
-    purge: PurgeOption = False,
-    dry_run: InstallDryRunOption = False,
-    root: RootOption = None,
-) -> None:
-    """Install this host's relay as a systemd service, as root.
-
-    It writes units and user, and sample settings where there are none. It starts nothing.
-    """
-    from forewarn.cli import installation
-
-    if not uninstall:
-        with server_is_installed("forewarn relay", "relay"):
-            from forewarn.relay import run  # noqa: F401 - what the unit will run
-    installation.run(
-        installation.RELAY, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
-    )
 
 
 def _draw_token(made: "schemas.NewRelayToken") -> None:

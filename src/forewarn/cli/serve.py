@@ -9,14 +9,7 @@ import typer
 from forewarn.cli import output, testing
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
 from forewarn.cli.operator_client import OperatorClient, asks
-from forewarn.cli.options import (
-    InstallDryRunOption,
-    PurgeOption,
-    RootOption,
-    UninstallOption,
-    flag,
-    option,
-)
+from forewarn.cli.options import option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -36,13 +29,6 @@ def serve(
             "or /etc/forewarn/forewarn.toml.",
         ),
     ] = None,
-    install: Annotated[
-        bool, flag("--install", "Write systemd units, user and sample settings, as root.")
-    ] = False,
-    uninstall: UninstallOption = False,
-    purge: PurgeOption = False,
-    dry_run: InstallDryRunOption = False,
-    root: RootOption = None,
     scale: Annotated[
         float | None,
         option(
@@ -57,24 +43,14 @@ def serve(
         int, option("--port", "N", "With --scale: the guests' port.", min=0, max=65535)
     ] = DESK_PORT,
 ) -> None:
-    """Run the service until SIGTERM or Ctrl-C.
-
-    With --install or --uninstall it runs nothing.
-    """
-    if [install, uninstall, config is not None, scale is not None].count(True) > 1:
-        message = "--install, --uninstall, --config and --scale cannot be given together"
-        raise Failed(ExitStatus.USAGE, message)
+    """Run the service until SIGTERM or Ctrl-C."""
+    if config is not None and scale is not None:
+        raise Failed(ExitStatus.USAGE, "--config and --scale cannot be given together")
     if scale is None and (fleet is not None or port != DESK_PORT):
         message = (
             "--fleet and --port go with --scale; a service that runs takes machines by "
             "'forewarn fleet apply FILE', and its port from its settings"
         )
-        raise Failed(ExitStatus.USAGE, message)
-    if install or uninstall:
-        _install(uninstall=uninstall, purge=purge, dry_run=dry_run, root=root)
-        return
-    if purge or dry_run or root is not None:
-        message = "--purge, --dry-run and --root go with --install or --uninstall"
         raise Failed(ExitStatus.USAGE, message)
     if scale is not None:
         testing.emulator(fleet=fleet, port=port, scale=scale)
@@ -91,17 +67,6 @@ def serve(
     status = run.serve(loaded)
     if status:
         raise typer.Exit(status)
-
-
-def _install(*, uninstall: bool, purge: bool, dry_run: bool, root: Path | None) -> None:
-    from forewarn.cli import installation
-
-    if not uninstall:
-        with server_is_installed("forewarn serve"):
-            from forewarn.server import run  # noqa: F401 - what the unit will run
-    installation.run(
-        installation.SERVICE, uninstall=uninstall, purge=purge, dry_run=dry_run, root=root
-    )
 
 
 # How the service is.

@@ -1,0 +1,59 @@
+"""`forewarn unit`: prints the systemd units and sample settings that are shipped.
+
+They are in the wheel, in the folder `forewarn/packaging`; in a checkout they are in `packaging`.
+"""
+
+import re
+import sysconfig
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import forewarn
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.options import argument, flag
+
+UNIT: Final = {"service": "forewarn", "agent": "forewarn-agent", "relay": "forewarn-relay"}
+SETTINGS: Final = {"service": "forewarn.toml", "agent": "agent.toml", "relay": "relay.toml"}
+
+
+def unit(
+    component: Annotated[
+        Literal["service", "agent", "relay"], argument("COMPONENT", "service, agent or relay.")
+    ],
+    *,
+    socket: Annotated[
+        bool, flag("--socket", "The socket unit, which stays open while the service restarts.")
+    ] = False,
+    settings: Annotated[
+        bool, flag("--settings", "The sample settings: the defaults, as comments.")
+    ] = False,
+) -> None:
+    """Print the systemd unit of service, agent or relay."""
+    if socket and settings:
+        raise Failed(ExitStatus.USAGE, "--socket and --settings cannot be given together")
+    if socket and component == "agent":
+        raise Failed(ExitStatus.USAGE, "the agent has no socket unit")
+    if settings:
+        output.say(shipped(SETTINGS[component]).rstrip("\n"))
+        return
+    text = shipped(f"{UNIT[component]}.{'socket' if socket else 'service'}")
+    output.say(_running_this(text).rstrip("\n"))
+
+
+def shipped(name: str) -> str:
+    """Return the text of a file that is shipped with the package."""
+    packaged = resources.files(forewarn) / "packaging" / name
+    checkout = Path(__file__).parents[3] / "packaging" / name
+    return (packaged if packaged.is_file() else checkout).read_text(encoding="utf-8")
+
+
+def _running_this(text: str) -> str:
+    """Return a unit with the path of this environment's program.
+
+    A `%` is systemd's sign for a specifier, and a blank ends a word: systemd.service(5).
+    """
+    program = str(Path(sysconfig.get_path("scripts"), "forewarn")).replace("%", "%%")
+    quoted = f'"{program}"' if " " in program else program
+    return re.sub(r"(?m)^ExecStart=\S+", lambda _: f"ExecStart={quoted}", text)
