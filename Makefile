@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test smoke prove check format bench docs schemas manual deb lock clean
+.PHONY: help demo demo-pool serve test smoke prove check format bench docs share deb lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,13 +54,11 @@ bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quic
 docs: $(SITE)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet $(or $(ARGS),build --strict)
 
-schemas: $(VENV)/.dev ## Write the JSON Schemas of fleet file and settings anew
-	@$(BIN)/python packaging/write_schemas.py
+share: $(VENV)/.dev ## Write the manual, the shells' completions and the editors' schemas into dist/ (needs go-md2man)
+	@$(BIN)/python packaging/write_manual.py dist
+	@$(BIN)/python packaging/write_schemas.py dist
 
-manual: $(VENV)/.dev ## Write the manual's pages and the shells' completions anew (needs go-md2man)
-	@$(BIN)/python packaging/write_manual.py
-
-deb: $(VENV)/.dev ## Build the Debian packages in dist/ (needs dpkg-dev, debhelper and python3-venv)
+deb: $(VENV)/.dev ## Build the Debian packages in dist/ (needs dpkg-dev, debhelper, go-md2man and python3-venv)
 	@$(BIN)/python packaging/build_deb.py $(ARGS)
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address

@@ -1,7 +1,7 @@
 """Builds the Debian packages `forewarn` and `forewarn-agent`: `make deb`.
 
-Needs Debian's dpkg-dev, debhelper and python3-venv. The packages are for the Debian, or Ubuntu,
-that they are built on: they use its Python.
+Needs Debian's dpkg-dev, debhelper, go-md2man and python3-venv. The packages are for the Debian, or
+Ubuntu, that they are built on: they use its Python.
 """
 
 import os
@@ -17,7 +17,8 @@ from forewarn.version import __version__
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PARTS: Final = ("packaging", "requirements")
-TOOLS: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper"}
+TOOLS: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "go-md2man": "go-md2man"}
+WRITERS: Final = ("write_manual.py", "write_schemas.py")
 
 CHANGELOG: Final = """forewarn ({version}) unstable; urgency=medium
 
@@ -36,6 +37,8 @@ def build(to: Path, version: str) -> list[Path]:
         tree = Path(folder) / "forewarn"
         for part in PARTS:
             shutil.copytree(ROOT / part, tree / part)
+        for writer in WRITERS:
+            _run([sys.executable, f"packaging/{writer}", str(tree / "packaging")], ROOT)
         shutil.move(tree / "packaging" / "debian", tree / "debian")
         stamp = formatdate(int(os.environ.get("SOURCE_DATE_EPOCH", _committed_at())))
         text = CHANGELOG.format(version=version, date=stamp)

@@ -1,7 +1,6 @@
-"""Writes packaging/man and packaging/completion: what a package installs for man and for shells.
+"""Writes a manual and the shells' completions into a folder, where a package is built.
 
 The manual is the reference of docs/reference, made by go-md2man (Debian's package of that name).
-`make manual` runs this; a test compares.
 """
 
 import re
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-MAN: Final = ROOT / "packaging" / "man"
-COMPLETION: Final = ROOT / "packaging" / "completion"
 
 PAGES: Final = {
     "forewarn.1": ("cli.md", "announce maintenance to virtual machines, and handle it"),
@@ -70,13 +67,14 @@ def completion(shell: str) -> str:
     return made.stdout
 
 
-def written() -> dict[Path, str]:
-    """Return each file's text."""
-    pages = {MAN / name: manual(name) for name in PAGES}
-    return pages | {COMPLETION / name: completion(shell) for shell, name in SHELLS.items()}
+def write(folder: Path) -> None:
+    """Write the manual into its folder `man`, and the completions into its folder `completion`."""
+    pages = {f"man/{name}": manual(name) for name in PAGES}
+    scripts = {f"completion/{name}": completion(shell) for shell, name in SHELLS.items()}
+    for path, text in (pages | scripts).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for path, text in written().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write(Path(sys.argv[1]))

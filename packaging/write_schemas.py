@@ -1,7 +1,7 @@
-"""Writes packaging/schemas/*.json: JSON Schemas with which editors complete the files.
+"""Writes JSON Schemas with which editors complete the files, where a package is built.
 
 They are drawn from the types that read the files, with the first paragraph of each key's section in
-docs/reference as its description. `make schemas` runs this; a test compares.
+docs/reference as its description.
 """
 
 import json
@@ -18,8 +18,6 @@ from forewarn.relay.settings import HostRelaySettings
 from forewarn.server.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FOLDER: Final = ROOT / "packaging" / "schemas"
-URL: Final = "https://raw.githubusercontent.com/forewarn/forewarn/main/packaging/schemas/"
 
 FILES: Final = {
     "agent.json": (AgentSettings, "agent-settings.md", "The settings of forewarn agent."),
@@ -44,7 +42,7 @@ def described(page: str) -> dict[str, str]:
     return found
 
 
-def schema(kind: type, page: str, title: str, url: str) -> dict[str, Any]:
+def schema(kind: type, page: str, title: str) -> dict[str, Any]:
     """Return the schema of a file."""
     made = msgspec.json.schema(kind)
     definitions: dict[str, Any] = made["$defs"]
@@ -77,7 +75,6 @@ def schema(kind: type, page: str, title: str, url: str) -> dict[str, Any]:
     definitions.pop(kind.__name__)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": url,
         "title": title,
         **root,
         "$defs": definitions,
@@ -87,13 +84,13 @@ def schema(kind: type, page: str, title: str, url: str) -> dict[str, Any]:
 def written() -> dict[str, str]:
     """Return each file's text."""
     return {
-        name: json.dumps(schema(kind, page, title, URL + name), indent=1, ensure_ascii=False) + "\n"
+        name: json.dumps(schema(kind, page, title), indent=1, ensure_ascii=False) + "\n"
         for name, (kind, page, title) in FILES.items()
     }
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+    folder = Path(sys.argv[1]) / "schemas"
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in written().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    sys.exit(0)
+        (folder / name).write_text(text, encoding="utf-8")

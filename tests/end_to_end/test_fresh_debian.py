@@ -45,7 +45,7 @@ systemctl is-enabled forewarn
 test "$(forewarn --version)" = "forewarn {NOW}"
 for part in man/man1/forewarn.1.gz man/man5/forewarn.toml.5.gz \
     bash-completion/completions/forewarn zsh/vendor-completions/_forewarn \
-    fish/vendor_completions.d/forewarn.fish; do
+    fish/vendor_completions.d/forewarn.fish forewarn/schemas/service.json; do
     test -e /usr/share/$part
 done
 echo '{{"machine": [{{"name": "web-0"}}]}}' | forewarn fleet apply -

@@ -42,11 +42,10 @@ def shipped(wheel: Path, folder: str) -> dict[str, bytes]:
 
 
 def test_the_wheel_has_every_unit_setting_and_rule_as_it_stands(wheel: Path) -> None:
-    folders = (PACKAGING, PACKAGING / "schemas")
     there = {
         str(path.relative_to(PACKAGING)): path.read_bytes()
         for path in tree.committed_files()
-        if path.parent in folders and path.name not in NOT_SHIPPED and path.suffix != ".py"
+        if path.parent == PACKAGING and path.name not in NOT_SHIPPED and path.suffix != ".py"
     }
     assert shipped(wheel, "forewarn/packaging/") == there
 
@@ -73,22 +72,6 @@ def test_the_image_is_built_of_what_its_context_has(tmp_path: Path) -> None:
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, to)
     assert installed.built(tmp_path / "dist", of=tmp_path).suffix == ".whl"
-
-
-def test_the_wheel_has_the_manual_and_the_completions_where_they_are_looked_for(
-    wheel: Path,
-) -> None:
-    pages = {f"man/man{p.name[-1]}/{p.name}": p.read_bytes() for p in (PACKAGING / "man").iterdir()}
-    folders = {
-        "forewarn": "bash-completion/completions/",
-        "_forewarn": "zsh/site-functions/",
-        "forewarn.fish": "fish/vendor_completions.d/",
-    }
-    scripts = {
-        folders[path.name] + path.name: path.read_bytes()
-        for path in (PACKAGING / "completion").iterdir()
-    }
-    assert shipped(wheel, ".data/data/share/") == pages | scripts
 
 
 UNITS = {

@@ -1,4 +1,4 @@
-"""Files made of other files are made of those: editors' schemas, the manual, completions."""
+"""What is written where a package is built: editors' schemas, the manual, completions."""
 
 import importlib.util
 import json
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ def script(name: str) -> Any:
 write_schemas = script("write_schemas")
 write_manual = script("write_manual")
 
+INSTALLED_AT = "file:///usr/share/forewarn/schemas/"
 PAGE = (tree.ROOT / "docs" / "reference" / "fleet-file.md").read_text(encoding="utf-8")
 
 
@@ -44,14 +46,8 @@ def properties(schema: Any) -> Iterator[tuple[str, Any]]:
             yield from properties(node)
 
 
-@pytest.mark.parametrize("name", sorted(write_schemas.FILES))
-def test_a_schema_is_that_of_the_types(name: str) -> None:
-    committed = (PACKAGING / "schemas" / name).read_text(encoding="utf-8")
-    assert committed == write_schemas.written()[name], "run 'make schemas'"
-
-
 def test_the_fleet_files_page_has_every_key_and_no_other() -> None:
-    schema = json.loads((PACKAGING / "schemas" / "fleet.json").read_text(encoding="utf-8"))
+    schema = json.loads(write_schemas.written()["fleet.json"])
     keys = dict(properties(schema))
     tables = set(re.findall(r"^### `\[\[(\w+)\]\]`$", PAGE, re.MULTILINE))
     assert tables == set(fleet_file.Fleet.__struct_fields__)
@@ -71,28 +67,24 @@ def test_sample_files_name_a_schema_that_is_there() -> None:
     assert len(samples) == 4
     for sample in samples:
         (url,) = re.findall(r"^#:schema (\S+)$", sample.read_text(encoding="utf-8"), re.MULTILINE)
-        assert url.startswith(write_schemas.URL)
-        assert url.removeprefix(write_schemas.URL) in write_schemas.FILES
+        assert url.startswith(INSTALLED_AT)
+        assert url.removeprefix(INSTALLED_AT) in write_schemas.FILES
 
 
-@pytest.mark.skipif(shutil.which("go-md2man") is None, reason="the manual needs go-md2man")
-def test_the_manual_is_that_of_the_reference() -> None:
-    written = write_manual.written()
-    there = [*write_manual.MAN.iterdir(), *write_manual.COMPLETION.iterdir()]
-    assert sorted(written) == sorted(there)
-    wrong = [path.name for path in there if path.read_text(encoding="utf-8") != written[path]]
-    assert wrong == [], "run 'make manual'"
-
-
-@pytest.mark.skipif(shutil.which("man") is None, reason="man-db formats the manual")
-@pytest.mark.parametrize("name", sorted(write_manual.PAGES))
-def test_man_shows_each_page_without_a_warning(name: str) -> None:
-    shown = subprocess.run(
-        ["man", "--warnings", "--local-file", str(write_manual.MAN / name)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
-    )
-    assert shown.stderr == ""
-    assert "DESCRIPTION" in shown.stdout
+@pytest.mark.skipif(
+    not (shutil.which("man") and shutil.which("go-md2man")),
+    reason="go-md2man makes the manual, and man-db formats it",
+)
+def test_man_shows_each_page_without_a_warning(tmp_path: Path) -> None:
+    write_manual.write(tmp_path)
+    assert len(list((tmp_path / "completion").iterdir())) == len(write_manual.SHELLS)
+    for name in write_manual.PAGES:
+        shown = subprocess.run(
+            ["man", "--warnings", "--local-file", str(tmp_path / "man" / name)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+        )
+        assert shown.stderr == ""
+        assert "DESCRIPTION" in shown.stdout

@@ -1,1 +1,0 @@
-complete --command forewarn --no-files --arguments "(env _FOREWARN_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) forewarn)" --condition "env _FOREWARN_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) forewarn"
