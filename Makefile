@@ -14,16 +14,13 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test smoke prove check format bench docs share deb lock clean
+.PHONY: help demo serve test smoke prove check format bench docs share deb lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in half a minute
 	@$(BIN)/forewarn demo $(ARGS)
-
-demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are rebooted (needs haproxy; ARGS="--repeat 10")
-	@PYTHONPATH=examples $(BIN)/python -m pool $(ARGS)
 
 serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
 	@$(BIN)/forewarn serve $(ARGS)

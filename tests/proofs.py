@@ -142,7 +142,7 @@ AREAS: Final = {
                 *("tests/recipes", "tests/testing/test_certify_recipes.py"),
             ),
         ),
-        ("docs/guides", "docs/examples", "examples", *AGENT, "tests/recipes"),
+        ("docs/guides", "docs/examples", *AGENT, "tests/recipes"),
     ),
     "breaks": Area(
         (

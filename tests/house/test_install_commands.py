@@ -20,7 +20,7 @@ PROMISE = re.compile(
 """The one sentence that may: it says itself that the command does not work yet."""
 
 PROMISED = ("README.md", "docs/guides/install.md")
-FOLDERS = ("docs", "examples", "packaging", "src")
+FOLDERS = ("docs", "packaging", "src")
 RELEASED = any(
     "not released yet" not in line
     for line in tree.lines_of(tree.ROOT / "CHANGELOG.md")
