@@ -23,7 +23,7 @@ CONNECTIONS: Final = 64
 that nobody keeps a balancer's probe out by connecting and saying nothing."""
 
 PLACE_SECONDS: Final = 0.1
-"""How long that one's thread may take to notice; otherwise the new connection is closed."""
+"""The longest wait for the end of that connection's thread; then the new connection is closed."""
 
 CLOSE_SECONDS: Final = 1.0
 """How long the thread may take to see that the port is closed."""
@@ -36,6 +36,12 @@ HEAD_BYTES: Final = 16 * 1024
 
 IP_FREEBIND: Final = 15
 """ip(7), for both families; the socket module has no name for it."""
+
+PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+"""Why a port cannot be listened on for now: another process has it, or the machine no address."""
+
+AGAIN_SECONDS: Final = 1.0
+"""Before the next try to listen then."""
 
 NO_FILES_SECONDS: Final = 0.1
 """Before the next try to accept a connection when the process has no file left for it."""
@@ -52,14 +58,34 @@ class StatusServer:
     returns a page by its path, None where there is none. Its second argument says that the question
     comes from this machine's own address: from any user of it, or from anybody through a proxy or a
     tunnel on it.
+
+    With `when_free` a port that another process has is tried again until it is free; a thread then
+    calls `when_free`. Any other OSError is raised.
     """
 
     def __init__(
-        self, address: tuple[str, int], page: Callable[[str, bool], Page | None], *, name: str
+        self,
+        address: tuple[str, int],
+        page: Callable[[str, bool], Page | None],
+        *,
+        name: str,
+        when_free: Callable[[], None] | None = None,
     ) -> None:
-        self._socket, self.is_late = _listening(address)
-        self.number = int(self._socket.getsockname()[1])
-        """The port that it listens on; `is_late` says that the machine lacks the address so far."""
+        self._address = address
+        self._when_free = when_free
+        self._socket: socket.socket | None = None
+        self.is_late = False
+        """Whether the machine lacks the address so far."""
+        self.waits_for = ""
+        """Why it could not listen at once; `""` if it could."""
+        try:
+            self._socket, self.is_late = _listening(address)
+        except OSError as error:
+            if when_free is None or error.errno not in PASSING:
+                raise
+            self.waits_for = str(error.strerror)
+        self.number = int(self._socket.getsockname()[1]) if self._socket else address[1]
+        """The port that it listens on."""
         self._page = page
         self._name = name
         self._places = threading.BoundedSemaphore(CONNECTIONS)
@@ -72,13 +98,20 @@ class StatusServer:
     def close(self) -> None:
         """Listen no more."""
         self._closed.set()
-        with contextlib.suppress(OSError):  # not every system can
-            self._socket.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # not every system can
+                self._socket.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
         self._thread.join(CLOSE_SECONDS)
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _serve(self) -> None:
-        while not self._closed.is_set():
+        while self._socket is None and not self._closed.wait(AGAIN_SECONDS):
+            with contextlib.suppress(OSError):
+                self._socket, _ = _listening(self._address)
+                if self._when_free is not None:
+                    self._when_free()
+        while self._socket is not None and not self._closed.is_set():
             try:
                 connection, _ = self._socket.accept()
             except OSError:

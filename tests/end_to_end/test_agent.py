@@ -178,12 +178,39 @@ def test_once_ends_when_what_the_document_asks_for_is_done(
     assert agent.done == [*DONE, *UNDONE]
 
 
-def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Agent]) -> None:
+def test_a_second_agent_on_the_same_journal_is_refused_for_now(
+    agents: Callable[..., Agent],
+) -> None:
     agent = agents().start()
     agent.until(lambda: agent.page("/healthz")[0])
     second = forked.run((*COMMAND_LINE, "--config", str(agent.settings)))
-    assert second.returncode == 6
+    assert second.returncode == 1  # systemd starts it again: the other one may end
     assert "another agent has" in second.stderr
+
+
+def test_a_status_port_that_another_process_has_keeps_no_event_waiting(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents()
+    with socket.create_server((agent.address, agent.port)):
+        cloud.show(event())
+        agent.start()
+        agent.expect(*DONE)
+        until(lambda: cloud.approved == ["E1"])
+    agent.until(lambda: agent.phase() == "Approved")
+    said = [json.loads(line)["level"] for line in agent.said.read_text().splitlines()]
+    assert said.count("warning") == 1
+    assert agent.kill(signal.SIGTERM) == 0
+
+
+def test_an_agent_that_waits_for_its_status_port_ends_at_once(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents()
+    with socket.create_server((agent.address, agent.port)):
+        agent.start()
+        until(lambda: cloud.asked)
+        assert agent.kill(signal.SIGTERM) == 0
 
 
 def test_a_webhook_is_told_in_one_line_without_a_package_for_it(

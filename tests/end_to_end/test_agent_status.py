@@ -135,8 +135,8 @@ from forewarn import status_port
 from forewarn.agent import __main__, daemon
 
 class Asked(status_port.StatusServer):
-    def __init__(self, *given, name):
-        super().__init__(*given, name=name)
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
         for number in (signal.SIGUSR1, signal.SIGHUP):  # as by whoever has read /status just now
             os.kill(os.getpid(), number)
 

@@ -241,23 +241,35 @@ class Daemon:
         return self._server.number if self._server else None
 
     def listen(self) -> None:
-        """Open the status port, if there is to be one; `run` closes it.
+        """Open the status port, if there is to be one; `run` closes it. It may be free later only.
 
         `/status` tells where to send signals, so handle them before.
         """
         self._publish()  # a probe finds its pages from the first moment on
         listen = self._settings.status.listen
-        if listen != OFF:
-            address = settings.split_address(listen)
-            try:
-                self._server = StatusServer(address, self.page, name="forewarn-agent")
-                if self._server.is_late:
-                    LOGGER.warning("this machine does not have the address of %s yet", listen)
-            except OSError as error:
-                if not self._dry or error.errno != errno.EADDRINUSE:
-                    raise
-                # It tries rules beside the agent that has the port.
-                LOGGER.warning("%s is in use: this dry run has no status port", listen)
+        if listen == OFF:
+            return
+
+        def when_free() -> None:
+            LOGGER.info("the status port %s is open", listen)
+
+        address, wait = settings.split_address(listen), None if self._dry else when_free
+        try:
+            self._server = StatusServer(address, self.page, name="forewarn-agent", when_free=wait)
+        except OSError as error:
+            if not self._dry or error.errno != errno.EADDRINUSE:
+                raise
+            # It tries rules beside the agent that has the port.
+            LOGGER.warning("%s is in use: this dry run has no status port", listen)
+            return
+        if self._server.is_late:
+            LOGGER.warning("this machine does not have the address of %s yet", listen)
+        if why := self._server.waits_for:
+            # The port serves the events, and not the other way round.
+            message = (
+                "cannot listen on status.listen %s for now: %s; the agent goes on, and tries again"
+            )
+            LOGGER.warning(message, listen, why)
 
     def run(self) -> None:
         """Run until it is told to end, and then until its actions have ended.

@@ -46,7 +46,8 @@ SET_UP: Final = (
 class JournalError(Exception):
     """The journal cannot be read, written or locked; the message says why and what to do.
 
-    `for_now` says that the disk could not be used: it may be as it should at the next start.
+    `for_now` says that the disk could not be used, or that another process has the journal: all may
+    be as it should at the next start.
     """
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
@@ -156,7 +157,8 @@ class Journal:
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             return JournalError(
                 f"another agent has {self._path}: stop that one, or give this one its own "
-                "state.folder"
+                "state.folder",
+                for_now=True,
             )
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             return self._damaged(str(error))
