@@ -11,6 +11,7 @@ import errno
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -19,8 +20,12 @@ import h11
 from forewarn import clock
 
 CONNECTIONS: Final = 64
-"""At once: probes and peers take milliseconds. One more ends the oldest that has not asked yet, so
-that nobody keeps a balancer's probe out by connecting and saying nothing."""
+"""At once: probes and peers take milliseconds."""
+
+SHARE: Final = 16
+"""Of these for one address. One more ends that address's oldest, and one more than CONNECTIONS the
+oldest of the address that has most: nobody keeps a balancer's probe out by connecting and saying
+nothing, nor by asking and not reading."""
 
 PLACE_SECONDS: Final = 0.1
 """The longest wait for the end of that connection's thread; then the new connection is closed."""
@@ -89,8 +94,8 @@ class StatusServer:
         self._page = page
         self._name = name
         self._places = threading.BoundedSemaphore(CONNECTIONS)
-        self._silent: dict[socket.socket, None] = {}
-        """Those that have not asked yet, oldest first; a thread takes out its own."""
+        self._open: dict[socket.socket, str] = {}
+        """The address of each connection, oldest first; a thread takes out its own."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
         self._thread.start()
@@ -113,24 +118,30 @@ class StatusServer:
                     self._when_free()
         while self._socket is not None and not self._closed.is_set():
             try:
-                connection, _ = self._socket.accept()
+                connection, (address, *_) = self._socket.accept()
             except OSError:
                 self._closed.wait(NO_FILES_SECONDS)
                 continue
-            if not self._places.acquire(blocking=False) and not self._make_room():
+            if not self._has_place(address):
                 connection.close()
                 continue
-            self._silent[connection] = None
+            self._open[connection] = address
             try:
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
             except RuntimeError:  # the system gives no more threads
-                del self._silent[connection]
-                self._places.release()
+                self._leave(connection)
                 connection.close()
 
-    def _make_room(self) -> bool:
-        """End the oldest connection that has not asked yet; return whether a place is free."""
-        for oldest in list(self._silent)[:1]:
+    def _has_place(self, address: str) -> bool:
+        """Take a place for a connection of an address; end another where that one has too many."""
+        places = self._open.copy()  # one step: threads take out their own at any time
+        counts = Counter(places.values())
+        crowd = address if counts[address] >= SHARE else ""
+        if not crowd and counts.total() >= CONNECTIONS:
+            crowd = max(counts, key=counts.__getitem__)
+        if crowd:
+            oldest = next(each for each, of in places.items() if of == crowd)
+            self._open.pop(oldest, None)
             with contextlib.suppress(OSError):  # it has ended by itself
                 oldest.shutdown(socket.SHUT_RDWR)
         return self._places.acquire(timeout=PLACE_SECONDS)
@@ -143,15 +154,17 @@ class StatusServer:
                 own = connection.getpeername()[0] == connection.getsockname()[0]
                 http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
                 request = _request(http, connection, until)
-                self._silent.pop(connection, None)
                 is_head = request is not None and request.method == b"HEAD"
                 page = self._answer_to(request, own=own)
                 answer = _respond(http, page, self._name, is_head=is_head)
                 connection.settimeout(max(0.1, until - clock.monotonic()))
                 connection.sendall(answer)
         finally:
-            self._silent.pop(connection, None)
-            self._places.release()
+            self._leave(connection)
+
+    def _leave(self, connection: socket.socket) -> None:
+        self._open.pop(connection, None)
+        self._places.release()
 
     def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:
         if request is None:

@@ -164,6 +164,47 @@ def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
     port.close()
 
 
+def test_who_connects_and_says_nothing_ends_no_connection_of_another_address() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+    where = ("127.0.0.1", port.number)
+    with ExitStack() as open_:
+        slow = open_.enter_context(
+            socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.3", 0))
+        )
+        for _ in range(2 * status_port.CONNECTIONS):
+            open_.enter_context(
+                socket.create_connection(where, patience.SECONDS, source_address=("127.0.0.2", 0))
+            )
+        assert ask(port.number, "/here", by="127.0.0.4")[0] == 200
+        slow.sendall(b"GET /here HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert slow.recv(64).startswith(b"HTTP/1.1 200")
+    port.close()
+
+
+LARGE = bytes(2**22)
+"""More than a system keeps for a caller that does not read."""
+
+
+def large(path: str, own: bool) -> status_port.Page | None:
+    return shown(path, own) if path == "/here" else (200, "text/plain", LARGE)
+
+
+@pytest.mark.parametrize("addresses", [1, 5])
+def test_who_asks_and_does_not_read_keeps_no_other_address_out(addresses: int) -> None:
+    port = StatusServer(("127.0.0.1", 0), large, name="forewarn-agent")
+    with ExitStack() as greedy:
+        for number in range(status_port.CONNECTIONS + addresses):
+            made = greedy.enter_context(socket.socket())
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.settimeout(patience.SECONDS)
+            made.bind((f"127.0.1.{1 + number % addresses}", 0))
+            made.connect(("127.0.0.1", port.number))
+            made.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            made.recv(1)  # its answer has begun
+        assert ask(port.number, "/here", by="127.0.0.4")[0] == 200
+    port.close()
+
+
 def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
     port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
     assert ask(port.number, "/here") == (200, b"own")
