@@ -151,7 +151,7 @@ def test_a_rolling_update_tells_its_pause_its_resumption_and_its_end(
     ]
     assert found[-1].data.reason == "no power"
     assert "1.1" in found[1].data.reason
-    done(house.plane.acknowledge(["1.1"], "ann"))
+    done(house.plane.acknowledge(["1.1"], "ann", even_if_down=True))
     (acknowledged,) = reader()
     assert (acknowledged.type, acknowledged.data.by) == (NewsType.OPERATION_ACKNOWLEDGED, "ann")
     done(house.plane.resume(1, by="ann"))

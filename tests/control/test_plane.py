@@ -292,7 +292,11 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     with pytest.raises(Refused) as refusal:
         done(house.plane.resume(7, by="ann"))
     assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert [o.acknowledged_by for o in done(house.plane.acknowledge(["1.1"], by="ann"))] == ["ann"]
+    with pytest.raises(Refused) as unheard:
+        done(house.plane.acknowledge(["1.1"], by="ann"))
+    assert unheard.value.facts["machine"] == "web-0"
+    (noted,) = done(house.plane.acknowledge(["1.1"], by="ann", even_if_down=True))
+    assert noted.acknowledged_by == "ann"
     with house.store.read() as reading:
         assert reading.unacknowledged_failures(10) == {}
 

@@ -306,7 +306,9 @@ class Stress:
                         )
                     if operation.status is EventStatus.FAILED:
                         await self._asked(
-                            lambda o=operation: self.plane.acknowledge([o.id], by="anna")
+                            lambda o=operation: self.plane.acknowledge(
+                                [o.id], by="anna", even_if_down=True
+                            )
                         )
                     if operation.outcome_unknown:
                         await self._asked(lambda o=operation: self._resolved(o))

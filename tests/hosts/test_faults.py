@@ -40,7 +40,7 @@ def refused(lab: Lab, *arguments: str) -> str:
     """Schedule maintenance that fails, and let it hold nothing up after it; return the outcome."""
     operation = lab.maintain(*arguments)
     assert operation["status"] == "Failed", operation
-    lab.forewarn("acknowledge", operation["id"])
+    lab.forewarn("acknowledge", "--even-if-down", operation["id"])
     return str(operation["outcome"])
 
 
@@ -115,7 +115,7 @@ def test_a_target_that_fails_in_the_middle_of_a_migration_leaves_the_guest_at_it
     print(operation["outcome"])  # noqa: T201 - which of several errors libvirt gave
     guest.assert_unharmed("h1")
     assert len(guest.boots) == boots
-    lab.forewarn("acknowledge", operation["id"])
+    lab.forewarn("acknowledge", "--even-if-down", operation["id"])
 
 
 def test_a_stale_definition_on_the_target_keeps_the_guest_at_its_source(

@@ -168,7 +168,7 @@ class Operator:
             return
         reference = self._chance.choice(sorted(self._failed))
         self._failed.discard(reference)
-        body = {"references": [reference]}
+        body = {"references": [reference], "even_if_down": True}
         self._say("acknowledge", "POST /v1/acknowledgements", body, references=[reference])
 
     def _fleet(self) -> None:

@@ -509,7 +509,7 @@ BODIES = {
     "POST /v1/cancellations": {"references": ["1"], "reason": "wrong host"},
     "POST /v1/postponements": {"references": ["1"], "not_before": "2026-03-01T13:00:00Z"},
     "POST /v1/holds": {"kind": "scope", "name": "web", "reason": "release day"},
-    "POST /v1/acknowledgements": {"references": ["1.1"]},
+    "POST /v1/acknowledgements": {"references": ["1.1"], "even_if_down": True},
     "POST /v1/resolutions": {"references": ["1.1"], "verdict": "repeat"},
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},

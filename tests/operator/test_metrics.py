@@ -165,7 +165,8 @@ def test_what_is_queued_or_down_is_counted_as_live_but_not_as_an_event(
     assert told['forewarn_operations{status="Failed",type="Reboot"}'] == 1
     assert not [name for name in told if name.startswith("forewarn_events")]
     assert told['forewarn_operations_ended_total{status="Failed",type="Reboot"}'] == 1
-    assert client.ask("POST", "/v1/acknowledgements", {"references": ["1"]}).status == 200
+    body = {"references": ["1"], "even_if_down": True}
+    assert client.ask("POST", "/v1/acknowledgements", body).status == 200
     told = scraped(client)
     assert told['forewarn_operations{status="Scheduled",type="Reboot"}'] == 1
     assert told['forewarn_events{status="Scheduled",type="Reboot"}'] == 1

@@ -282,10 +282,15 @@ def test_the_alert_of_a_failure_ends_with_its_acknowledgement(
     assert "no such host" in item["message"]
     assert client.ask("POST", "/v1/acknowledgements", {"references": ["1.1", "7.1"]}).status == 404
     assert kinds(client) == [("failed", "1.1")]
-    (acknowledged,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1"]}).json[
-        "operations"
-    ]
+    unheard = client.ask("POST", "/v1/acknowledgements", {"references": ["1"]})
+    assert (unheard.status, unheard.error["code"]) == (409, "conflict")
+    assert unheard.error["facts"]["machine"] == "web-0"
+    assert kinds(client) == [("failed", "1.1")]
+    body = {"references": ["1"], "even_if_down": True}
+    (acknowledged,) = client.ask("POST", "/v1/acknowledgements", body).json["operations"]
     assert acknowledged["acknowledged_by"] == ME
+    (record, *_) = client.get("/v1/audit")["records"]
+    assert record["detail"] == "1, even if down"
     assert kinds(client) == []
 
 
@@ -468,7 +473,7 @@ def test_a_machine_that_does_not_come_back_fails_its_operation(
 
 
 def test_a_failure_keeps_its_domain_down_until_it_is_acknowledged(
-    client: Client, service: Running
+    client: Client, service: Running, clock: ManualClock
 ) -> None:
     request_reboot(client)
     for name in ("web-1", "web-2"):
@@ -479,7 +484,10 @@ def test_a_failure_keeps_its_domain_down_until_it_is_acknowledged(
     assert "2.1" in item["message"]
     assert standing_of(client, 1) == "Failed, not acknowledged"
     assert {status_of(client, reference) for reference in ("2.1", "3.1")} == {"Queued"}
-    client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
+    early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
+    assert (early.status, status_of(client, "2.1")) == (409, "Queued")
+    comes_back(service, clock, "web-0")
+    assert client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]}).status == 200
     assert standing_of(client, 1) == "Failed"
     assert status_of(client, "2.1") == "Scheduled"
     assert (live(client)["3.1"]["status"], live(client)["3.1"]["waits_for"]) == ("Queued", "2.1")

@@ -176,7 +176,7 @@ class Evening:
         for operation in self.operations.values():
             since = operation.ended_at
             if since is not None and self.now - since > timedelta(minutes=9) and self._open(since):
-                self.ask(self.plane.acknowledge, [operation.id], "ann")
+                self.ask(self.plane.acknowledge, [operation.id], "ann", even_if_down=True)
 
     def _open(self, since: datetime) -> bool:
         """Tell whether somebody looks at a failure: of the latest nobody has."""

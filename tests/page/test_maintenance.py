@@ -6,6 +6,8 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Page, expect
 
+import patience
+from forewarn.connectors.port import Outcome
 from forewarn.vocabulary import AccessRole
 from page.site import FORM, NARROW, Site, follow, mistaken, plan, typed_in
 from server.running import Client, request_reboot
@@ -154,6 +156,24 @@ def test_postponing_takes_a_time_and_refuses_an_earlier_one(site: Site) -> None:
         window.get_by_role("button", name="Postpone 1.1: 1 machine"), f"{site.url}/maintenance/1"
     )
     assert str(operations(site)[0]["not_before"]) > planned
+
+
+def test_acknowledging_asks_once_more_where_a_machine_has_not_asked_since(site: Site) -> None:
+    request_reboot(site.root)
+    site.root.ask("POST", "/v1/approvals", {"references": ["1.1"]})
+    attempt = patience.until(lambda: operations(site)[0]["attempt"])
+    site.running.plane.finish("1.1", int(str(attempt)), Outcome(succeeded=False)).result()
+    window = site.window(path="/maintenance/1")
+    follow(window.get_by_role("link", name="Acknowledge 1.1"))
+    button = window.get_by_role("button", name="Acknowledge 1.1: 1 machine failed")
+    box = window.get_by_role("checkbox")
+    with site.complaints():
+        follow(button)
+        expect(window.locator(".field.check [role=alert]")).to_contain_text("web-0")
+    assert operations(site)[0]["acknowledged_by"] == ""
+    box.check()
+    follow(button, f"{site.url}/maintenance/1")
+    assert operations(site)[0]["acknowledged_by"] != ""
 
 
 def test_a_hold_keeps_a_machine_from_starting_until_it_is_released(site: Site) -> None:

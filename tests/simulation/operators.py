@@ -118,7 +118,8 @@ class Operators:
     def note(self) -> None:
         if self._town.reported:
             named = self._chance.choice(self._town.reported)[0].operation
-            self._town.ask("note", self._town.plane.acknowledge, [named], self.someone())
+            note, by = self._town.plane.acknowledge, self.someone()
+            self._town.ask("note", note, [named], by, even_if_down=True)
 
     def resolve(self) -> None:
         """An operator says what became of what nobody knows, or speaks of what is known."""

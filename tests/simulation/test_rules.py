@@ -248,10 +248,8 @@ class Rules(RuleBasedStateMachine):
                 )
             self.bench.decide(commands.record_returns, (operation.id,))
             if self.bench.operation(operation.id).status is EventStatus.FAILED:
-                failed = partial(
-                    commands.acknowledge_failures, operations=(operation.id,), by="ann"
-                )
-                self.bench.decide(failed)
+                rule = commands.acknowledge_failures
+                self.bench.decide(rule, (operation.id,), by="ann", even_if_down=True)
 
     @precondition(lambda self: self.started())
     @rule(data=st.data())

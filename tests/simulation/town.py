@@ -457,7 +457,9 @@ class Town:
                     self.saw(name, AgentStatus.BACK)
                 self.look(operation)
                 if operation.status is EventStatus.FAILED:
-                    self.ask("note", self.plane.acknowledge, [operation.id], "anna")
+                    self.ask(
+                        "note", self.plane.acknowledge, [operation.id], "anna", even_if_down=True
+                    )
             # A clock that was ahead leaves leases behind that end hours from now.
             leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
             leased = any(until is not None and until > self.now for until in leases)

@@ -14,7 +14,7 @@ from forewarn import times
 from forewarn.cli import guest, output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
-from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
+from forewarn.cli.options import EndpointOption, ReasonOption, argument, flag, option
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
@@ -482,14 +482,20 @@ def acknowledge(
         list[str], argument("REF", "Operations that are over (12.1), or maintenances (12).")
     ],
     *,
+    even_if_down: Annotated[
+        bool,
+        flag("--even-if-down", "Also if machines have not asked since they went down."),
+    ] = False,
     service: OperatorClient,
 ) -> None:
     """Acknowledge failures, and end the wait for machines.
 
-    The update domains then count as up, and what waited for them goes on. It takes operations that
-    failed, and those whose machines are not back; for any other, none is acknowledged.
+    The update domains then count as up, and what waited for them goes on: the next one may go down.
+    So it is refused while a machine has not asked for its events since it went down. It takes
+    operations that failed, and those whose machines are not back; for any other, none is
+    acknowledged.
     """
-    answer = service.post("/v1/acknowledgements", references=references)
+    answer = service.post("/v1/acknowledgements", references=references, even_if_down=even_if_down)
     answer.show(states)
 
 

@@ -330,11 +330,15 @@ class Plane:
         return self._run(unit, snapshot, commands.postpone_operations, named, not_before, by)
 
     @_job
-    def acknowledge(self, unit: UnitOfWork, references: Sequence[str], by: str) -> Work[Operations]:
+    def acknowledge(
+        self, unit: UnitOfWork, references: Sequence[str], by: str, *, even_if_down: bool = False
+    ) -> Work[Operations]:
         """Acknowledge failures, so that they are no alerts any more; all or none."""
         named = lookup.resolve(unit, *references)
-        snapshot = lookup.around(unit, named, rolling=True)
-        return self._run(unit, snapshot, commands.acknowledge_failures, named, by)
+        rule = commands.acknowledge_failures
+        return self._run(
+            unit, lookup.ending(unit, named), rule, named, by, even_if_down=even_if_down
+        )
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:

@@ -401,9 +401,12 @@ def postpone_operations(
 
 
 def acknowledge_failures(
-    working: Transitions, operations: Collection[str], by: str
+    working: Transitions, operations: Collection[str], by: str, *, even_if_down: bool = False
 ) -> Collection[str]:
-    """An operator acknowledges failed operations, all or none."""
+    """An operator acknowledges failed operations, all or none.
+
+    `even_if_down`: the operator knows that machines which have not asked since may still be down.
+    """
     for operation_id in operations:
         operation = working.named(operation_id)
         if operation.status is not EventStatus.FAILED and not (
@@ -414,9 +417,36 @@ def acknowledge_failures(
                 "acknowledged, and completed ones whose machines are not back"
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        if not even_if_down:
+            _require_heard(working, operation)
         who = operation.acknowledged_by or by
         working.settle(replace(operation, acknowledged_by=who, awaited=(), up_at=None))
     return operations
+
+
+def _require_heard(working: Transitions, operation: Operation) -> None:
+    """Refuse (CONFLICT) an acknowledgement while nobody knows that all machines are up."""
+    unheard = [
+        name
+        for name in operation.awaited
+        if key(name) in working.machines and working.asked_again(operation, name) is None
+    ]
+    if not unheard:
+        return
+    ended = "was carried out" if operation.carried_out_at else "failed"
+    message = (
+        f"not heard since operation {operation.id} {ended}: "
+        f"{listed([_last_request(working, name) for name in unheard])}; acknowledging lets the "
+        "next update domain go: look there first, or add --even-if-down"
+    )
+    facts = {"operation": operation.id, "machine": unheard[0], "where": "even_if_down"}
+    raise Refused(ErrorCode.CONFLICT, message, **facts)
+
+
+def _last_request(working: Transitions, name: str) -> str:
+    seen = working.sighting(key(name))
+    last = "never asked" if seen is None else f"last request {notice.spoken(seen.asked_at)}"
+    return f"{name} ({last})"
 
 
 def extend_notices(working: Transitions, length: timedelta) -> list[str]:

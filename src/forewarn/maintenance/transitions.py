@@ -444,7 +444,7 @@ class Transitions:
             if left != operation.awaited:
                 self._await(operation, left)
             return
-        asked = {name: self._asked_again(operation, name) for name in known}
+        asked = {name: self.asked_again(operation, name) for name in known}
         talking = {name for name, sight in asked.items() if sight is not None and sight.agent}
         talking.update(operation.reporting)
         returning = replace(
@@ -457,10 +457,16 @@ class Transitions:
         else:
             self.end(returning, Trigger.SUCCEED, operation.outcome)
 
-    def _asked_again(self, operation: model.Operation, name: str) -> model.Sighting | None:
-        assert operation.carried_out_at is not None
+    def asked_again(self, operation: model.Operation, name: str) -> model.Sighting | None:
+        """Return what a machine told since an operation was carried out, or failed at that.
+
+        A request after the start proves nothing: whoever waits for news asks again at once, before
+        the machine goes down.
+        """
+        since = operation.carried_out_at or operation.ended_at
+        assert since is not None
         sight = self.sighting(model.key(name))
-        return sight if sight and sight.asked_at > operation.carried_out_at else None
+        return sight if sight and sight.asked_at > since else None
 
     def _without_word(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the machines of the fleet whose agents do not say that they are back."""

@@ -47,7 +47,8 @@ def test_a_failure_is_listed_until_somebody_takes_note() -> None:
     assert (first.kind, first.about, first.since) == (AlertKind.FAILED, "1.1", NOW + MINUTE)
     assert first.message == "Reboot failed: no such domain"
     assert second.message == "Reboot failed"
-    bench.decide(commands.acknowledge_failures, operations=("1.1", "1.2"), by="ann")
+    both = "1.1", "1.2"
+    bench.decide(commands.acknowledge_failures, operations=both, by="ann", even_if_down=True)
     assert listed(bench) == []
 
 

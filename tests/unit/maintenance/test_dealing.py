@@ -310,7 +310,7 @@ def test_a_machine_that_is_still_down_is_not_moved_but_may_be_removed(*, failed:
     assert refused.facts == {"machine": "web-0", "event_id": bench.event("1.1").id}
     fleet_file.remove(bench.snapshot, ["web-0"])
     if failed:
-        bench.decide(commands.acknowledge_failures, ["1.1"], by="ann")
+        bench.decide(commands.acknowledge_failures, ["1.1"], by="ann", even_if_down=True)
     else:
         bench.let_pass(MINUTE)
     assert not bench.operation("1.1").down

@@ -226,9 +226,9 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
     bench.finish("1.1", succeeded=False)
-    noted = partial(commands.acknowledge_failures, operations=("1.1",), by="ann")
-    assert bench.decide(noted).operations[0].acknowledged_by == "ann"
-    bench.decide(commands.acknowledge_failures, operations=("1.1",), by="bob")
+    noted = partial(commands.acknowledge_failures, operations=("1.1",), even_if_down=True)
+    assert bench.decide(noted, by="ann").operations[0].acknowledged_by == "ann"
+    bench.decide(noted, by="bob")
     assert bench.operation("1.1").acknowledged_by == "ann"
     with pytest.raises(Refused) as refusal:
         bench.decide(commands.acknowledge_failures, operations=("1.2",), by="ann")

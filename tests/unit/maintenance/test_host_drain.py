@@ -454,7 +454,8 @@ def play(seed: int) -> set[HostState]:
                 world.boots[host] += 1  # by hand
         for operation in [*world.bench.snapshot.operations.values()]:
             if operation.down and operation.status.over:
-                world.bench.decide(commands.acknowledge_failures, [operation.id], "ann")
+                acknowledge = commands.acknowledge_failures
+                world.bench.decide(acknowledge, [operation.id], "ann", even_if_down=True)
     world.go_on(20)
     for host, drain in [*world.drains.items()]:
         if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped

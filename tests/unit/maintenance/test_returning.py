@@ -24,8 +24,8 @@ def look(bench: Bench, *operations: str) -> None:
     bench.decide(commands.record_returns, operations)
 
 
-def acknowledge(bench: Bench, operation: str) -> None:
-    bench.decide(commands.acknowledge_failures, operations=(operation,), by="ann")
+def acknowledge(bench: Bench, operation: str, *, even_if_down: bool = False) -> None:
+    bench.decide(commands.acknowledge_failures, (operation,), by="ann", even_if_down=even_if_down)
 
 
 def carried_out(bench: Bench, operation: str, *, agent: AgentStatus | None = None) -> None:
@@ -364,10 +364,56 @@ def test_a_failure_leaves_its_domain_down_until_it_is_acknowledged() -> None:
     bench.finish("1.1", succeeded=False)
     look(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.QUEUED
-    acknowledge(bench, "1.1")
+    acknowledge(bench, "1.1", even_if_down=True)
     assert status(bench, "2.1") is EventStatus.SCHEDULED
     acknowledge(bench, "1.1")
     assert bench.operation("1.1").acknowledged_by == "ann"
+
+
+def test_a_failure_is_not_acknowledged_before_its_machines_have_asked_since() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    saw(bench, "web-0", "web-3")  # as long as they still run
+    bench.now += MINUTE
+    bench.finish("1.1", succeeded=False)
+    bench.now += SECOND
+    saw(bench, "web-0")
+    with pytest.raises(Refused) as unheard:
+        acknowledge(bench, "1.1")
+    assert unheard.value.code is ErrorCode.CONFLICT
+    assert unheard.value.facts["machine"] == "web-3"
+    assert "web-0" not in unheard.value.message
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    saw(bench, "web-3")
+    acknowledge(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_a_machine_that_came_back_before_its_operation_failed_has_asked_since() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0")
+    look(bench, "1.1")
+    bench.let_pass(5 * MINUTE)
+    assert status(bench, "1.1") is EventStatus.FAILED
+    with pytest.raises(Refused) as unheard:
+        acknowledge(bench, "1.1")
+    assert unheard.value.facts["machine"] == "web-3"
+    assert "web-0" not in unheard.value.message
+
+
+def test_nobody_knows_that_a_machine_is_back_which_never_asked() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.finish("1.1", succeeded=False)
+    with pytest.raises(Refused) as unheard:
+        acknowledge(bench, "1.1")
+    assert unheard.value.facts["machine"] == "web-0"
+    removed = fleet_file.remove(bench.snapshot, ["web-0"])
+    bench.snapshot = applied(bench.snapshot, removed.changes)
+    acknowledge(bench, "1.1")
+    assert not bench.operation("1.1").down
 
 
 def test_a_failure_leaves_its_domain_down_until_a_later_operation_completes_there() -> None:
@@ -394,7 +440,7 @@ def test_what_may_repair_a_failure_goes_ahead_of_what_is_queued_behind_it() -> N
     assert bench.operation("3.1").waits_for == "2.1"
     bench.ask(REBOOT, "WEB-0")
     assert status(bench, "4.1") is EventStatus.SCHEDULED
-    acknowledge(bench, "1.1")
+    acknowledge(bench, "1.1", even_if_down=True)
     assert bench.operation("2.1").waits_for == "4.1"
     bench.approve(bench.event("4.1").id)
     bench.finish("4.1")
@@ -438,7 +484,7 @@ def test_what_is_queued_waits_for_a_repair_that_has_started_too() -> None:
     bench.ask(REBOOT, "web-0")
     bench.approve(bench.event("3.1").id)
     assert status(bench, "3.1") is EventStatus.STARTED
-    acknowledge(bench, "1.1")
+    acknowledge(bench, "1.1", even_if_down=True)
     assert status(bench, "2.1") is EventStatus.QUEUED
     assert bench.operation("2.1").waits_for == "3.1"
 
@@ -490,7 +536,7 @@ def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledg
     bench.decide(commands.resume_rolling, 1, by="ann")
     assert status(bench, "1.2") is EventStatus.QUEUED
     assert bench.operation("1.2").waits_for == "1.1"
-    acknowledge(bench, "1.1")
+    acknowledge(bench, "1.1", even_if_down=True)
     assert status(bench, "1.2") is EventStatus.SCHEDULED
 
 

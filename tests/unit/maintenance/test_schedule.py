@@ -133,7 +133,7 @@ def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits
     assert bench.operation("3.1").waits_for == "2.1"
     bench.finish("2.1", succeeded=False)
     assert bench.operation("3.1").status is EventStatus.SCHEDULED
-    bench.decide(commands.acknowledge_failures, operations=("2.1",), by="ann")
+    bench.decide(commands.acknowledge_failures, operations=("2.1",), by="ann", even_if_down=True)
     assert bench.operation("3.1").status is EventStatus.STARTED
 
 

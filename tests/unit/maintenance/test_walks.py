@@ -177,7 +177,7 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     said = []
     for step, by in (("1.1", "ann"), ("1.2", "bob")):
         carry_out(bench, step, succeeded=False)
-        bench.decide(commands.acknowledge_failures, operations=(step,), by=by)
+        bench.decide(commands.acknowledge_failures, operations=(step,), by=by, even_if_down=True)
         bench.now += MINUTE
         bench.decide(commands.resume_rolling, 1, by=by)
         said.append(

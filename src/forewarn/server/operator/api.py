@@ -411,8 +411,9 @@ async def acknowledge(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.AcknowledgementRequest]
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
-    plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
-    noted = plane.acknowledge(data.references, caller.by)
+    named = model.listed(data.references, routing.MAX_LISTED)
+    plane = backend.changing(caller, named + (", even if down" if data.even_if_down else ""))
+    noted = plane.acknowledge(data.references, caller.by, even_if_down=data.even_if_down)
     return await _listed(backend, noted)
 
 

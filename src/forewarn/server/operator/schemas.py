@@ -631,6 +631,8 @@ class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fie
     references: References
     """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed, or over with
     machines still awaited."""
+    even_if_down: bool = False
+    """Whether machines that have not asked since they went down may still be down."""
 
 
 class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

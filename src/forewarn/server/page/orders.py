@@ -357,6 +357,15 @@ def _acknowledgement(subject: Subject) -> Consequence:
     )
 
 
+async def _acknowledge(sent: SentOrder) -> object:
+    asked = {
+        "references": sent.form.all("reference"),
+        "even_if_down": sent.form.checked("even_if_down"),
+    }
+    body = forms.converted(asked, schemas.AcknowledgementRequest)
+    return await api.acknowledge.fn(sent.backend, sent.caller, body)
+
+
 def _resolution(subject: Subject) -> Consequence:
     return Consequence(
         f"Record the result of {subject.name}",
@@ -481,7 +490,14 @@ ORDERS: Final = {
     "acknowledge": OperatorOrder(
         label="Acknowledge",
         consequence=_acknowledgement,
-        act=_about_references(api.acknowledge, schemas.AcknowledgementRequest),
+        act=_acknowledge,
+        fields=(
+            Field(
+                "even_if_down",
+                "Also if machines have not asked since they went down",
+                control=Control.CHECK,
+            ),
+        ),
     ),
     "resolve": OperatorOrder(
         label="Resolve",
