@@ -171,6 +171,31 @@ def test_an_outcome_that_cannot_be_recorded_is_an_alert_until_it_is(house: House
     run(house, executor, story)
 
 
+def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
+    house: House,
+) -> None:
+    for machine in ("web-0", "bastion"):
+        house.ask(REBOOT, machine, no_notice=True)
+    whole = house.operation("1.1")
+    with house.store.write() as transaction:
+        broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
+        transaction.save(Changes(operations=(broken,)))
+    executor = Executor(house.plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
+
+    async def story() -> None:
+        await let_pass(house, SECOND, FAILING)
+        assert house.operation("2.1").status is EventStatus.COMPLETED
+        assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
+        assert executor.obstacle == ""
+        with house.store.write() as transaction:
+            transaction.save(Changes(operations=(whole,)))
+        await let_pass(house, SECOND, 2)
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+        assert alerts(executor) == []
+
+    run(house, executor, story)
+
+
 def test_a_machine_whose_return_cannot_be_recorded_keeps_no_other_down(house: House) -> None:
     sightings: dict[str, Sighting] = {
         name: Sighting(asked_at=NOW, version="2020-07-01") for name in ("web-0", "bastion")

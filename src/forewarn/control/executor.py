@@ -109,7 +109,7 @@ class Executor(Rounds):
         await self._renew()
         nap = CLAIM_AGAIN if await self._claim() else RENEW_EVERY
         await self._look()
-        return nap
+        return AFTER_TROUBLE if self._still_failing() else nap
 
     def learn(self, changes: Changes) -> None:
         """Wake up for what has started."""
@@ -179,17 +179,33 @@ class Executor(Rounds):
         """
         while (room := MAX_TASKS - len(self._running)) > 0:
             limit, replicas = min(room, CLAIM_BATCH), max(1, self._replicas())
-            claiming = self._plane.claim(self._name, LEASE, limit, replicas=replicas)
-            tasks = await asyncio.wrap_future(claiming)
-            for task in tasks:
-                _, older = self._running.get(task.operation, (None, None))
-                carrying_out = asyncio.create_task(self._carry_out(task, older))
-                self._running[task.operation] = task, carrying_out
+            try:
+                claiming = self._plane.claim(self._name, LEASE, limit, replicas=replicas)
+                tasks = await asyncio.wrap_future(claiming)
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 - one of them is to blame: it fails again alone
+                _log.exception("operations that have started are claimed one by one")
+                await self._claim_one_by_one(limit)
+                break
+            self._begin(tasks)
             if replicas > 1:
                 return bool(tasks)
             if len(tasks) < limit:
                 break
         return False
+
+    async def _claim_one_by_one(self, limit: int) -> None:
+        for operation in await asyncio.wrap_future(self._plane.claimable(limit)):
+            with self._contained(operation):
+                claiming = self._plane.claim(self._name, LEASE, limit, operation=operation)
+                self._begin(await asyncio.wrap_future(claiming))
+
+    def _begin(self, tasks: tuple[Task, ...]) -> None:
+        for task in tasks:
+            _, older = self._running.get(task.operation, (None, None))
+            carrying_out = asyncio.create_task(self._carry_out(task, older))
+            self._running[task.operation] = task, carrying_out
 
     async def _carry_out(self, task: Task, older: "asyncio.Task[None] | None") -> None:
         try:

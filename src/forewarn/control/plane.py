@@ -425,14 +425,28 @@ class Plane:
     # What executors do.
 
     @_job
+    def claimable(self, unit: UnitOfWork, limit: int) -> Work[tuple[str, ...]]:
+        """Return the ids of the operations that `claim` would claim."""
+        return Work(tuple(unit.store.claimable(unit.now, limit)))
+
+    @_job
     def claim(
-        self, unit: UnitOfWork, executor: str, lease: timedelta, limit: int, *, replicas: int = 1
+        self,
+        unit: UnitOfWork,
+        executor: str,
+        lease: timedelta,
+        limit: int,
+        *,
+        replicas: int = 1,
+        operation: str = "",
     ) -> Work[tuple[Task, ...]]:
-        """Claim Started operations that nobody holds, for the length of a lease.
+        """Claim Started operations that nobody holds, or this one alone, for a lease's length.
 
         Of those that are found, it is the share of one of so many replicas, rounded up.
         """
         free = unit.learn(unit.store.claimable(unit.now, limit))
+        if operation:
+            free = {operation: free[operation]} if operation in free else {}
         if not free:
             return Work(())
         share = -(-len(free) // replicas)
