@@ -13,9 +13,9 @@ import pytest
 import patience
 from agent import workplace
 from agent.workplace import Done, Site
-from forewarn.agent.actions import drains
+from forewarn.agent.actions import haproxy
 from forewarn.agent.actions.action import Action, ActionFailed
-from forewarn.agent.actions.drains import HaproxyAction
+from forewarn.agent.actions.haproxy import HaproxyAction
 from forewarn.agent.rules import HaproxySettings
 from ports import free_port
 
@@ -48,7 +48,7 @@ class Balancer:
         self.process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(folder / "cfg")])
 
     def state(self, server: str = "one") -> str:
-        return drains._state(self.action(server)._row())
+        return haproxy._state(self.action(server)._row())
 
     def action(self, server: str) -> HaproxyAction:
         made = self.done(server).action
@@ -142,7 +142,7 @@ def test_a_server_is_waited_for_until_its_checks_or_an_administrator_say_otherwi
     assert action._ask("set server web/checked health down").strip() == ""
     begun = done.begin(undo=True)
     patience.until(lambda: balancer.state("checked") == "ready")
-    assert not drains._is_up(action._row())
+    assert not haproxy._is_up(action._row())
     assert begun.outcome == ""
     assert action._ask(f"set server web/checked {word}").strip() == ""
     assert begun.end().startswith("done")

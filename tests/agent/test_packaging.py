@@ -69,13 +69,13 @@ def test_the_packaged_examples_are_rules_and_the_last_word_stays_with_the_last(
 ) -> None:
     text = SETTINGS.read_text(encoding="utf-8")
     *examples, last = loaded(tmp_path, turned_on(text)).rule
-    assert len(examples) == text.count("#[[rule]]") == 4
+    assert len(examples) == text.count("#[[rule]]") == 3
     assert all(rule.acts and rule.when_cut == "hold" for rule in examples)
-    assert {action.kind for rule in examples for action in rule.prepare} >= {"kubernetes", "notify"}
+    assert {action.kind for rule in examples for action in rule.prepare} >= {"notify"}
     assert (last.name, last.acts) == ("write down what nothing else takes", False)
 
 
-TAKEN = ("1. write down what nothing else takes", "3. what half a minute is enough for")
+TAKEN = ("1. write down what nothing else takes", "2. what half a minute is enough for")
 
 
 def test_the_packaged_settings_are_judged_in_sensible_lines(

@@ -55,7 +55,6 @@ STEPS = {
     "signal": "pid_file = 'C:/web.pid'",
     "ready": "",
     "haproxy": "socket = '/run/haproxy.sock', server = 'web/web-0'",
-    "kubernetes": "",
     "http": "url = 'http://10.0.0.5/drain'",
     "notify": "urls_file = 'C:/urls'",
     "log": "",

@@ -185,30 +185,31 @@ def test_a_database_is_failed_over(tmp_path: Path) -> None:
     assert not judged(by_the_agent(tmp_path, settings), *BY_THE_AGENT)
 
 
-KUBECTL = """
-case $* in
-*" get "*) echo 'forewarn||True|' ;;
-*" drain "*) exec "$FOREWARN_DRAIN" ;;
-*" uncordon "*) exec "$FOREWARN_UNDRAIN" ;;
-esac
-"""
 PACEMAKER = """
 case $0$* in
 *crm_standby*on*) exec "$FOREWARN_DRAIN" ;;
 *crm_standby*-D*) exec "$FOREWARN_UNDRAIN" ;;
 esac
 """
-STAND_INS = {
-    "kubernetes": ("kubectl", KUBECTL),
-    "pacemaker": ("crm_standby", PACEMAKER),
-}
+NODE = """
+case $1 in
+drain) exec "$FOREWARN_DRAIN" ;;
+uncordon) exec "$FOREWARN_UNDRAIN" ;;
+esac
+"""
 
 
-@pytest.mark.parametrize("page", STAND_INS)
-def test_a_node_of_a_cluster_is_drained(tmp_path: Path, page: str) -> None:
-    place(tmp_path, *STAND_INS[page])
+def test_a_node_of_kubernetes_is_drained(tmp_path: Path) -> None:
+    script = place(tmp_path, "node.sh", NODE)
+    rules = pages.block("kubernetes", "toml")
+    settings = pages.placed(rules, {"/usr/local/lib/forewarn/node.sh": str(script)})
+    assert not judged(by_the_agent(tmp_path, settings), *BY_THE_AGENT)
+
+
+def test_a_node_of_pacemaker_is_drained(tmp_path: Path) -> None:
+    place(tmp_path, "crm_standby", PACEMAKER)
     place(tmp_path, "crm_resource", "")
-    command = by_the_agent(tmp_path, pages.block(page, "toml"))
+    command = by_the_agent(tmp_path, pages.block("pacemaker", "toml"))
     assert not judged(f"PATH={tmp_path}:$PATH; {command}", *BY_THE_AGENT)
 
 
@@ -411,7 +412,16 @@ def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
 
 def test_every_recipe_of_the_agent_is_certified_here() -> None:
     """A page with rules that no test above names is red."""
-    named = {"draining", "failover", "checkpoint", "pool", "event-log", *UNITS, *STAND_INS}
+    named = {
+        "draining",
+        "failover",
+        "checkpoint",
+        "pool",
+        "event-log",
+        "kubernetes",
+        "pacemaker",
+        *UNITS,
+    }
     assert {
         path.stem for path in pages.GUIDES.glob("*.md") if "[[rule]]" in path.read_text("utf-8")
     } == named

@@ -40,9 +40,6 @@ TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digit
 NOTIFIED: Final = ("slack", "teams", "webhook", "urls_file")
 """Where `notify` sends a message to."""
 
-TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-"""What a taint of Kubernetes does to pods that do not tolerate it."""
-
 COMMAND_LENGTH: Final = 60
 """How much of a program's command line is shown, in characters."""
 
@@ -252,54 +249,6 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
             raise FieldError("server", f"invalid server {self.server!r}: {expected}")
 
 
-class KubernetesSettings(ActionSettings, frozen=True, kw_only=True):
-    """Cordons and drains a node of Kubernetes by `kubectl`; afterwards the node is as it was."""
-
-    templates: ClassVar[tuple[str, ...]] = ("node", "taint")
-
-    drain: bool = True
-    """Whether to evict the node's pods, but for those of DaemonSets. With `false` the node is only
-    cordoned, and takes no new pods."""
-    node: Text = ""
-    """The node's name, a template. `""`, the default: this machine's host name in lower case, as a
-    kubelet names its node."""
-    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=7 * 24 * 3600)] | None = None
-    """How long a pod may take to end. Left out: as long as the pod itself says."""
-    pod_selector: Text = ""
-    """A label selector, such as `app!=cache`: only these pods are evicted. `""` for all."""
-    force: bool = True
-    """Whether to evict pods with data in an `emptyDir` and pods without a controller, too. By
-    default yes: the machine goes down with them in any case. With `false` such a pod fails the
-    action."""
-    taint: Text = ""
-    """A taint for the node, such as `maintenance=$event_type:NoExecute`, a template; `""` for
-    none."""
-    event: bool = True
-    """Whether to write an event that `kubectl describe node` shows. By default yes; if the cluster
-    does not allow it, the node is drained without."""
-    kubectl: Name = "kubectl"
-    """The program."""
-    kubeconfig: Text = ""
-    """Its file for the cluster and the account. `""`, the default: as kubectl finds them."""
-    time_limit_seconds: Limit = 300.0
-    """Five minutes, a third of a Reboot's notice; a disruption budget may keep a pod for longer."""
-    repeatable: bool = True
-    """By default yes: draining a drained node is harmless."""
-
-    @property
-    def effect(self) -> str:
-        return f"kubernetes {self.node or 'this node'} {self.taint}".strip()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.node.startswith("-"):
-            raise FieldError("node", f"invalid node {self.node!r}")
-        key, _, effect = self.taint.rpartition(":")
-        if self.taint and (key[:1] in {"", "-", "="} or effect not in TAINT_EFFECTS):
-            expected = f"expected 'key=value:effect', with one of {', '.join(TAINT_EFFECTS)}"
-            raise FieldError("taint", f"invalid taint {self.taint!r}: {expected}")
-
-
 class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends an HTTP request."""
 
@@ -430,7 +379,6 @@ class RuleAction(
     signal: SignalSettings | None = None
     ready: ReadySettings | None = None
     haproxy: HaproxySettings | None = None
-    kubernetes: KubernetesSettings | None = None
     http: HttpSettings | None = None
     notify: NotifySettings | None = None
     log: LogSettings | None = None

@@ -204,7 +204,6 @@ class LogAction(Action[LogSettings]):
 MODULES: Final = {
     **dict.fromkeys(("command", "service", "signal"), "program"),
     **dict.fromkeys(("ready", "log"), "action"),
-    **dict.fromkeys(("haproxy", "kubernetes"), "drains"),
     "notify": "http",
 }
 """The module of a kind that is not in the module of its own name."""

@@ -6,19 +6,19 @@ the reference of Kubernetes' API; `kubectl` is the real one.
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-NODE = "worker-0"
+NODE = socket.gethostname().lower()
 
 RESOURCES = (
     ("nodes", "Node", False),
     ("pods", "Pod", True),
     ("pods/eviction", "Eviction", True),
-    ("events", "Event", True),
 )
 VERBS = ["create", "delete", "get", "list", "patch"]
 
@@ -47,8 +47,6 @@ class Cluster(http.server.ThreadingHTTPServer):
         """Pods that a disruption budget keeps."""
         self.evicted: list[tuple[str, dict[str, Any]]] = []
         """Each with the options of its deletion."""
-        self.events: list[dict[str, Any]] = []
-        self.forbids_events = False
         self.refused = threading.Event()
         """An eviction was refused."""
         self.asked: set[tuple[str, str]] = set()
@@ -59,7 +57,7 @@ class Cluster(http.server.ThreadingHTTPServer):
         url = f"http://127.0.0.1:{self.server_port}"
         self.kubeconfig.write_text(KUBECONFIG.format(url=url), encoding="utf-8")
 
-    def put(self, name: str, *, owner: str = "ReplicaSet", **labels: str) -> None:
+    def put(self, name: str, *, owner: str = "ReplicaSet") -> None:
         """Have a pod on the node; without an owner it belongs to no controller."""
         owned = {"apiVersion": "apps/v1", "kind": owner, "name": "its-owner", "uid": "1"}
         self.pods[name] = {
@@ -69,7 +67,6 @@ class Cluster(http.server.ThreadingHTTPServer):
                 "name": name,
                 "namespace": "shop",
                 "uid": name,
-                "labels": labels,
                 "ownerReferences": [owned | {"controller": True}] if owner else [],
             },
             "spec": {"nodeName": NODE, "containers": []},
@@ -87,12 +84,6 @@ class Cluster(http.server.ThreadingHTTPServer):
             "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready]},
         }
 
-    @property
-    def taints(self) -> set[str]:
-        """The taints that somebody set."""
-        found = self.spec.get("taints") or []
-        return {f"{each['key']}={each.get('value', '')}:{each['effect']}" for each in found}
-
 
 class _Request(http.server.BaseHTTPRequestHandler):
     server: Cluster
@@ -100,7 +91,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # a body would wait 40 ms for the client to have seen its head
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
+        path = self.path.partition("?")[0]
         self._note("get")
         with self.server.lock:
             if path == "/version":
@@ -115,7 +106,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
                 self.server.looked.set()
                 self._answer(200, self.server.node)
             elif path == "/api/v1/pods":
-                self._answer(200, self._listed(query))
+                self._answer(200, self._listed())
             elif (pod := self.server.pods.get(path.rpartition("/")[2])) and "/pods/" in path:
                 self._answer(200, pod)
             elif "/daemonsets/" in path:
@@ -127,23 +118,13 @@ class _Request(http.server.BaseHTTPRequestHandler):
         patch = self._body()["spec"]
         self._note("patch")
         with self.server.lock:
-            taints = patch.pop("taints", self.server.spec.get("taints"))
-            self.server.spec |= patch
-            self.server.spec["taints"] = taints
-            self.server.spec = {k: v for k, v in self.server.spec.items() if v}
+            self.server.spec = {k: v for k, v in (self.server.spec | patch).items() if v}
             self._answer(200, self.server.node)
 
     def do_POST(self) -> None:
         body = self._body()
         self._note("create")
         with self.server.lock:
-            if self.path.partition("?")[0].endswith("/events"):
-                if self.server.forbids_events:
-                    self._answer(403, _status(403, "Forbidden", "events is forbidden"))
-                    return
-                self.server.events.append(body)
-                self._answer(201, body)
-                return
             name = body["metadata"]["name"]
             if name in self.server.protected:
                 self.server.refused.set()
@@ -156,21 +137,15 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
     def _note(self, verb: str) -> None:
         parts = self.path.partition("?")[0].split("/")
-        for resource in ("nodes", "eviction", "pods", "events", "daemonsets"):
+        for resource in ("nodes", "eviction", "pods", "daemonsets"):
             if resource in parts[3:]:
                 name = "pods/eviction" if resource == "eviction" else resource
                 is_list = verb == "get" and parts[-1] == resource
                 self.server.asked.add(("list" if is_list else verb, name))
                 return
 
-    def _listed(self, query: str) -> dict[str, Any]:
-        wanted = query.partition("labelSelector=")[2].partition("&")[0].replace("%3D", "=")
-        key, _, value = wanted.partition("=")
-        pods = [
-            pod
-            for pod in self.server.pods.values()
-            if not wanted or pod["metadata"]["labels"].get(key) == value
-        ]
+    def _listed(self) -> dict[str, Any]:
+        pods = list(self.server.pods.values())
         return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods}
 
     def _body(self) -> Any:
