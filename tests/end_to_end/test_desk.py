@@ -23,12 +23,6 @@ SERVE = f"""ip link set lo up
 {pages.block(PAGE, "sh", "forewarn serve").strip()} >/dev/null &
 trap 'kill $!' EXIT
 """
-STORY = """fleet
-  [[machine]]
-  name = "web-0"
-
-at 0s   operator schedules Reboot of web-0
-"""
 HANDLER = """#!/bin/sh
 until curl -s -H Metadata:true {url} | grep {words}; do sleep 0.2; done
 """
@@ -46,7 +40,6 @@ def ran(script: str, folder: Path, words: str = "Events") -> list[str]:
     Returns: The lines that were printed, the document last.
     """
     (folder / "fleet.toml").write_text(pages.block(PAGE, "toml"))
-    (folder / "story.txt").write_text(STORY)
     handler = folder / "handler"
     handler.write_text(HANDLER.format(url=URL, words=words))
     handler.chmod(0o755)

@@ -18,8 +18,8 @@ import pytest
 
 import patience
 from end_to_end.running import Running
-from forewarn.testing.invariants import Trace
 from seeds import SEED
+from trace_judge import Trace
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 

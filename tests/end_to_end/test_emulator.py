@@ -205,27 +205,6 @@ def test_a_fleet_and_a_playbook_come_from_the_command_line(tmp_path: Path) -> No
         assert get(at["guests"], f"vm/web-1/{EVENTS}").status_code == 429
 
 
-def test_a_scenario_is_played_while_the_program_runs(tmp_path: Path) -> None:
-    story = tmp_path / "story.txt"
-    story.write_text(
-        'fleet\n  [[machine]]\n  name = "web-0"\n\n'
-        "at 0s   operator schedules Reboot of web-0\n"
-        "at 1m   expect 1.1 is Started because approved\n",
-        encoding="utf-8",
-    )
-    done = run("--scenario", story, "--", sys.executable, "-c", APPROVES)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_scenario_that_does_not_hold_is_the_status(tmp_path: Path) -> None:
-    story = tmp_path / "story.txt"
-    fleet = 'fleet\n  [[machine]]\n  name = "web-0"\n\n'
-    story.write_text(f"{fleet}at 0s   operator cancels 1.1\n", encoding="utf-8")
-    assert run("--scenario", story).returncode == 12
-    story.write_text(f"{fleet}at 0s   nonsense\n", encoding="utf-8")
-    assert run("--scenario", story).returncode == 2
-
-
 def test_a_port_that_is_taken_is_told_as_serve_tells_it() -> None:
     with running() as at:
         port = at["guests"].rpartition(":")[2]
@@ -239,7 +218,6 @@ def test_a_port_that_is_taken_is_told_as_serve_tells_it() -> None:
     ("arguments", "named"),
     [
         (("--fleet", "none.toml"), "none.toml"),
-        (("--scenario", "none.txt"), "none.txt"),
         (("--faults", "azure-bad-da"), "'azure-bad-day'"),
     ],
 )
@@ -291,8 +269,8 @@ def test_the_guides_script_tests_any_program(handler: str, status: int, tmp_path
     assert done.returncode == status, done.stderr
 
 
-def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
-    file = tmp_path / "recorded.txt"
+def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
+    file = tmp_path / "recorded.jsonl"
     record = [*FOREWARN, "record", str(file), "--once"]
     with running() as at:
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
@@ -314,7 +292,7 @@ def test_what_is_recorded_is_played_back(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=read_on)
         thread.start()
-        emulator.play(file, patience.SECONDS)
+        emulator.replay(file, patience.SECONDS)
         over.set()
         thread.join()
     assert asked.content in read

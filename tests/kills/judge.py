@@ -13,9 +13,9 @@ from json import loads
 from typing import Any
 from typing import Final as Constant
 
-from forewarn.testing.invariants import Trace
 from kills import promises
 from kills.evidence import Entry, Final, Journals, Times, moment
+from trace_judge import Trace
 
 OVER: Constant = frozenset({"Completed", "Failed", "Canceled"})
 

@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, NamedTuple
 
-from forewarn.testing.invariants import Trace
 from relays import network
+from trace_judge import Trace
 
 EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
 POLL_SECONDS: Final = 0.1
@@ -109,7 +109,7 @@ def _ask(method: str, body: str | None) -> tuple[int, bytes, int, str]:
 
 
 def judge(machines: Iterable[Machine], scopes: dict[str, str]) -> list[str]:
-    """Return what no guest may see, a sentence each: see `forewarn.testing.invariants`.
+    """Return what no guest may see, a sentence each: see `trace_judge.Trace`.
 
     Args:
         machines: All of them.

@@ -19,10 +19,10 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.store.memory import MemoryStore
-from forewarn.testing.invariants import Trace
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
 from simulation.rollout_judge import RolloutJudge, Wrong
+from trace_judge import Trace
 
 ROUNDING = timedelta(milliseconds=1)
 """What adding seconds as floating-point numbers may come to in a whole seed."""

@@ -1,26 +1,13 @@
-"""A clock that runs, and shows handlers real times; scenarios for handlers."""
+"""A clock that runs, and shows handlers real times."""
 
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 import forewarn
 import patience
-from forewarn.testing import Emulator, ScenarioBroken, ScriptError
-
-APPROVED = """
-fleet
-  [[machine]]
-  name = "web-0"
-
-at 0s   operator schedules Reboot of web-0
-at 1m   expect 1.1 is Started because approved
-at 2m   connector finishes 1.1 "done"
-expect web-0 sees nothing
-"""
-
+from forewarn.testing import Emulator
 
 SLACK = timedelta(seconds=0.1)
 """What the two clocks of the machine may differ by, and the rules' whole seconds."""
@@ -93,42 +80,3 @@ def test_what_is_due_has_happened_when_a_wait_for_a_clock_that_runs_is_over() ->
 def test_an_impossible_scale_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="scale"):
         Emulator(scale=scale)
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "story.txt"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_scenario_is_played_for_a_handler(tmp_path: Path) -> None:
-    with Emulator() as emulator:
-        machine = emulator.machine("web-0")
-        with forewarn.Client(machine.endpoint) as client:
-            thread = threading.Thread(target=approve_until_gone, args=(client,))
-            thread.start()
-            emulator.play(write(tmp_path, APPROVED), patience.SECONDS)
-            thread.join()
-        (event,) = emulator.history()
-        assert (event.status, event.outcome) == ("Completed", "done")
-
-
-def test_a_scenario_names_the_line_that_does_not_hold(tmp_path: Path) -> None:
-    with Emulator() as emulator:
-        emulator.advance("1h")  # its times count from when it is played
-        with pytest.raises(ScenarioBroken) as broken:
-            emulator.play(write(tmp_path, APPROVED), 0)
-    assert broken.value.line == 7
-
-
-@pytest.mark.parametrize("line", ["server is killed", "clock jumps +1h"])
-def test_a_scenario_cannot_do_to_a_test_what_it_does_to_a_server(tmp_path: Path, line: str) -> None:
-    text = APPROVED.partition("at 0s")[0] + f"at 0s  {line}\n"
-    with Emulator() as emulator, pytest.raises(ScenarioBroken):
-        emulator.play(write(tmp_path, text), 0)
-
-
-def test_a_scenario_brings_no_settings(tmp_path: Path) -> None:
-    text = "settings\n  user_initiated_limit = 1\n" + APPROVED
-    with Emulator() as emulator, pytest.raises(ScriptError):
-        emulator.play(write(tmp_path, text), 0)

@@ -3,14 +3,13 @@
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import requests
 
 import forewarn
 import patience
-from forewarn.testing import EmulatedMachine, Emulator, ScenarioBroken
+from forewarn.testing import EmulatedMachine, Emulator
 from forewarn.testing.faults import PLAYBOOKS, Concerns, FaultKind, FaultPlan, named
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -234,22 +233,3 @@ def test_forewarns_own_client_gets_through_each_playbook(
                 break
     assert kinds[0] == "appeared"
     assert event.approved_by == "web-0"
-
-
-def test_a_scenario_has_faults(emulator: Emulator, web: EmulatedMachine, tmp_path: Path) -> None:
-    story = tmp_path / "story.txt"
-    fleet = 'fleet\n  [[machine]]\n  name = "web-0"\n\n'
-    story.write_text(f"{fleet}at 0s  faults status of web-0 status 429 times 2\n", encoding="utf-8")
-    emulator.play(story)
-    assert [get(web).status_code for _ in range(3)] == [429, 429, 200]
-    story.write_text(f"{fleet}at 0s  faults throttled\n", encoding="utf-8")
-    emulator.play(story)
-    assert get(web).status_code == 429
-
-
-def test_a_scenario_without_a_network_has_none(tmp_path: Path) -> None:
-    from forewarn.testing import parser, scenario  # noqa: PLC0415 - what only this test plays
-
-    text = 'fleet\n  [[machine]]\n  name = "web-0"\n\nat 0s  faults throttled\n'
-    with pytest.raises(ScenarioBroken):
-        list(scenario.play(parser.parse(text, "here.txt")))

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from end_to_end import installed
-from forewarn.testing import Emulator, ScenarioBroken, certify, handler_process
+from forewarn.testing import certify, handler_process
 from house.tree import ROOT
 from recipes import pages
 
@@ -37,19 +36,6 @@ def test_the_workflow_has_what_github_needs() -> None:
 def test_the_number_of_scenarios_is_right(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert re.findall(r"(\d+) scenarios", text) == [str(len(certify.SCENARIOS))]
-
-
-def test_the_scenario_of_the_guide_is_one(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "guides" / "testing.md").read_text(encoding="utf-8")
-    shown = re.search(r"(?ms)^    fleet\n.*?(?=^\S)", text)
-    assert shown is not None
-    story = tmp_path / "story.txt"
-    story.write_text(textwrap.dedent(shown[0]), encoding="utf-8")
-    with Emulator() as emulator:
-        with pytest.raises(ScenarioBroken) as broken:  # no handler approves here
-            emulator.play(story, seconds=0)
-        assert [event.machines for event in emulator.history()] == [("web-0",)]
-    assert "1.1" in str(broken.value)
 
 
 @pytest.mark.soak

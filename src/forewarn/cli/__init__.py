@@ -16,7 +16,7 @@
     follow       `forewarn follow`, and how commands wait: `--wait`, `watch` of hosts and rollouts
     guest        `forewarn watch`, and the metadata endpoint as commands ask it
     agent        `forewarn agent`
-    testing      `forewarn simulate`, `emulator`, `record` and `certify`
+    testing      `forewarn emulator`, `record` and `certify`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     operator_client  the operator plane, as the commands ask it: address, token, pages of a list

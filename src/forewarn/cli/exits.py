@@ -28,7 +28,6 @@ class ExitStatus(IntEnum):
     DEMO_FAILED = 9
     SOCKET_UNUSABLE = 10
     ALERTS = 11
-    SCENARIO_BROKEN = 12
     NOT_CERTIFIED = 13
     INTERRUPTED = 130
     """Ctrl-C: like the next two, by the convention of shells."""

@@ -73,7 +73,6 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "store": store.app,
     "unit": unit.unit,
     "agent": agent.app,
-    "simulate": testing.simulate,
     "emulator": testing.emulator,
     "record": testing.record,
     "certify": testing.certify,
@@ -92,9 +91,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Guests, such as 'forewarn watch --mine'": ("watch", "record"),
     "Agent, such as 'forewarn agent run'": ("agent",),
-    "Tools, such as 'forewarn completion bash'": (
-        *("simulate", "emulator", "certify", "demo", "completion"),
-    ),
+    "Tools, such as 'forewarn completion bash'": ("emulator", "certify", "demo", "completion"),
 }
 """How --help groups the commands, each group with an example."""
 

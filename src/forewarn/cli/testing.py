@@ -1,4 +1,4 @@
-"""`forewarn simulate`, `emulator`, `record` and `certify`: what handlers are tested with."""
+"""`forewarn emulator`, `record` and `certify`: what handlers are tested with."""
 
 import contextlib
 import difflib
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, cast
 
 import typer
 
@@ -24,7 +24,6 @@ from forewarn.cli.exits import (
     ended_by,
     handled,
     need_program,
-    read_text,
     server_is_installed,
     write_text,
 )
@@ -35,70 +34,8 @@ if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
     from forewarn.testing import Emulator, Exchange
     from forewarn.testing.certify import Handler, HandlerScenario, Result
-    from forewarn.testing.parser import Scenario
-
-# A scenario, played in no time.
-
-MAX_FILE: Final = 4 * 1024 * 1024
-"""The most bytes of a scenario file: more than its lines can need."""
-
-
-def simulate(
-    file: Annotated[Path, argument("FILE", "The scenario.")], *, as_json: JsonOption = False
-) -> None:
-    """Play a scenario and show what each guest sees, and when.
-
-    It changes nothing and asks no service: time, store and connector are the scenario's own.
-    """
-    with server_is_installed("forewarn simulate"):
-        import structlog
-
-        from forewarn.testing import scenario
-    # The log of the service would stand between the lines of the timeline.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    parsed = _scenario(file)
-    entries: list[scenario.TimelineEntry] = []
-    broken: scenario.ScenarioBroken | None = None
-    try:
-        for entry in scenario.play(parsed):
-            entries.append(entry)
-            if not as_json:
-                for line in scenario.shown(entry):
-                    output.say(line)
-    except scenario.ScenarioBroken as error:
-        broken = error
-    if as_json:
-        import msgspec
-
-        output.document(
-            {
-                "scenario": parsed.name,
-                "holds": broken is None,
-                "broken_line": broken.line if broken else None,
-                "instead": broken.message if broken else None,
-                "timeline": msgspec.to_builtins(entries),
-            }
-        )
-    if broken is not None:
-        raise Failed(ExitStatus.SCENARIO_BROKEN, f"the scenario does not hold: {broken}")
-
-
-def _scenario(file: Path) -> "Scenario":
-    from forewarn.testing import parser
-
-    try:
-        return parser.parse(read_text(str(file), MAX_FILE), str(file))
-    except parser.ScriptError as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
-
 
 # The emulator.
-
-SCENARIO_SCALE: Final = 60.0
-"""How fast the clock runs for a scenario by default: fifteen minutes last fifteen seconds."""
-
-EXPECTED_SECONDS: Final = 60.0
-"""How long an expectation is waited for, in real time: some test runners take long to start."""
 
 KILL_SECONDS: Final = 5.0
 """How long the program may take to end once it was told to."""
@@ -111,9 +48,6 @@ def emulator(
     *,
     fleet: Annotated[
         Path | None, option("--fleet", "FILE", "The machines. Default: one, called vm-0.")
-    ] = None,
-    scenario: Annotated[
-        Path | None, option("--scenario", "FILE", "Play this scenario; it brings its own fleet.")
     ] = None,
     faults: Annotated[
         str, option("--faults", "NAME", "A playbook of faults, such as azure-bad-day.")
@@ -144,8 +78,6 @@ def emulator(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for name, level in process.LIBRARIES.items():
         logging.getLogger(name).setLevel(level)
-    if scale is None and scenario is not None:
-        scale = SCENARIO_SCALE
     over = threading.Event()
     with (
         _errors_told(port),
@@ -154,13 +86,12 @@ def emulator(
     ):
         if fleet is not None:
             _add(started, read_file(str(fleet)))
-        elif scenario is None:
+        else:
             started.machine("vm-0")
         if faults:
             started.faults(faults)
         started.on_request(_warned())
-        run = _Run(started, over)
-        status = run.until_over(command or [], scenario)
+        status = _until_over(started, over, command or [])
     if status:
         raise SystemExit(status)
 
@@ -191,13 +122,10 @@ def _add(started: "Emulator", read: FleetFile) -> None:
 def _errors_told(port: int) -> Iterator[None]:
     """End the command with what went wrong within, in a line."""
     from forewarn.server import sockets
-    from forewarn.testing import Refused, ScenarioBroken, ScriptError
+    from forewarn.testing import Refused
 
     try:
         yield
-    except ScenarioBroken as error:
-        message = f"the scenario does not hold: {error}"
-        raise Failed(ExitStatus.SCENARIO_BROKEN, message) from error
     except Refused as refusal:
         raise Failed(OF_CODE[refusal.code], refusal.message) from refusal
     except OSError as error:
@@ -207,48 +135,28 @@ def _errors_told(port: int) -> Iterator[None]:
         why = sockets.obstacle(error, "127.0.0.1", port)
         message = f"cannot listen on 127.0.0.1:{port}: {why}"
         raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
-    except (ScriptError, ValueError) as error:
+    except ValueError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
 
 
-class _Run:
-    """An emulator that serves, a scenario that is played, and a program that runs meanwhile."""
+def _until_over(started: "Emulator", over: threading.Event, command: list[str]) -> int:
+    """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
+    operators = started.open_operators()
+    output.say(f"guests     {started.endpoint}")
+    output.say(f"operators  {operators}")
+    sys.stdout.flush()
+    if not command:
+        over.wait()
+        return 0
+    process = _started(command, os.environ | started.environment | {"FOREWARN_OPERATOR": operators})
 
-    def __init__(self, started: "Emulator", over: threading.Event) -> None:
-        self._started = started
-        self._over = over
-        self._broken: Exception | None = None
-
-    def until_over(self, command: list[str], scenario: Path | None) -> int:
-        """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
-        operators = self._started.open_operators()
-        output.say(f"guests     {self._started.endpoint}")
-        output.say(f"operators  {operators}")
-        sys.stdout.flush()
-        process = None
-        if command:
-            variables = {**self._started.environment, "FOREWARN_OPERATOR": operators}
-            process = _started(command, {**os.environ, **variables})
-            threading.Thread(target=self._wait_for, args=(process,), daemon=True).start()
-        if scenario is not None:
-            threading.Thread(target=self._play, args=(scenario,), daemon=True).start()
-        self._over.wait()
-        status = 0 if process is None else _end(process)
-        if self._broken is not None:
-            raise self._broken
-        return status
-
-    def _wait_for(self, process: "subprocess.Popen[bytes]") -> None:
+    def wait() -> None:
         process.wait()
-        self._over.set()
+        over.set()
 
-    def _play(self, scenario: Path) -> None:
-        try:
-            self._started.play(scenario, EXPECTED_SECONDS)
-        except Exception as error:  # noqa: BLE001 - the command ends with it
-            if not self._over.is_set():
-                self._broken = error
-                self._over.set()
+    threading.Thread(target=wait, daemon=True).start()
+    over.wait()
+    return _end(process)
 
 
 def _started(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
@@ -306,7 +214,7 @@ def record(
 ) -> None:
     """Record what this machine's endpoint says, until Ctrl-C.
 
-    The file is a scenario that replays it to handlers. Nothing is approved.
+    Emulator.replay gives it back to handlers. Nothing is approved.
     """
     from forewarn import clock
     from forewarn.client import discovery
@@ -355,9 +263,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Ended  # a flag would be seen only once an answer has come
 
 
-def _created(file: Path) -> TextIO:
+def _created(file: Path) -> BinaryIO:
     try:
-        return file.open("x", encoding="utf-8")
+        return file.open("xb")
     except OSError as error:
         message = f"cannot write {file}: {error.strerror}"
         raise Failed(ExitStatus.USAGE, message) from error

@@ -25,5 +25,5 @@ transaction's body may run twice. Imports only `vocabulary`.
     alerts       what needs an operator
     news         what outsiders are told of a change
     webhooks     who is told of it by HTTP, and when to try again
-    invariants   what must hold of every snapshot; testing.invariants has what must over time
+    invariants   what must hold of every snapshot
 """

@@ -1,4 +1,4 @@
-"""The store in plain dictionaries, for scenarios, tests and the simulation.
+"""The store in plain dictionaries, for the emulator, tests and the simulation.
 
 It keeps every promise of the port, but is gone with its process. Readers take turns with the
 writer, so a view needs no copy. The writer copies every dictionary before it begins, and puts the

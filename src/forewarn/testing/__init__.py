@@ -1,18 +1,16 @@
-"""What tests of handlers use, and fleets played from scenarios.
+"""What tests of handlers use.
 
-`emulator` is a server of Scheduled Events in the process of a test: `emulated_service` has the
-rules and the guest plane, `wire` the connections of handlers, `faults` what goes wrong on them.
-`plugin` makes it a pytest fixture, and `operators` gives it the operator plane for other languages.
-
-A scenario is a text that says what operators, guests, the connector and the clock do, and what must
-hold after that. `parser` reads it, `scenario` plays it over `harness`, a service without sockets,
-and `invariants` checks what must hold over time. `record` writes what a real endpoint says as one.
+`emulator` is a server of Scheduled Events in the process of a test: `harness` has the rules, store
+and documents, `emulated_service` the guest plane in front of them, `wire` the connections of
+handlers, `faults` what goes wrong on them. `plugin` makes it a pytest fixture, and `operators`
+gives it the operator plane for other languages. `record` has the lines of a recording of a real
+endpoint, which the emulator replays.
 
 `certify` runs a handler through `HandlerScenario`s and judges it: `handler_process` is the handler,
 and `namespace` a network of its own for it.
 
-Nothing here decides what is right: the rules do, and the expectations of the scenario. Time stands
-still until it is moved. Used by `cli` and by tests; the names below are public.
+Nothing here decides what is right: the rules do. Time stands still until it is moved. Used by `cli`
+and by tests; the names below are public.
 """
 
 import importlib
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
         Emulator,
         NotIdle,
     )
-    from forewarn.testing.parser import ScriptError
-    from forewarn.testing.scenario import ScenarioBroken
     from forewarn.testing.wire import Exchange
 
 __all__ = [
@@ -39,15 +35,11 @@ __all__ = [
     "Exchange",
     "NotIdle",
     "Refused",
-    "ScenarioBroken",
-    "ScriptError",
 ]
 
 _ELSEWHERE = {
     "Exchange": "forewarn.testing.wire",
     "Refused": "forewarn.maintenance.model",
-    "ScenarioBroken": "forewarn.testing.scenario",
-    "ScriptError": "forewarn.testing.parser",
 }
 _EXTRA = ("httptools", "prometheus_client", "structlog")
 """What the extra `testing` installs."""

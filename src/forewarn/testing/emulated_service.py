@@ -10,7 +10,6 @@ guests are shown real times: NotBefore is when the event starts by their own clo
 
 import asyncio
 import contextlib
-import re
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
@@ -27,7 +26,6 @@ from forewarn.maintenance.model import (
     Changes,
     Enablement,
     Operation,
-    Policy,
     Refused,
     Sighting,
     key,
@@ -36,9 +34,8 @@ from forewarn.protocol import codec
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
-from forewarn.testing import parser
 from forewarn.testing.faults import Concerns, Fault
-from forewarn.testing.harness import Harness, Impossible
+from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
 from forewarn.testing.wire import WITHOUT_TIMES, Exchange, Wire, WireConnection
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -50,12 +47,6 @@ MAX_SECONDS: Final = 100 * 366 * 86_400
 """A hundred years: no maintenance is further off, and dates have an end."""
 
 INSTANT: Final = timedelta(microseconds=1)
-
-CONNECTOR: Final = re.compile(r"(at \S+ )?(before the ticker )?connector ")
-"""A line with which a scenario ends maintenance itself."""
-
-NEVER: Final = timedelta.max
-"""The end of what a scenario ends."""
 
 FORWARD_BYTES: Final = 64 * 1024
 """What is passed on at once."""
@@ -95,8 +86,6 @@ class EmulatedService(Harness):
         """What is to be called, and when."""
         self._replayed = 0
         """How often the recorded document was read."""
-        self._ends_itself = True
-        """Whether maintenance that has started ends after its usual time."""
         self._asked: dict[str, datetime] = {}
         """When machines asked last, by key."""
         self._ends: dict[str, timedelta] = {}
@@ -108,7 +97,7 @@ class EmulatedService(Harness):
         self._servers: list[asyncio.Server] = []
         self.fault: BaseException | None = None
         """What went wrong where nobody waits for an answer."""
-        policy = self.policy = msgspec.structs.replace(rules.policy, back=BACK)
+        policy = msgspec.structs.replace(rules.policy, back=BACK)
         self._settings = Settings(rules=rules)
         self._chain = 0 if policy.enablement is Enablement.ALWAYS else DELAYED_TURNS
         super().__init__(Fleet(), policy, beginning=beginning, run=run)
@@ -262,14 +251,12 @@ class EmulatedService(Harness):
         A request in the very instant in which maintenance ended came after that: maintenance always
         lasts for a while.
         """
-        told = super().sighting(machine_key)
         seen = self._guests.seen(machine_key) if self._guests is not None else None
         asked_at = self._asked.get(machine_key)
         if seen is None or asked_at is None:
-            return told
-        times = [asked_at + INSTANT, self._listening.get(machine_key, asked_at)]
-        times += [told.asked_at] if told is not None else []
-        return msgspec.structs.replace(seen, asked_at=max(times))
+            return None
+        latest = max(asked_at + INSTANT, self._listening.get(machine_key, asked_at))
+        return msgspec.structs.replace(seen, asked_at=latest)
 
     # Time.
 
@@ -278,7 +265,7 @@ class EmulatedService(Harness):
         if self.scale:
             passed = timedelta(seconds=(clock.monotonic() - self._began) * self.scale)
             with self._kept_fault():
-                self.advance_to(max(passed, self.elapsed))
+                self.run_until(max(passed, self.elapsed))
 
     def _arm(self) -> None:
         """Have the next thing happen in its time."""
@@ -302,12 +289,7 @@ class EmulatedService(Harness):
         while self.scale and self.elapsed < moment:
             await asyncio.sleep((moment - self.elapsed).total_seconds() / self.scale)
             self.catch_up()
-        self.advance_to(max(moment, self.elapsed))
-
-    def advance_to(self, moment: timedelta) -> None:
-        """Let time pass to a moment, from the beginning."""
-        for _ in self.run_until(moment, inclusive=True):
-            pass
+        self.run_until(max(moment, self.elapsed))
 
     def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
         self._calls.append((self.elapsed + timedelta(seconds=seconds), act))
@@ -315,8 +297,7 @@ class EmulatedService(Harness):
 
     def _next_wakeup(self) -> timedelta | None:
         known = super()._next_wakeup()
-        ends = [end for end in self._ends.values() if end < NEVER]
-        ends += [at for at, _ in self._calls]
+        ends = [*self._ends.values(), *(at for at, _ in self._calls)]
         return min([*ends, *([known] if known is not None else [])], default=None)
 
     def _pass(self, until: timedelta) -> None:
@@ -349,9 +330,6 @@ class EmulatedService(Harness):
         started = {o.id: o for o in self.live() if o.status is EventStatus.STARTED}
         for name in started.keys() - self._ends.keys():
             operation = started[name]
-            if not self._ends_itself:
-                self._ends[name] = NEVER
-                continue
             assert operation.started_at is not None
             lasts = simulated.DURATIONS[operation.event_type]
             self._ends[name] = operation.started_at + lasts - self.beginning
@@ -359,7 +337,7 @@ class EmulatedService(Harness):
     def end(self, operation: str, outcome: Outcome) -> None:
         """End what has started, well or not."""
         self._ends.pop(operation, None)
-        self.report(operation, outcome, None)
+        self.report(operation, outcome)
 
     @staticmethod
     def length(seconds: float) -> timedelta:
@@ -410,8 +388,8 @@ class EmulatedService(Harness):
     def finish(self, operation: str) -> None:
         """Let an operation take its time and succeed; `""` is for all that have started."""
         for name in self.started(operation):
-            if not self.scale and self._ends_itself:
-                self.advance_to(max(self.elapsed, self._ends.get(name, self.elapsed)))
+            if not self.scale:
+                self.run_until(max(self.elapsed, self._ends.get(name, self.elapsed)))
             else:
                 self.end(name, Outcome(succeeded=True))
 
@@ -419,32 +397,6 @@ class EmulatedService(Harness):
         """Let an operation fail now; `""` is for all that have started."""
         for name in self.started(operation):
             self.end(name, Outcome(succeeded=False, message=reason))
-
-    def begin_scenario(self, text: str, name: str) -> parser.Scenario:
-        """Read a scenario whose times count from now, and add its fleet.
-
-        Raises:
-            ScriptError: It breaks the rules of the language, or changes the emulator's settings.
-        """
-        self.origin = self.clock.now()
-        self.wire.replay = None
-        played = parser.parse(text, name, self.origin)
-        if played.policy != Policy():
-            message = f"{name}: settings are the emulator's: Emulator(rules=...)"
-            raise parser.ScriptError(message)
-        self._ends_itself = not any(CONNECTOR.match(line.text) for line in played.lines)
-        self.ask(lambda plane: plane.apply_fleet(played.fleet))
-        return played
-
-    def kill(self) -> None:
-        """Refuse: guests are answered by the process that the test runs in."""
-        raise Impossible("the emulator's server is not killed: use 'forewarn simulate'")
-
-    doom = kill
-
-    def jump(self, by: timedelta) -> None:
-        """Refuse: the emulator's clock is the test's."""
-        raise Impossible(f"the emulator's clock does not jump (by {by}): use 'forewarn simulate'")
 
     def replay(self, answer: RecordedAnswer) -> None:
         """Answer requests for events with a recorded document from now on, and take approvals."""
@@ -460,12 +412,10 @@ class EmulatedService(Harness):
 
         self.wire.replay = give
 
-    def has_read(self, machine: str) -> str:
-        """Return "" once handlers have read what is replayed twice; else what is so instead.
-
-        Twice, as a handler may ask again before it believes that an event is gone.
-        """
-        return "" if self._replayed >= 2 else f"{machine} has read it {self._replayed} times, not 2"
+    @property
+    def times_read(self) -> int:
+        """How often handlers have read the document that is replayed."""
+        return self._replayed
 
     def add_faults(self, wanted: list[Fault]) -> None:
         """Let these go wrong, one after another."""
@@ -478,12 +428,12 @@ class EmulatedService(Harness):
             if self.scale or not live:
                 return [_awaited(o) for o in live]
             if self._ends:
-                self.advance_to(max(self.elapsed, min(self._ends.values())))
+                self.run_until(max(self.elapsed, min(self._ends.values())))
             elif all(o.status is EventStatus.QUEUED for o in live):
                 due = self._next_wakeup()
                 if due is None:
                     return [_awaited(o) for o in live]
-                self.advance_to(max(self.elapsed, due))
+                self.run_until(max(self.elapsed, due))
             else:
                 return [_awaited(o) for o in live]
         raise AssertionError(f"maintenance is still going on after {MAX_STEPS} steps")

@@ -13,6 +13,7 @@ may call an emulator, also one in which an event loop runs: no call but those th
 """
 
 import asyncio
+import functools
 import operator
 import socket
 import threading
@@ -28,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from forewarn import clock
+from forewarn import clock, times
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Event, Operation, Refused, key
 from forewarn.server import settings
 from forewarn.settings import explain, prepare_types
-from forewarn.testing import faults, parser, scenario
+from forewarn.testing import faults, record
 from forewarn.testing.emulated_service import EmulatedService
 from forewarn.testing.faults import Concerns
 from forewarn.testing.wire import Exchange
@@ -306,23 +307,17 @@ class Emulator:
             mistake = explain(error, fleet_file.Fleet)
             message = f"at {mistake.where}: {mistake.what}" if mistake.where else mistake.what
             raise Refused(ErrorCode.INVALID, message, where=mistake.where) from error
-        self._add(lambda service: service.ask(lambda plane: plane.apply_fleet(wanted)))
-        return tuple(self._machines.values())
 
-    def _add(self, order: Callable[[EmulatedService], T]) -> T:
-        """Do what adds machines; the first of all is the one by default."""
-
-        def add(service: EmulatedService) -> tuple[T, list[str]]:
-            done = order(service)
+        def add(service: EmulatedService) -> list[str]:
+            service.ask(lambda plane: plane.apply_fleet(wanted))
             machines = service.look(lambda reading: reading.machines())
             service.wire.default_machine = service.wire.default_machine or next(iter(machines), "")
-            return done, [machine.name for machine in machines.values()]
+            return [machine.name for machine in machines.values()]
 
-        done, names = self._change(add)
-        for name in names:
+        for name in self._change(add):
             endpoint = f"{self._address}/vm/{name}"
             self._machines.setdefault(key(name), EmulatedMachine(name, endpoint))
-        return done
+        return tuple(self._machines.values())
 
     @property
     def _address(self) -> str:
@@ -498,41 +493,33 @@ class Emulator:
         """
         self._wait(lambda: self._change(lambda service: service.work_off()), seconds)
 
-    def play(self, file: Path | str, seconds: float = IDLE_SECONDS) -> None:
-        """Play a scenario, for handlers that work in real time.
+    def replay(self, file: Path | str, seconds: float = IDLE_SECONDS) -> None:
+        """Give handlers each document of a file of `forewarn record`, in its time and to the byte.
 
-        Its fleet is added. The clock goes to the time of each line, and the line is carried out;
-        an expectation is waited for, and so handlers have their time there. Where the scenario says
-        how the connector ends maintenance, nothing ends by itself.
+        Its machine is added. The next document follows when handlers have read the one before
+        twice: a handler may ask again before it believes that an event is gone.
 
         Args:
-            file: The scenario's file.
-            seconds: How long an expectation is waited for, in real time.
+            file: The recording.
+            seconds: How long to wait for the readers of each document, in real time.
 
         Raises:
-            ScenarioBroken: A line does not hold.
-            ScriptError: The file breaks the rules of the language.
+            ValueError: It is not a recording.
+            NotIdle: Nobody reads a document in time.
         """
         path = Path(file)
-        text = path.read_text(encoding="utf-8")
-        played = self._add(lambda service: service.begin_scenario(text, path.name))
-        for line in played.lines:
-            self._play(line, path.name, seconds)
+        name, answers = record.read(path.read_bytes())
+        self.machine(name)
+        began = self.now
+        for number, answer in enumerate(answers, 1):
+            at = began + EmulatedService.length(answer.after_seconds)
+            self.advance(max(at - self.now, timedelta()))
+            self._change(operator.methodcaller("replay", answer))
+            self._wait(functools.partial(self._unread, number), seconds)
 
-    def _play(self, line: parser.ScenarioLine, name: str, seconds: float) -> None:
-        def carry_out(service: EmulatedService) -> list[str]:
-            broken = scenario.carry_out(line, service)
-            return [broken] if broken else []
-
-        at = self.read(lambda service: service.origin + line.at - service.clock.now())
-        self.advance(max(at, timedelta()))
-        if line.is_expectation:
-            try:
-                self._wait(lambda: self._change(carry_out), seconds)
-            except NotIdle as error:
-                raise scenario.ScenarioBroken(name, line, str(error)) from None
-        elif broken := self._change(carry_out):
-            raise scenario.ScenarioBroken(name, line, broken[0])
+    def _unread(self, number: int) -> list[str]:
+        count = self.read(lambda service: service.times_read)
+        return [f"document {number} was read {count} times, not 2"] if count < 2 else []
 
     def until(self, condition: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
         """Wait until a condition holds; it is asked after each answer and each change.
@@ -712,11 +699,5 @@ def _operation_of(event: EmulatedEvent | None) -> str:
 
 def span(length: Span) -> timedelta:
     """Read a span; ValueError for what is none, or would set the clock back."""
-    if isinstance(length, str):
-        read = parser.span(length)
-        if read is None:
-            raise ValueError(f"invalid span {length!r}: expected one such as 90s, 15m or 1h30m")
-        length = read
-    return EmulatedService.length(
-        length.total_seconds() if isinstance(length, timedelta) else length
-    )
+    read = times.span(length) if isinstance(length, str) else length
+    return EmulatedService.length(read.total_seconds() if isinstance(read, timedelta) else read)

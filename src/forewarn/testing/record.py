@@ -1,14 +1,15 @@
-"""Recordings of a real endpoint: scenario files whose documents are played back to the byte.
+"""Recordings of a real endpoint: JSON lines whose documents are replayed to the byte.
 
-`Recording` turns answers into the text of a file; whoever asks the endpoint writes it. Names and
-EventIds are replaced by made-up ones, the same for the same, unless they are to be kept: nothing
-else of a document changes. Nothing here does I/O.
+The first line has the name of the machine, each other an answer. `Recording` turns answers into
+such lines; whoever asks the endpoint writes them. Names and EventIds are replaced by made-up ones,
+the same for the same, unless they are to be kept: nothing else of a document changes. Nothing here
+does I/O.
 """
 
 import json
 import re
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -23,11 +24,26 @@ KEPT_HEADERS: Final = frozenset(("content-type", "date", "etag", "server"))
 _DESCRIPTION: Final = re.compile(rb'("Description":\s*")((?:[^"\\]|\\.)*)')
 
 
-class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An answer with a document, as it came; the block below `endpoint answers`."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of a file: documents are a few kilobytes each, and change a few times an hour."""
 
-    body: str
+
+Line = TypeVar("Line")
+
+
+class RecordedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of a file."""
+
+    machine: str
+
+
+class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line with a document, as it came."""
+
+    after_seconds: Annotated[float, msgspec.Meta(ge=0)]
+    """Since the first answer."""
     headers: tuple[tuple[str, str], ...] = ()
+    body: str
 
     def message(self, date: str) -> bytes:
         """Return the whole answer; the date is now's, for a real server's goes on."""
@@ -49,8 +65,33 @@ class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return None
 
 
+def read(text: bytes) -> tuple[str, tuple[RecordedAnswer, ...]]:
+    """Read a whole file.
+
+    Returns:
+        The machine's name, and the answers in their order.
+
+    Raises:
+        ValueError: It is not a recording; the message has the line.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"invalid recording: {len(text)} bytes, at most {MAX_BYTES}")
+    first, *rows = text.splitlines() or [b""]
+    machine = _decoded(first, 1, RecordedMachine).machine
+    return machine, tuple(
+        _decoded(row, number, RecordedAnswer) for number, row in enumerate(rows, 2)
+    )
+
+
+def _decoded(row: bytes, number: int, shape: type[Line]) -> Line:
+    try:
+        return msgspec.json.decode(row, type=shape)
+    except ValueError as error:  # msgspec's errors, and those of a text that is not UTF-8
+        raise ValueError(f"invalid recording: line {number}: {error}") from error
+
+
 class Recording:
-    """The text of a scenario file, answer by answer.
+    """The text of a file, line by line.
 
     The machine is its name in events, or `""` where that is not known.
     """
@@ -63,15 +104,12 @@ class Recording:
         self._latest: bytes | None = None
         self._machine = machine if keep_names and machine else OWN_NAME
 
-    def beginning(self) -> str:
-        """Return what the file begins with."""
-        return (
-            "# Recorded by 'forewarn record'; Emulator.play gives it back to handlers.\n"
-            f'fleet\n  [[machine]]\n  name = "{self._machine}"\n'
-        )
+    def beginning(self) -> bytes:
+        """Return the first line."""
+        return _line(RecordedMachine(self._machine))
 
-    def answer(self, body: bytes, headers: tuple[tuple[str, str], ...], at: datetime) -> str:
-        """Return what the file has of a document; `""` if it is the one before.
+    def answer(self, body: bytes, headers: tuple[tuple[str, str], ...], at: datetime) -> bytes:
+        """Return the line of a document; `b""` if it is the one before.
 
         Args:
             body: Of an answer with status 200, to the byte.
@@ -82,7 +120,7 @@ class Recording:
             ValueError: It is no document.
         """
         if body == self._latest:
-            return ""
+            return b""
         try:
             shown = body if self._keep_names else self._anonymous(body)
             text = shown.decode()
@@ -90,13 +128,9 @@ class Recording:
             raise ValueError(f"no document: {error}") from error
         self._latest = body
         self._began = self._began or at
-        kept = [[name, value] for name, value in headers if name.lower() in KEPT_HEADERS]
-        return (
-            f"\nat {_span(at - self._began)}  endpoint answers\n"
-            f"  body = {_quoted(text)}\n"
-            f"  headers = {json.dumps(kept)}\n"
-            f"expect {self._machine} has read it\n"
-        )
+        kept = tuple(header for header in headers if header[0].lower() in KEPT_HEADERS)
+        after = max(0, int((at - self._began).total_seconds()))
+        return _line(RecordedAnswer(after_seconds=after, headers=kept, body=text))
 
     def _anonymous(self, body: bytes) -> bytes:
         for event in codec.decode_listing(body).events:
@@ -122,9 +156,5 @@ class Recording:
         return found[1] + text
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _span(length: timedelta) -> str:
-    return f"{max(0, int(length.total_seconds()))}s"
+def _line(value: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(value) + b"\n"

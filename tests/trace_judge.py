@@ -1,4 +1,4 @@
-"""Checks what must hold over time: simulation, scenarios, kills and the demo share it.
+"""The judge of what must hold over time: simulation, scenarios, kills and labs share it.
 
 It knows no store and no service: whoever watches one (the simulation before each commit, scenarios
 after it, clients of a service that is killed again and again) says what was seen, in its order.
