@@ -62,7 +62,13 @@ class RelayReplica:
         self.clock = clock
         feed = Changefeed()
         follower = Follower(store, feed, clock, replica=name)
-        self.plane = Plane(InlineWriter(store, clock, feed, follower), mint("b"), STARTS)
+        writer = InlineWriter(store, clock, feed, follower)
+        self.plane = Plane(
+            writer,
+            mint("b"),
+            STARTS,
+            may_start=lambda: self.watch.may_start(),  # noqa: PLW0108 - made below
+        )
         self.all_known = True
         self.void: list[str] = []
         self.watch = RelayWatch(
@@ -324,6 +330,86 @@ def test_a_restart_remembers_who_is_held_and_gives_relays_time_to_come_back(
     last.hear()
     last.look()
     assert last.holds() == ()
+
+
+def test_after_a_restart_nothing_starts_on_a_host_before_its_relay_was_heard_or_missed(
+    replica: RelayReplica,
+) -> None:
+    """A request that waited for a minute has ended with the service that it waited at."""
+    replica.clock.advance(15 * MINUTE - 5 * SECOND)
+    replica.hear(wait=60.0)
+    replica.look()
+    due = replica.operation().not_before
+    replica.clock.advance(due - SECOND - replica.clock.now())
+    again = RelayReplica(replica.store, replica.clock)
+    for _ in range(int((SETTLE + LATE).total_seconds()) + 1):
+        assert done(again.plane.advance()) == 0
+        again.look()
+        assert again.holds() == ()
+        again.clock.advance(SECOND)
+    again.look()
+    assert [hold.by for hold in again.holds()] == [relays.BY]
+    assert again.operation().status is EventStatus.SCHEDULED
+    assert again.watch.may_start()  # elsewhere
+
+
+def test_after_a_restart_starts_go_on_once_relays_have_asked(replica: RelayReplica) -> None:
+    again = RelayReplica(replica.store, replica.clock)
+    again.look()
+    assert not again.watch.may_start()
+    again.hear()
+    again.look()
+    assert again.watch.may_start()
+
+
+def test_a_host_that_is_held_or_has_lost_its_relay_long_ago_keeps_no_starts_waiting(
+    replica: RelayReplica,
+) -> None:
+    away(replica)
+    again = RelayReplica(replica.store, replica.clock)
+    again.look()
+    assert again.watch.may_start()
+    assert len(again.holds()) == 1  # it has not asked: nothing says that it is back
+    done(again.plane.release(HoldKind.HOST, "h0", by="ann"))
+    again = RelayReplica(replica.store, replica.clock)
+    again.look()
+    assert again.watch.may_start()
+
+
+def test_a_relay_that_asks_for_the_first_time_is_known_after_a_restart() -> None:
+    one = RelayReplica(memory.MemoryStore(), ManualClock(NOW))
+    one.token()
+    one.look()
+    one.clock.advance(SECOND)
+    one.hear()
+    one.look()
+    with one.store.read() as reading:
+        assert list(reading.relays()) == ["h0"]
+
+
+def test_a_replica_that_restarts_awaits_what_it_heard_before() -> None:
+    one, two = pair()
+    two.hear(wait=60.0)
+    two.look()
+    one.clock.advance(SECOND)
+    again = RelayReplica(two.store, two.clock, "b")
+    again.look()
+    assert not again.watch.may_start()
+    again.clock.advance(SETTLE + LATE + SECOND)
+    one.look()
+    assert one.holds() == ()  # it may wait at the other one
+    again.look()
+    assert [hold.by for hold in again.holds()] == [relays.BY]
+
+
+def test_a_replica_starts_at_once_what_others_hear() -> None:
+    one, two = pair()
+    two.hear(wait=60.0)
+    two.look()
+    one.clock.advance(SECOND)
+    again = RelayReplica(one.store, one.clock, "a")
+    again.look()
+    assert again.watch.may_start()
 
 
 def test_what_was_not_written_while_the_store_was_away_is_written_later() -> None:

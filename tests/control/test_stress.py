@@ -225,7 +225,7 @@ class Stress:
             lambda operation: self.waited.add(operation.id),
         )
         self.heartbeat = Heartbeat(self.plane, self.watch, real)
-        self.ticker = Ticker(self.plane, self.watch, Retention(), self.watch.may_start)
+        self.ticker = Ticker(self.plane, self.watch, Retention())
         self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
         self.mirror = Mirror(self.wrong)

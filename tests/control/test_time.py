@@ -451,7 +451,7 @@ def test_a_write_that_hangs_is_an_alert_until_it_ends(start: Start) -> None:
 
 def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(start: Start) -> None:
     async def tick(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        ticker = Ticker(start.plane, start.watch, Retention(), start.watch.may_start)
+        ticker = Ticker(start.plane, start.watch, Retention())
         running = asyncio.create_task(ticker.run())
         await act()
         ticker.stop()

@@ -57,6 +57,10 @@ class Served(Running):
         """How many requests wait for news."""
         return int(self._metric("forewarn_relay_waiters"))
 
+    def starts(self) -> bool:
+        """Whether anything may start."""
+        return self._plane.may_start()
+
     def token_states(self, host: str) -> list[bool]:
         """Of each valid token of a host, the oldest first: whether it was used."""
         with self._store.read() as reading:

@@ -302,6 +302,20 @@ def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> No
         assert news.position.partition(".")[0] == before.position.partition(".")[0]
 
 
+def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Path) -> None:
+    wanted = with_relays(tmp_path)
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        running.client().ask("PUT", "/v1/fleet", fleet())
+        relay = running.relay("h0")
+        relay.news()
+    with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
+        relay.address = running.relays
+        assert not running.starts()
+        relay.position = ""
+        relay.news()
+        eventually(running.starts, True)
+
+
 def test_a_restored_database_counts_as_another_one(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
     path = Path(wanted.store.path)

@@ -136,7 +136,7 @@ class Plane:
         self._writer = writer
         self._mint = mint
         self._policy = policy
-        self._may_start = may_start
+        self.may_start = may_start
         self._listening = listening
         self._sighting = sighting
 
@@ -700,7 +700,7 @@ class Plane:
 
     def _starts(self, unit: UnitOfWork) -> bool:
         if unit.may_start is None:
-            unit.may_start = self._may_start()
+            unit.may_start = self.may_start()
         return unit.may_start
 
     def _decide(

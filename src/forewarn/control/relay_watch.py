@@ -23,7 +23,7 @@ from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
 from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
-from forewarn.maintenance.relays import Relay, RelayTerms, RelayToken
+from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms, RelayToken
 from forewarn.maintenance.transitions import Transitions
 from forewarn.store.port import Store, StoreError
 from forewarn.vocabulary import ErrorCode
@@ -101,6 +101,8 @@ class RelayWatch(Rounds):
         self._read_to: datetime | None = None
         self._save_at = 0.0
         self._away = False
+        self._awaits = True
+        """Whether a relay may be away that has time to ask after the start, so nothing starts."""
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
@@ -158,6 +160,8 @@ class RelayWatch(Rounds):
         """
         now = self._time.now()
         before = self.relays.get(host)
+        if before is None:
+            self._save_at = 0.0  # the next start has to await it
         epoch, sequence = place
         self.relays[host] = Relay(
             host=host,
@@ -209,6 +213,14 @@ class RelayWatch(Rounds):
 
     # What follows.
 
+    def may_start(self) -> bool:
+        """Tell whether anything may start; each transaction asks, on any thread.
+
+        After the start, and after the store was away, nothing does before each relay has asked or
+        its host is held for its absence: its guests may neither read nor approve.
+        """
+        return not self._awaits
+
     def is_away(self, relay: Relay) -> bool:
         """Tell whether a relay that has a token should have asked again by now."""
         terms = self._terms()
@@ -249,9 +261,17 @@ class RelayWatch(Rounds):
             if shared or self._unsaved or self._read_to is None:
                 await self._exchange()
         self._follow_those_behind()
-        found = relays.judge(self.relays.values(), self._terms(), self.has_all, self._time.now())
-        if not found:
-            return
+        terms, at = self._terms(), self._time.now()
+        found = relays.judge(self.relays.values(), terms, self.has_all, at)
+        if found:
+            await self._follow(found)
+        if self._awaits:
+            awaited = [
+                one.host for one in self.relays.values() if relays.is_awaited(one, terms, at)
+            ]
+            self._awaits = bool(awaited) or len(found.hold) > MAX_AT_ONCE
+
+    async def _follow(self, found: RelayHolds) -> None:
         if self._unsaved:
             await self._exchange()  # a host is held for an absence that the store knows of
         held = [self._plane.order(hold, *each) for each in found.hold[:MAX_AT_ONCE]]
@@ -299,7 +319,7 @@ class RelayWatch(Rounds):
             raise
         self._read_to = at - OVERLAP * self._scale
         for relay in found.values():
-            self._take(relay)
+            self._take(self._after_start(relay) if since is None else relay)
 
     def _write_and_read(self, heard: list[Relay], since: datetime | None) -> dict[str, Relay]:
         if heard:
@@ -308,6 +328,13 @@ class RelayWatch(Rounds):
             return {}
         with self._store.read() as reading:
             return reading.relays(since=since)
+
+    def _after_start(self, stored: Relay) -> Relay:
+        """Return a relay as the start finds it: what waited at this replica waits no longer."""
+        if self._store.shared and stored.replica != self._replica:
+            return stored
+        due_at = min(stored.due_at, self._terms().began_at)
+        return replace(stored, replica=self._replica, due_at=due_at)
 
     def _take(self, stored: Relay) -> None:
         known = self.relays.get(stored.host)
@@ -341,6 +368,7 @@ class RelayWatch(Rounds):
     def settle(self) -> None:
         """Judge no relay before each had time to ask: at the start, and after an outage."""
         self._since = self._time.now() + SETTLE * self._scale
+        self._awaits = True
 
 
 def _about(relay: Relay) -> str:

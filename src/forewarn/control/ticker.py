@@ -227,16 +227,9 @@ class Steps(Rounds, Generic[K]):
 class Ticker(Rounds):
     """Makes time pass for the plane; keeps history, the audit log and news for as long as told."""
 
-    def __init__(
-        self,
-        plane: Plane,
-        clock: Clock,
-        keep: Retention,
-        may_start: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, plane: Plane, clock: Clock, keep: Retention) -> None:
         super().__init__("time", clock)
         self._plane = plane
-        self._may_start = may_start
         self._keep = keep
         self.next_wakeup: datetime | None = None
         """The earliest time that it knows of at which something is due."""
@@ -249,7 +242,7 @@ class Ticker(Rounds):
                 self._wake.set()
 
     async def _round(self) -> timedelta:
-        if not self._may_start():
+        if not self._plane.may_start():
             return WHILE_HALTED
         await self._look()
         if self.next_wakeup is not None and self.next_wakeup <= self._clock.now():

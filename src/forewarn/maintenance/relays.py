@@ -148,25 +148,46 @@ def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
     return now - max(due_at, terms.since) > patience * terms.scale
 
 
+def is_guarded(relay: Relay, terms: RelayTerms) -> bool:
+    """Tell whether the absence of a relay holds its host: it was heard with a valid token."""
+    made = terms.tokens.get(relay.host)
+    return made is not None and relay.heard_at >= made
+
+
+def is_awaited(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
+    """Tell whether nobody can know yet if a relay is away: it has time to ask after the start."""
+    return (
+        relay.due_at <= terms.began_at
+        and is_guarded(relay, terms)
+        and relay.held_for != relay.heard_at
+        and not is_away(relay, terms, now)
+    )
+
+
 def judge(
     relays: Iterable[Relay], terms: RelayTerms, has_all: Callable[[Relay], bool], now: datetime
 ) -> RelayHolds:
     """Return which hosts are to be held because their relay is away, and which released.
 
     A host is held once for each absence: an operator may release it. `has_all` tells whether a
-    relay has everything that concerns its host.
+    relay has everything that concerns its host. One that is held stays held over a start: that its
+    relay has time to ask does not say that it is back.
     """
+
+    def back(relay: Relay) -> bool:
+        has_asked = relay.heard_at != relay.held_for or relay.due_at > terms.began_at
+        return has_asked and has_all(relay)
+
     hold, release = [], []
     due_before = now - LATE * terms.scale
     for relay in relays:
         is_due = relay.due_at < due_before or relay.host in terms.behind
         if not is_due and relay.held_for is None:
             continue  # nearly all of them, ten thousand a second
-        made = terms.tokens.get(relay.host)
-        guarded = made is not None and relay.heard_at >= made
+        guarded = is_guarded(relay, terms)
         away = guarded and is_away(relay, terms, now)
         if away and relay.held_for != relay.heard_at:
             hold.append((relay, max(relay.heard_at, terms.began_at)))
-        elif relay.held_for is not None and not away and (not guarded or has_all(relay)):
+        elif relay.held_for is not None and not away and (not guarded or back(relay)):
             release.append(relay)
     return RelayHolds(tuple(hold), tuple(release))

@@ -146,8 +146,7 @@ class Service:
         mint: Callable[[], str],
         handed_over: sockets.HandedOver,
     ) -> None:
-        self._settings = settings
-        self._handed_over = handed_over
+        self._settings, self._handed_over = settings, handed_over
         self._store, self._real = store, real
         self._feed = Changefeed()
         watch = self._watch = clock
@@ -162,7 +161,9 @@ class Service:
             self._writer,
             mint,
             settings.rules.policy,
-            may_start=watch.may_start,
+            may_start=lambda: (
+                watch.may_start() and (self._relays is None or self._relays.watch.may_start())
+            ),
             listening=watch.listening,
             sighting=lambda machine: self._sightings(machine),  # noqa: PLW0108 - made below
         )
@@ -208,14 +209,13 @@ class Service:
     def _make_rollouts(self) -> Rollouts:
         settings = self._settings
         state = Path(settings.connector.command.state) / CHECKS_NAME
-        scale = settings.clock.scale
         return Rollouts(
             self._plane,
             self._watch,
             self._hosts.survey,
-            RolloutChecks(settings.rollout.check, state, os.environ, scale),
+            RolloutChecks(settings.rollout.check, state, os.environ, settings.clock.scale),
             replica=self._own.name,
-            scale=scale,
+            scale=settings.clock.scale,
         )
 
     def _relay_plane(self, replica: str) -> RelayPlane | None:
@@ -649,7 +649,7 @@ def _ticker_of(settings: Settings, plane: Plane, clock: ServiceClock) -> Ticker:
         audit=timedelta(days=settings.history.audit_retention_days),
         news=timedelta(days=settings.history.news_retention_days),
     )
-    return Ticker(plane, clock, keep, clock.may_start)
+    return Ticker(plane, clock, keep)
 
 
 def _own_row(settings: Settings, process: str, now: datetime) -> Replica:

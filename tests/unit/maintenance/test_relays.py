@@ -186,6 +186,7 @@ def test_nobody_is_held_early_or_twice_or_released_while_away(
             one.host not in tokens
             or (
                 all_of_it
+                and (one.heard_at != one.held_for or one.due_at > terms.began_at)
                 and not (tokens[one.host] <= one.heard_at and relays.is_away(one, terms, now))
             )
             or one.heard_at < tokens[one.host]
