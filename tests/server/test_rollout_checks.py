@@ -1,14 +1,9 @@
-"""The checks of rollouts, run for real: programs on their runners, and URLs of a small server."""
+"""The checks of rollouts, run for real: programs on their runners."""
 
 import asyncio
-import contextlib
 import json
 import os
-import socketserver
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -113,110 +108,16 @@ def test_what_cannot_be_run_has_failed(checks: RolloutChecks, tmp_path: Path) ->
     assert not ran(checks, "good").passed
 
 
-# URLs.
-
-
-class Pages(socketserver.ThreadingTCPServer):
-    """Answers each path as the test says; `hang` answers nothing."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), OnePage)
-        self.asked: list[bytes] = []
-        self.ended = threading.Event()
-
-
-class OnePage(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        pages = cast("Pages", self.server)
-        line = self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
-        pages.asked.append(line)
-        path = line.split()[1].decode().strip("/")
-        if path.startswith("hang"):
-            pages.ended.wait()
-        elif path.startswith("large"):
-            self.send(200, b"x" * 1_000_000)
-        elif path.startswith("garbage"):
-            self.wfile.write(b"hello there\r\n\r\n")
-        elif path:
-            self.send(int(path[:3]), b"cache is cold")
-
-    def send(self, status: int, body: bytes) -> None:
-        head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\nLocation: /200\r\n\r\n"
-        with contextlib.suppress(OSError):
-            self.wfile.write(head.encode() + body)
-
-
-@pytest.fixture
-def pages() -> Iterator[Pages]:
-    with Pages() as pages:
-        thread = threading.Thread(target=pages.serve_forever, daemon=True)
-        thread.start()
-        yield pages
-        pages.ended.set()
-        pages.shutdown()
-        thread.join()
-
-
-def asked(pages: Pages, path: str, seconds: float = LONG, scale: float = 1.0) -> CheckResult:
-    url = f"http://127.0.0.1:{pages.server_address[1]}{path}"
-    checks = RolloutChecks([RolloutCheck(name="page", url=url)], Path(), {}, scale)
-    return ran(checks, "page", seconds)
-
-
-@pytest.mark.parametrize(
-    ("path", "passed"),
-    [("/200", True), ("/204?deep=1", True), ("/302", False), ("/404", False), ("/503", False)],
-)
-def test_a_url_passes_by_its_status(pages: Pages, path: str, passed: bool) -> None:
-    result = asked(pages, path)
-    assert result.passed is passed
-    assert pages.asked == [f"GET {path} HTTP/1.1\r\n".encode()]
-    assert passed or path[1:4] in result.message
-
-
-@pytest.mark.parametrize("path", ["/large", "/garbage", "/"])
-def test_an_answer_that_is_none_has_failed(pages: Pages, path: str) -> None:
-    result = asked(pages, path)
-    assert not result.passed
-    assert result.message
-
-
-def test_a_url_that_does_not_answer_has_failed_when_its_time_is_over(pages: Pages) -> None:
-    assert not asked(pages, "/hang", SHORT).passed
-    assert not asked(pages, "/hang", SHORT * 100, scale=100).passed
-
-
-def test_a_url_that_nobody_listens_at_has_failed(pages: Pages) -> None:
-    pages.server_close()
-    assert not asked(pages, "/200").passed
-
-
 # The settings.
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"program": ("x",), "url": "http://x/"},
-        {"program": ("./x",)},
-        {"url": "ftp://x/"},
-        {"url": "http://"},
-        {"url": "http://x:99999/"},
-        {"url": "http://x/ä"},
-    ],
-)
-def test_a_check_is_either_a_program_or_a_url(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("program", [("./x",), ("bin/x", "y")])
+def test_a_program_is_a_full_path_or_a_bare_name(program: tuple[str, ...]) -> None:
     with pytest.raises(FieldError):
-        RolloutCheck(name="x", **given)
+        RolloutCheck(name="x", program=program)
 
 
 def test_two_checks_have_two_names() -> None:
-    one = RolloutCheck(name="x", url="http://x/")
+    one = RolloutCheck(name="x", program=("true",))
     with pytest.raises(FieldError):
         RolloutSettings(check=(one, one))

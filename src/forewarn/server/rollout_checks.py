@@ -1,13 +1,12 @@
-"""Runs the checks of rollouts: a program of the settings, or a URL that is asked.
+"""Runs the checks of rollouts: programs of the settings.
 
-A program runs as the command connector's do (`connectors.command`): a runner of its own keeps
-the end of its output, and ends it when its time is over, whether the service still runs or not. A
-URL passes with a status of 200 to 299.
+They run as the command connector's do (`connectors.command`): a runner of its own keeps
+the end of the output, and ends the program when its time is over, whether the service still runs
+or not.
 """
 
 import asyncio
 import shutil
-import ssl
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from forewarn.client import aio, transport
-from forewarn.client.transport import RequestFailed
 from forewarn.connectors import command
 from forewarn.connectors.command import WHOLE, RunLimits, RunResult, TaskRuns
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
@@ -25,11 +22,8 @@ from forewarn.server.settings import RolloutCheck
 GRACE_SECONDS: Final = 2.0
 """How long a program has after SIGTERM: it only looks, and has nothing to put in order."""
 
-MAX_BODY: Final = 64 * 1024
-"""Bytes of an answer: a health page, not a download."""
-
 MAX_SAID: Final = 200
-"""Characters that are quoted of an answer or of a program's output."""
+"""Characters that are quoted of a program's output."""
 
 
 class CheckOwner(NamedTuple):
@@ -70,7 +64,7 @@ class RolloutChecks:
         if check is None:
             return _failed(f"no check named {run.name!r} in the settings")
         seconds = run.seconds / self._scale
-        return await (self._ask(check, seconds) if check.url else self._run(check, run, seconds))
+        return await self._run(check, run, seconds)
 
     async def _run(self, check: RolloutCheck, run: CheckRun, seconds: float) -> CheckResult:
         """Run a program; exit status 0 has passed."""
@@ -111,24 +105,6 @@ class RolloutChecks:
             self._runs = TaskRuns(self._state)
             self._runs.sweep(())
         return self._runs
-
-    async def _ask(self, check: RolloutCheck, seconds: float) -> CheckResult:
-        """Ask a URL; no redirect is followed."""
-        is_tls = check.url[:6].lower() == "https:"
-        tls = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
-        try:
-            async with asyncio.timeout(seconds):
-                exchange, sent = transport.prepared("GET", check.url, max_body=MAX_BODY)
-                stream = await aio.connect(exchange, seconds, tls=tls)
-                reply = await stream.ask(sent)
-        except TimeoutError:
-            return _failed(f"no answer within {seconds:.3g} s")
-        except (OSError, UnicodeError, RequestFailed) as error:
-            return _failed(str(error) or type(error).__name__)
-        if 200 <= reply.status < 300:
-            return CheckResult(passed=True)
-        said = command.readable(reply.body[: 4 * MAX_SAID])[:MAX_SAID]
-        return _failed(f"the answer is {reply.status}: {said}".removesuffix(": "))
 
 
 def _failed(message: str) -> CheckResult:

@@ -328,33 +328,22 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What tells that a rollout may go on: a program or a URL. Policies name it."""
+    """A program that tells whether a rollout may go on. Policies name it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
     """What a rollout names it by."""
-    program: tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...] = ()
+    program: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...],
+        msgspec.Meta(min_length=1),
+    ]
     """The program and its arguments, as `["/usr/local/bin/smoke-test"]`: a full path, or a bare
-    name that PATH finds; no shell reads it. Exit status 0 passes. Empty: there is a `url`."""
-    url: Annotated[str, msgspec.Meta(max_length=2000)] = ""
-    """What is asked by GET, as `https://shop.example/healthz`; a status of 200 to 299 passes. `""`:
-    there is a `program`."""
+    name that PATH finds; no shell reads it. Exit status 0 passes."""
 
     def __post_init__(self) -> None:
-        """Refuse both and none, and what cannot be run or asked."""
-        if bool(self.program) == bool(self.url):
-            raise FieldError("program", "expected either program or url")
-        if self.program and "/" in self.program[0] and not self.program[0].startswith("/"):
+        """Refuse what cannot be run."""
+        if "/" in self.program[0] and not self.program[0].startswith("/"):
             message = f"invalid program {self.program[0]!r}: expected a full path or a bare name"
             raise FieldError("program", message)
-        if self.url:
-            try:
-                parts = urlsplit(self.url)
-                good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-            except ValueError:
-                good = False
-            if not good or not self.url.isascii() or not self.url.isprintable():
-                message = "invalid URL: expected one such as https://shop.example/healthz"
-                raise FieldError("url", message)
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""The pages of what was: the history of operations, as files too, and the audit log.
+"""The pages of what was: the history of operations, as a file too, and the audit log.
 
-A file, CSV for spreadsheets or JSON for programs, is written page by page as the browser takes it,
-so that a history of millions costs no more memory than one page. Operations are read newest first:
+The file, CSV for spreadsheets, is written page by page as the browser takes it, so that a history
+of millions costs no more memory than one page. Operations are read newest first:
 those that are announced while a file is written are not in it.
 """
 
@@ -9,8 +9,7 @@ import asyncio
 import csv
 import io
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Request, Response
@@ -58,13 +57,6 @@ Pages: TypeAlias = AsyncIterator[tuple[schemas.OperationView, ...]]
 
 Types = FromQuery[tuple[EventType, ...]]
 Statuses = FromQuery[tuple[EventStatus, ...]]
-
-
-class HistoryFile(StrEnum):
-    """A form in which the history is sent as a file."""
-
-    CSV = "csv"
-    JSON = "json"
 
 
 class HistoryFilter:
@@ -115,7 +107,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
     since: routing.Name = "",
     until: routing.Name = "",
     cursor: routing.Name = "",
-    file: FromQuery[HistoryFile | None] = None,
+    file: FromQuery[Literal["csv"] | None] = None,
 ) -> Response[str] | Stream:
     """List operations, the newest announcement first; or send all of them as a file."""
     texts = {"machine": machine, "scope": in_scope, "maintenance": maintenance}
@@ -126,7 +118,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
     try:
         query = wanted.query(backend, SHOWN if file is None else EXPORTED)
         if file is not None:
-            return _file(file, _exported(backend, query))
+            return _file(_exported(backend, query))
         found = await page.once(query, lambda: backend.read(lambda r: r.history(query)))
     except model.Refused as error:
         mistake = forms.mistake_of(error, wanted.form, (FIELDS,))
@@ -165,18 +157,13 @@ async def _exported(backend: Backend, query: HistoryQuery) -> Pages:
         query = msgspec.structs.replace(query, after=following)
 
 
-def _file(kind: HistoryFile, pages: Pages) -> Stream:
-    written, media_type = (
-        (as_csv(pages), "text/csv; charset=utf-8")
-        if kind is HistoryFile.CSV
-        else (as_json(pages), "application/json")
-    )
+def _file(pages: Pages) -> Stream:
     headers = {
         "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff",
-        "Content-Disposition": f'attachment; filename="forewarn-history.{kind}"',
+        "Content-Disposition": 'attachment; filename="forewarn-history.csv"',
     }
-    return Stream(written, media_type=media_type, headers=headers)
+    return Stream(as_csv(pages), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 async def as_csv(found: Pages) -> AsyncIterator[bytes]:
@@ -184,19 +171,6 @@ async def as_csv(found: Pages) -> AsyncIterator[bytes]:
     yield _written([COLUMNS])
     async for operations in found:
         yield await asyncio.to_thread(_rows_of, operations)
-
-
-async def as_json(found: Pages) -> AsyncIterator[bytes]:
-    """Yield the JSON file of operations: one object, as `GET /v1/history` answers."""
-    yield b'{"operations":['
-    first = True
-    async for operations in found:
-        encoded = await asyncio.to_thread(msgspec.json.encode, operations)
-        inner = encoded[1:-1]
-        if inner:
-            yield inner if first else b"," + inner
-            first = False
-    yield b"]}\n"
 
 
 def rows(operations: Iterable[schemas.OperationView]) -> Iterator[tuple[str, ...]]:
