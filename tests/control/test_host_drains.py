@@ -16,6 +16,7 @@ from forewarn.clock import ManualClock
 from forewarn.connectors.port import HostFacts, Outcome, Task
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import host_drains as driver
+from forewarn.control import relay_watch
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.host_drains import HostDrains
@@ -35,6 +36,7 @@ from forewarn.maintenance.model import (
     Refused,
     Stay,
 )
+from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -247,6 +249,36 @@ def test_a_drain_with_a_reboot_ends_where_it_began(site: Site) -> None:
         assert site.reboots == ["h1"]
         assert len(site.operations()) == 6
         assert {o.event_type for o in site.operations()} == {EventType.FREEZE}
+
+    site.play(story)
+
+
+def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
+    site: Site,
+) -> None:
+    token = RelayToken(digest="d", host="h1", created_by="ann", created_at=NOW)
+
+    def hear() -> None:
+        now = site.clock.now()
+        times = {"started_at": now, "heard_at": now, "due_at": now}
+        told = {"replica": "a", "version": "1", "epoch": "e", "sequence": 1, "machines": 0}
+        site.store.hear([Relay(host="h1", **told, **times)])
+
+    async def story() -> None:
+        done(site.plane.order(relay_watch.create_token, token))
+        hear()
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.BACK)
+        before = len(site.operations())
+        for _ in range(20):
+            site.clock.advance(20 * SECOND)
+            await site.settle()
+        assert site.state() is HostState.BACK
+        assert "relay" in site.drains()["h1"].reason
+        assert len(site.operations()) == before
+        hear()
+        await site.until(HostState.UP)
+        assert site.where(*ON_H1) == ["h1"] * 3
 
     site.play(story)
 

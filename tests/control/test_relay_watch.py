@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, mint
@@ -19,7 +20,17 @@ from forewarn.control.relay_watch import SAVE_SECONDS, SETTLE, RelayWatch
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import relays
-from forewarn.maintenance.model import Changes, Hold, HoldKind, Operation, Policy, Queueing, Refused
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    Hold,
+    HoldKind,
+    HostState,
+    Operation,
+    Policy,
+    Queueing,
+    Refused,
+)
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
 from forewarn.maintenance.transitions import Decision
@@ -29,6 +40,8 @@ from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from store.wrapped import Wrapped
 
 BUSY = 5.0
+replace = msgspec.structs.replace
+
 STARTS = Policy(queue=Queueing.START)
 
 
@@ -385,6 +398,20 @@ def test_a_relay_that_asks_for_the_first_time_is_known_after_a_restart() -> None
     one.look()
     with one.store.read() as reading:
         assert list(reading.relays()) == ["h0"]
+
+
+def test_the_relay_of_a_host_that_a_drain_reboots_is_written_down_at_once(
+    replica: RelayReplica,
+) -> None:
+    drain = Drain(host="h0", state=HostState.BACK, requested_at=NOW, changed_at=NOW)
+    for state, is_known in ((HostState.UP, False), (HostState.BACK, True)):
+        replica.watch.learn(Changes(drains=(replace(drain, state=state),)))
+        replica.clock.advance(SECOND)
+        replica.hear()
+        replica.look()
+        with replica.store.read() as reading:
+            known = reading.relays()["h0"].heard_at
+        assert (known == replica.clock.now()) is is_known
 
 
 def test_a_replica_that_restarts_awaits_what_it_heard_before() -> None:

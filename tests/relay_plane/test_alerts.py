@@ -1,12 +1,14 @@
 """Which relays an operator is told of."""
 
+import msgspec
+
 from builders import MINUTE, NOW
 from control.test_relay_watch import RelayReplica
 from forewarn.clock import ManualClock
 from forewarn.control.relay_watch import SETTLE
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.alerts import AlertKind
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Drain, HostState
 from forewarn.server import settings
 from forewarn.server.operator.connections import ReachedLimits
 from forewarn.server.relay.application import RelayPlane
@@ -43,6 +45,10 @@ def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
         plane.watch.hear(host, version="1", age_seconds=0.0, machines=1, place=("e", 1))
     assert list(plane.alerts()) == []
     clock.advance(MINUTE)
-    away = [(one.kind, one.about, one.since) for one in plane.alerts({"h1"})]
+    drain = Drain(host="h1", state=HostState.REBOOTING, requested_at=NOW, changed_at=NOW)
+    plane.learn(Changes(drains=(drain,)))
+    away = [(one.kind, one.about, one.since) for one in plane.alerts()]
     assert away == [(AlertKind.RELAY_AWAY, "h0", NOW + SETTLE)]
+    up = msgspec.structs.replace(drain, state=HostState.UP)
+    plane.learn(Changes(drains=(up,)))
     assert [one.about for one in plane.alerts()] == ["h0", "h1"]

@@ -10,7 +10,7 @@ import msgspec
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import Needs, UnitOfWork
-from forewarn.maintenance import host_drain, host_plan, planner
+from forewarn.maintenance import host_drain, host_plan, planner, relays
 from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -315,6 +315,10 @@ def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
     its = drains[host]
     names = {key(guest.name) for guest in its.guests}
     operations = unit.operations([f"{number}.1" for number in its.maintenances])
+    relay = unit.store.relays([host]).get(host)
+    made = [token.created_at for token in unit.store.relay_tokens([host]).values()]
+    if relay is not None and not relays.is_guarded(relay, min(made, default=None)):
+        relay = None
     return DrainView(
         drain=its,
         machines=on_hosts(unit, survey, names),
@@ -322,6 +326,7 @@ def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
         drains=drains,
         holds=unit.holds(),
         survey=survey,
+        relay=relay,
     )
 
 

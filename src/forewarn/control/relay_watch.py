@@ -22,7 +22,7 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice, relays
-from forewarn.maintenance.model import Changes, Hold, HoldKind, Refused
+from forewarn.maintenance.model import Changes, Hold, HoldKind, HostState, Refused
 from forewarn.maintenance.relays import Relay, RelayHolds, RelayTerms, RelayToken
 from forewarn.maintenance.transitions import Transitions
 from forewarn.store.port import Store, StoreError
@@ -92,6 +92,8 @@ class RelayWatch(Rounds):
         """When the oldest valid token of each host was made."""
         self._behind: dict[str, datetime] = {}
         """Since when relays lack something that changed (`RelayTerms.behind`)."""
+        self._coming_back: set[str] = set()
+        """The hosts that a drain reboots: each waits for its relay before its machines return."""
         self._using: set[str] = set()
         """Digests of tokens whose first use is being written down."""
         self._unsaved: set[str] = set()
@@ -114,6 +116,11 @@ class RelayWatch(Rounds):
                 self._on_void(token.host)
                 if token.host not in self._of_host:
                     self.relays.pop(token.host, None)
+        for drain in changes.drains:
+            if drain.state in {HostState.REBOOTING, HostState.BACK}:
+                self._coming_back.add(drain.host)
+            else:
+                self._coming_back.discard(drain.host)
         for token in changes.relay_tokens:
             self._put(token)
             if token.used_at is not None:
@@ -160,8 +167,8 @@ class RelayWatch(Rounds):
         """
         now = self._time.now()
         before = self.relays.get(host)
-        if before is None:
-            self._save_at = 0.0  # the next start has to await it
+        if before is None or host in self._coming_back:
+            self._save_at = 0.0  # the next start, or its drain, has to know it
         epoch, sequence = place
         self.relays[host] = Relay(
             host=host,
@@ -177,6 +184,10 @@ class RelayWatch(Rounds):
         )
         self._unsaved.add(host)
         return now
+
+    def is_coming_back(self, host: str) -> bool:
+        """Tell whether a drain reboots a host, and will ask whether its relay has asked since."""
+        return host in self._coming_back
 
     def expect(self, host: str, heard_at: datetime, seconds: float) -> None:
         """Note that a relay's next request is expected so many real seconds from now.

@@ -40,6 +40,7 @@ from forewarn.maintenance.model import (
     listed,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import Relay
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 LOOK_EVERY: Final = timedelta(seconds=2)
@@ -119,6 +120,8 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     survey: HostSurvey | None = None
     """The look that was just taken; None where there is none."""
+    relay: Relay | None = None
+    """What was heard last of the host's relay; None where its absence would not hold the host."""
 
     def leaving(self, guest: DrainGuest) -> Operation | None:
         """Return the operation that takes a machine away."""
@@ -190,6 +193,8 @@ def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     """Return what follows for a drain; `host_back` is how long its host may take to reboot."""
     if view.drain.state is HostState.REBOOTING:
         return _rebooting(view, now, host_back)
+    if view.drain.state is HostState.BACK:
+        return _back(view, now, host_back)
     return _STATES[view.drain.state](view, now)
 
 
@@ -328,13 +333,20 @@ def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainSte
     return DrainStep(drain=drain, wake_at=now + LOOK_EVERY)
 
 
-def _back(view: DrainView, now: datetime) -> DrainStep:
+def _back(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     drain = view.drain
     stopped = [guest for guest in drain.guests if guest.way is Way.STOP and guest.leaves_by]
     if (failed := _failed(view, stopped)) is not None:
         return _stuck(view, now, failed)
     if not all(map(view.has_left, stopped)):
         return DrainStep(drain=drain)
+    # Without it guests that come home could neither read nor approve. What was heard before the
+    # look that showed the new boot id may have been said before the reboot.
+    if view.relay is not None and view.relay.heard_at < drain.changed_at:
+        asked = f"the relay of host {drain.host} has not asked for news since the reboot"
+        if now - drain.changed_at >= host_back:
+            return _stuck(view, now, asked)
+        return DrainStep(drain=replace(drain, reason=asked), wake_at=now + LOOK_EVERY)
     trigger = HostTrigger.RETURN if drain.bring_home else HostTrigger.OPEN
     return DrainStep(drain=_changed(drain, trigger, now))
 
@@ -368,7 +380,6 @@ _STATES: Final[Mapping[HostState, Callable[[DrainView, datetime], DrainStep]]] =
         HostState.WAITING: _waiting,
         HostState.DRAINING: _draining,
         HostState.EMPTY: _empty,
-        HostState.BACK: _back,
         HostState.RETURNING: _returning,
         HostState.STUCK: _rest,
     }

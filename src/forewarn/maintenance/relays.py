@@ -148,9 +148,11 @@ def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
     return now - max(due_at, terms.since) > patience * terms.scale
 
 
-def is_guarded(relay: Relay, terms: RelayTerms) -> bool:
-    """Tell whether the absence of a relay holds its host: it was heard with a valid token."""
-    made = terms.tokens.get(relay.host)
+def is_guarded(relay: Relay, made: datetime | None) -> bool:
+    """Tell whether the absence of a relay holds its host: it was heard with a valid token.
+
+    The oldest one was made then; None for no token.
+    """
     return made is not None and relay.heard_at >= made
 
 
@@ -158,7 +160,7 @@ def is_awaited(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
     """Tell whether nobody can know yet if a relay is away: it has time to ask after the start."""
     return (
         relay.due_at <= terms.began_at
-        and is_guarded(relay, terms)
+        and is_guarded(relay, terms.tokens.get(relay.host))
         and relay.held_for != relay.heard_at
         and not is_away(relay, terms, now)
     )
@@ -184,7 +186,7 @@ def judge(
         is_due = relay.due_at < due_before or relay.host in terms.behind
         if not is_due and relay.held_for is None:
             continue  # nearly all of them, ten thousand a second
-        guarded = is_guarded(relay, terms)
+        guarded = is_guarded(relay, terms.tokens.get(relay.host))
         away = guarded and is_away(relay, terms, now)
         if away and relay.held_for != relay.heard_at:
             hold.append((relay, max(relay.heard_at, terms.began_at)))

@@ -42,8 +42,8 @@ TIME_HEADER: Final = b"forewarn-time"
 """The header of an answer with the service's time: a host's clock may be wrong."""
 
 BUSY_WAIT_SECONDS: Final = 5.0
-"""How long a request for news waits while an operation of the host is pending: a relay that froze
-is noticed so soon."""
+"""How long a request for news waits while an operation of the host is pending, or a drain reboots
+it: a relay that froze, or is back, is noticed so soon."""
 
 IDLE_WAIT_SECONDS: Final = 60.0
 """How long it waits otherwise."""

@@ -43,7 +43,7 @@ from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, HostState, Machine, Operation
+from forewarn.maintenance.model import Changes, Machine, Operation
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -542,9 +542,7 @@ class Service:
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
         if self._relays is not None:
-            drains = self._hosts.drains.values()
-            rebooting = {drain.host for drain in drains if drain.state is HostState.REBOOTING}
-            yield from self._relays.alerts(rebooting)
+            yield from self._relays.alerts()
 
     def _of_lost_changes(self) -> Iterator[Alert]:
         lost = self._follower.lost

@@ -26,6 +26,7 @@ from forewarn.maintenance.model import (
     Way,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.relays import Relay
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 
 BEFORE = NOW - 2 * MINUTE
@@ -105,6 +106,7 @@ def view(
     others: tuple[Drain, ...] = (),
     holds: tuple[Hold, ...] = (),
     machines: tuple[Machine, ...] = (),
+    relay: Relay | None = None,
 ) -> DrainView:
     return DrainView(
         drain=of,
@@ -113,6 +115,7 @@ def view(
         drains={each.host: each for each in (of, *others)},
         holds=holds,
         survey=survey,
+        relay=relay,
     )
 
 
@@ -487,6 +490,30 @@ def test_a_host_is_open_when_what_was_shut_down_runs_again(bring_home: bool) -> 
     assert step(view(of, operation(), others)) == DrainStep(drain=entered(of, state))
     failed = operation(1, EventStatus.FAILED)
     assert is_stuck(step(view(of, failed, others)), of, "db-0", "1.1")
+
+
+@pytest.mark.parametrize("bring_home", [False, True])
+def test_a_host_is_not_open_before_its_relay_has_asked_since_the_reboot(bring_home: bool) -> None:
+    of = drain(HostState.BACK, guests=(guest("db-0", leaves_by=1),), bring_home=bring_home)
+    relay = Relay(
+        host="h1",
+        replica="a",
+        version="1",
+        started_at=BEFORE,
+        heard_at=of.changed_at - SECOND,
+        due_at=NOW,
+        epoch="e",
+        sequence=1,
+        machines=0,
+    )
+    waits = step(view(of, operation(), relay=relay))
+    assert waits == DrainStep(drain=replace(of, reason=waits.drain.reason), wake_at=LOOK_AGAIN)
+    assert "relay" in waits.drain.reason
+    heard = replace(relay, heard_at=of.changed_at)
+    assert step(view(of, operation(), relay=heard)).drain.state is not HostState.BACK
+    long_ago = replace(of, changed_at=NOW - HOST_BACK)
+    lost = replace(relay, heard_at=long_ago.changed_at - SECOND)
+    assert is_stuck(step(view(long_ago, operation(), relay=lost)), long_ago, "relay")
 
 
 def test_machines_come_home_live_or_as_they_left() -> None:

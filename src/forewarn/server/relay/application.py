@@ -7,7 +7,7 @@ hub knows them now.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,8 +88,8 @@ class RelayApplication:
     """The application; used on the event loop alone.
 
     `saw` is told what a machine's requests told a relay, by the machine's key. `waits` is how long
-    a request for news waits, in real seconds: while an operation of the host is Scheduled, and
-    otherwise.
+    a request for news waits, in real seconds: while an operation of the host is Scheduled or a
+    drain reboots it, and otherwise.
     """
 
     def __init__(
@@ -199,7 +199,8 @@ class RelayApplication:
             self._watch.stalled(host, stalled_seconds)
         until = asyncio.get_running_loop().time()
         busy, idle = self._waits
-        until += busy if self._hub.is_busy(host) else idle
+        asked_for = self._hub.is_busy(host) or self._watch.is_coming_back(host)
+        until += busy if asked_for else idle
         at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
@@ -451,10 +452,10 @@ class RelayPlane:
         if self._server is not None:
             self._server.should_exit = True
 
-    def alerts(self, rebooting: Collection[str] = ()) -> Iterator[Alert]:
-        """Yield the relays that are away, but for those of hosts that reboot."""
+    def alerts(self) -> Iterator[Alert]:
+        """Yield the relays that are away, but for those of hosts that a drain reboots."""
         for relay in self.watch.relays.values():
-            if relay.host not in rebooting and self.watch.is_away(relay):
+            if self.watch.is_away(relay) and not self.watch.is_coming_back(relay.host):
                 message = (
                     f"the relay of host {relay.host} did not ask for news: its guests cannot "
                     "approve, and nothing of the host starts while it is held"
