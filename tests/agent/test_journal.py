@@ -14,8 +14,12 @@ import msgspec
 import pytest
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.journal import NAME, Journal, JournalError
+from forewarn.agent.daemon import Daemon
+from forewarn.agent.decider import DocumentSeen
+from forewarn.agent.journal import MAX_BYTES, NAME, Journal, JournalError
+from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
 from forewarn.agent.state import AnyRecord, Checkpoint, MachineBooted
+from forewarn.settings import OFF
 
 WRITER = """
 import sys
@@ -163,6 +167,27 @@ def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
     journal.append(MachineBooted(boot="c"))
     journal.close()
     assert read(tmp_path) == [checkpoint, MachineBooted(boot="c")]
+
+
+def test_a_journal_of_large_events_is_shortened_long_before_it_is_too_large(
+    tmp_path: Path,
+) -> None:
+    settings = AgentSettings(
+        client=ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0"),
+        status=StatusSettings(listen=OFF),
+        rule=(rule({"log": {}}, approve="never"),),
+    )
+    journal = Journal(tmp_path)
+    daemon = Daemon(settings, journal, tuple)
+    stays = event("STAYS")  # so that the agent is never idle
+    for number in range(50):
+        large = event(f"E{number}", description="x" * 1024 * 1024)
+        daemon._handle(DocumentSeen((stays, large), "web-0"))
+        while daemon._decider.busy:
+            daemon._turn()
+    journal.close()
+    assert (tmp_path / NAME).stat().st_size < MAX_BYTES / 2
+    assert Journal(tmp_path).length < 100
 
 
 def test_two_agents_never_share_a_journal(tmp_path: Path) -> None:

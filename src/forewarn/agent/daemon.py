@@ -24,7 +24,7 @@ from forewarn import clock, settings, status_port, systemd
 from forewarn.agent import decider, state, status
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
-from forewarn.agent.journal import SHORTEN_AT, Journal, JournalError
+from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.logs import ActivityLog
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import AgentSettings
@@ -401,7 +401,7 @@ class Daemon:
 
     def _shorten(self, journal: Journal) -> None:
         """Shorten the journal if it is long, or if nothing in it matters any more."""
-        long = journal.length > (1 if self._decider.state.idle else SHORTEN_AT)
+        long = journal.is_long or (self._decider.state.idle and journal.length > 1)
         if not long or clock.monotonic() < self._shorten_at:
             return
         try:

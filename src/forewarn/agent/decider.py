@@ -265,6 +265,11 @@ GRACE_SECONDS: Final = 15.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
 
+AT_ONCE: Final = 50
+"""How many actions run at once for events that have no more notice than the one that waits: each
+may be a program with its pipes, and the process has a limit of files. Twice as many run in all, so
+that a Preempt does not wait for fifty reboots."""
+
 OTHERS_AT_ONCE: Final = 20
 """How many events of other machines that are only logged begin at once: each costs durable records,
 and this machine's own events must not wait for a thousand."""
@@ -548,7 +553,7 @@ class Decider:
             and not self._closing
             and any(
                 case.effect(index) == effect.key
-                for case in self.state.cases.values()
+                for case in self.state.users(effect.key)
                 for index in self._missing(case)[:1]
             )
         )
@@ -561,7 +566,7 @@ class Decider:
     def _waiting(self, key: str) -> list[Case]:
         return [
             case
-            for case in self.state.cases.values()
+            for case in self.state.users(key)
             if any(case.effect(index) == key for index in self._missing(case))
         ]
 
@@ -600,12 +605,21 @@ class Decider:
             if pause > now:
                 self._wakes.append(pause)
                 return
+            if not self._has_room(deadline := self._deadline(case)):
+                self._wakes += [deadline] if deadline > now else []
+                return
             attempt = effect.attempt + 1 if effect is not None and own else 1
             begun = state.ActionBegun(
                 effect=key, undo=False, event_id=case.event_id, index=index, attempt=attempt
             )
             self._begin(begun, now)
             return
+
+    def _has_room(self, deadline: float) -> bool:
+        """Tell whether one more action may run; otherwise one begins when another has ended."""
+        if len(self._runs) >= 2 * AT_ONCE:
+            return False
+        return sum(run.deadline <= deadline for run in self._runs.values()) < AT_ONCE
 
     def _reason_against(
         self, case: Case, index: int, effect: state.Effect | None, now: float
@@ -716,6 +730,8 @@ class Decider:
             if pause > now:
                 self._wakes.append(pause)
                 continue
+            if not self._has_room(math.inf):
+                return
             begun = state.ActionBegun(
                 effect=effect.key,
                 undo=True,

@@ -25,6 +25,10 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 SHORTEN_AT: Final = 1000
 """How many records a journal may have before it is shortened: an event has about ten."""
 
+SHORTEN_BYTES: Final = 8 * 1024 * 1024
+"""How large its records may be by then: an event is written with its texts and its rule. Where the
+state is larger than half of this, the records may be twice as large as the state."""
+
 FORMAT: Final = 1
 """The database's user_version; another is of another release."""
 
@@ -75,7 +79,7 @@ class Journal:
         if size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
-        self._last = 0
+        self._last = self._bytes = self._state_bytes = 0
         self._database = sqlite3.connect(
             self._path, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -105,8 +109,18 @@ class Journal:
                 self._database.executemany("INSERT INTO records VALUES (?, ?, ?)", rows)
         except sqlite3.Error as error:
             raise JournalError(f"cannot write {self._path}: {error}") from error
+        size = sum(len(body) for _, _, body in rows)
         self._last += len(rows)
         self.length = 1 if is_checkpoint else self.length + len(rows)
+        self._bytes = size if is_checkpoint else self._bytes + size
+        if is_checkpoint:
+            self._state_bytes = size
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to shorten it."""
+        most = max(SHORTEN_BYTES, 2 * self._state_bytes)
+        return self.length > SHORTEN_AT or self._bytes > most
 
     def close(self) -> None:
         """Close and unlock it."""
@@ -136,6 +150,7 @@ class Journal:
         if rows and not isinstance(rows[-1][0], int):  # the table itself was changed
             raise self._damaged("the table")
         self._last = rows[-1][0] if rows else 0
+        self._bytes = sum(len(body) for _, _, body in rows if isinstance(body, bytes))
         return tuple(self._decoded(rows))
 
     def _decoded(self, rows: Sequence[tuple[Any, Any, Any]]) -> Iterator[AnyRecord]:

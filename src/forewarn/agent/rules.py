@@ -370,7 +370,12 @@ class LogSettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class RuleAction(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    dict=True,
 ):
     """One action of a rule: a table with one key, its kind."""
 
@@ -383,12 +388,12 @@ class RuleAction(
     notify: NotifySettings | None = None
     log: LogSettings | None = None
 
-    @property
+    @functools.cached_property
     def kind(self) -> str:
         """The name of its kind."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
-    @property
+    @functools.cached_property
     def settings(self) -> ActionSettings:
         """The settings of its kind."""
         settings = getattr(self, self.kind)

@@ -6,6 +6,7 @@ the two states cannot differ. `TRANSITIONS` is the life of an event; `docs/agent
 it, and a test compares the two.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -192,8 +193,8 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     effects: list["Effect"]
 
 
-class Case(msgspec.Struct, kw_only=True):
-    """One event in hand."""
+class Case(msgspec.Struct, kw_only=True, dict=True):
+    """One event in hand; another rule makes another case."""
 
     event: Event
     """As it was when a rule took it; its NotBefore as it was at the last try."""
@@ -212,10 +213,18 @@ class Case(msgspec.Struct, kw_only=True):
         """Its id, in one case of letters."""
         return self.event.event_id.upper()
 
+    @functools.cached_property  # to encode an action for each look takes microseconds
+    def effects(self) -> tuple[str, ...]:
+        """The keys of its actions' effects."""
+        own = f"{self.event_id}/{self.rule.name}"
+        return tuple(
+            action.settings.effect or f"{own}/{index}"
+            for index, action in enumerate(self.rule.prepare)
+        )
+
     def effect(self, index: int) -> str:
         """Return the key of the effect of one of its actions."""
-        own = f"{self.event_id}/{self.rule.name}/{index}"
-        return self.rule.prepare[index].settings.effect or own
+        return self.effects[index]
 
 
 class Effect(msgspec.Struct, kw_only=True):
@@ -289,6 +298,9 @@ class AgentState:
         """The events in hand, by id."""
         self.effects: dict[str, Effect] = {}
         """The effects that stand, by key."""
+        self._users: dict[str, set[str]] = {}
+        """The events in hand whose rules have an action, by the key of its effect: of a thousand
+        events most have nothing to do with an action's end."""
         self._order = 0
         for record in records:
             self.apply(record)
@@ -302,11 +314,11 @@ class AgentState:
         """Tell whether an event in hand needs an effect, done or not."""
         if not effect.action.settings.effect:
             return effect.event_id in self.cases  # one event's own
-        return any(
-            case.effect(index) == effect.key
-            for case in self.cases.values()
-            for index in range(len(case.results))
-        )
+        return effect.key in self._users
+
+    def users(self, key: str) -> list[Case]:
+        """Return the events in hand whose rules have the action with this effect, done or not."""
+        return [self.cases[event_id] for event_id in self._users.get(key, ())]
 
     def checkpoint(self) -> Checkpoint:
         """Return the whole state as one record."""
@@ -348,7 +360,7 @@ class AgentState:
                 _move(self.cases[record.event_id], PhaseTrigger.APPROVE)
             case EventGone():
                 _move(self.cases[record.event_id], PhaseTrigger.VANISH)
-                del self.cases[record.event_id]
+                self._unuse(self.cases.pop(record.event_id))
             case MachineBooted():
                 self._boot(record)
             case RetryRequested():
@@ -360,7 +372,9 @@ class AgentState:
                 self._retry(self.cases[record.event_id], record.not_before)
             case Checkpoint():
                 self.boot = record.boot
-                self.cases = {case.event_id: case for case in record.cases}
+                self.cases, self._users = {}, {}
+                for case_ in record.cases:
+                    self._keep(case_)
                 self.effects = {effect.key: effect for effect in record.effects}
                 self._order = max((e.order for e in record.effects), default=0)
 
@@ -369,13 +383,27 @@ class AgentState:
         known = self.cases.get(event_id)
         phase = known.phase if known else next_phase(event_id, None, PhaseTrigger.APPEAR)
         trigger = PhaseTrigger.TAKE if record.rule.acts else PhaseTrigger.NOTE
-        case = self.cases[event_id] = Case(
+        case = Case(
             event=record.event,
             phase=next_phase(event_id, phase, trigger),
             rule=record.rule,
             results=[None] * len(record.rule.prepare),
         )
+        if known is not None:
+            self._unuse(known)
+        self._keep(case)
         _settle(case)
+
+    def _keep(self, case: Case) -> None:
+        self.cases[case.event_id] = case
+        for key in case.effects:
+            self._users.setdefault(key, set()).add(case.event_id)
+
+    def _unuse(self, case: Case) -> None:
+        for key in set(case.effects):
+            self._users[key].remove(case.event_id)
+            if not self._users[key]:
+                del self._users[key]
 
     def _begin(self, record: ActionBegun) -> None:
         case = self.cases[record.event_id]
