@@ -1,4 +1,4 @@
-"""`forewarn follow`, `--wait` and `watch` of rollouts and hosts: what happens, as it happens.
+"""`forewarn follow`, `--wait` and `watch` of rollouts and hosts: news, as it comes.
 
 `EventParser` reads text/event-stream as its standard says, `pieces` keeps the connection: it
 connects again by itself, and nothing is there twice or left out. `wait` is how every command waits:
@@ -9,14 +9,12 @@ import codecs
 import contextlib
 import itertools
 import json
-import shutil
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from forewarn import times
 from forewarn.cli import output
@@ -24,27 +22,8 @@ from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import flag, option
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from forewarn.server.operator import rollout_schemas, schemas
-
 LOOK_SECONDS: Final = 0.5
 """The shortest time between two looks."""
-
-LATEST_SECONDS: Final = 10.0
-"""The longest: times pass without news."""
-
-MAX_LINES: Final = 200
-"""Lines of news that are kept for the terminal."""
-
-MAX_ROLLOUTS: Final = 3
-"""Rollouts that are shown."""
-
-LEAST_BAR: Final = 5
-"""The fewest characters that a bar of progress is drawn in."""
-
-BAR: Final = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
 
 GAPS: Final = {
     "trimmed": "older news has been deleted",
@@ -190,16 +169,12 @@ TypesOption = Annotated[
 def follow(*, since: SinceOption = "", types: TypesOption = None, service: OperatorClient) -> None:
     """Show what happens to maintenance, until Ctrl-C.
 
-    On a terminal it also shows what is under way. When the service restarts it connects again by
-    itself, and misses nothing. With --json each item of news is one line.
+    Each item of news is one line. When the service restarts it connects again by itself, and
+    misses nothing.
     """
-    chosen = tuple(types or ())
-    if output.on_terminal() and not service.as_json:
-        _show_live(service, since, chosen)
-        return
-    for event in events(service, since=since, types=chosen, trouble=note):
+    for event in events(service, since=since, types=tuple(types or ()), trouble=note):
         if event.name != OPEN:
-            output.say(_object(event) if service.as_json else line(event, shown_at=times.shown))
+            output.say(_object(event) if service.as_json else line(event))
 
 
 def note(why: str) -> None:
@@ -221,21 +196,21 @@ TYPE_WIDTH: Final = len("maintenance.scheduled")
 """Few types are longer: the subjects of the others stand in a column."""
 
 
-def line(event: StreamEvent, shown_at: Callable[[datetime], str]) -> str:
+def line(event: StreamEvent) -> str:
     """Return an event as a line for people."""
     found = json.loads(event.data)
     if event.name == "gap":
         meaning = GAPS.get(found["reason"], found["reason"])
         return output.printable(f"gap after {found['after']}: {meaning}")
-    at = shown_at(datetime.fromisoformat(found["at"]))
-    more = "; ".join(facts(found["data"], shown_at))
+    at = times.shown(datetime.fromisoformat(found["at"]))
+    more = "; ".join(facts(found["data"]))
     kind = found["type"]
     subject = found["subject"].removeprefix(f"{kind.partition('.')[0]} ")
     told = "  ".join([at, f"{kind:<{TYPE_WIDTH}}", f"{subject:<4}", more])
     return output.printable(told.rstrip())
 
 
-def facts(data: dict[str, Any], shown_at: Callable[[datetime], str]) -> Iterator[str]:
+def facts(data: dict[str, Any]) -> Iterator[str]:
     """Yield the facts of an item that a line has room for."""
     what = str(data.get("event_type", ""))
     if data.get("machines"):
@@ -244,7 +219,7 @@ def facts(data: dict[str, Any], shown_at: Callable[[datetime], str]) -> Iterator
     if what:
         yield what
     if data.get("status") == "Scheduled":
-        yield f"not before {shown_at(datetime.fromisoformat(data['not_before']))}"
+        yield f"not before {times.shown(datetime.fromisoformat(data['not_before']))}"
     for counts in ("units", "operations"):
         if counts in data:
             yield ", ".join(f"{count} {name}" for name, count in data[counts].items())
@@ -254,141 +229,6 @@ def facts(data: dict[str, Any], shown_at: Callable[[datetime], str]) -> Iterator
         yield str(data["count"])
     if data.get("reason"):
         yield str(data["reason"])
-
-
-# What is under way, as the terminal shows it.
-
-
-class Board:
-    """What the terminal shows; two threads use it."""
-
-    def __init__(self) -> None:
-        self.events: list[schemas.LiveEvent] = []
-        self.rollouts: list[rollout_schemas.RolloutDetail] = []
-        self.trouble = ""
-        self.lines: deque[str] = deque(maxlen=MAX_LINES)
-
-    def __rich__(self) -> "RenderableType":
-        """Draw it for the terminal as it is now."""
-        size = shutil.get_terminal_size()
-        return self.drawn(size.columns, size.lines)
-
-    def drawn(self, columns: int, lines: int) -> "RenderableType":
-        """Draw it for so many columns and lines."""
-        from rich.console import Group
-        from rich.text import Text
-
-        parts: list[RenderableType] = [_bar(detail, columns) for detail in self.rollouts]
-        room = lines - len(parts) - 3
-        most = max(1, room // 2 - 3)
-        if self.events:
-            parts.append(_table(self.events[:most], columns))
-            left = len(self.events) - most
-            if left > 0:
-                more = _fitting(f"and {left} more: see 'forewarn events'", columns)
-                parts.append(Text(more, style="dim", no_wrap=True))
-            room -= min(len(self.events), most) + 2 + (left > 0)
-        else:
-            parts.append(Text("No event is pending.", style="dim"))
-            room -= 1
-        parts.append(Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * columns, style="dim"))
-        latest = list(self.lines)[-max(1, room) :]
-        parts += [Text(_fitting(each, columns), no_wrap=True) for each in latest]
-        if self.trouble:
-            parts.append(Text(_fitting(self.trouble, columns), style="bold red", no_wrap=True))
-        return Group(*parts)
-
-
-def _fitting(text: str, columns: int) -> str:
-    return text if len(text) <= columns else text[: columns - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _bar(detail: "rollout_schemas.RolloutDetail", columns: int) -> "RenderableType":
-    from rich.text import Text
-
-    rollout = detail.rollout
-    units = rollout.units
-    over = units.done + units.failed + units.skipped
-    total = max(1, over + units.running + units.waiting)
-    failed = f", {units.failed} failed" if units.failed else ""
-    end = detail.forecast.latest_end if detail.forecast is not None else None
-    until = f", over by {times.hour(end)}" if end is not None else ""
-    left = f"rollout {rollout.number} {rollout.state} "
-    right = f" {over} of {total}{failed}, wave {rollout.wave} of {rollout.waves}{until}"
-    room = columns - len(left) - len(right)
-    if room < LEAST_BAR:
-        return Text(_fitting(left + right, columns), no_wrap=True)
-    filled = room * over // total
-    style = "red" if units.failed else "green"
-    bar = Text(BAR * filled, style=style), Text(BAR * (room - filled), style="dim")
-    return Text.assemble(left, *bar, right, no_wrap=True)
-
-
-def _table(events: "list[schemas.LiveEvent]", columns: int) -> "RenderableType":
-    headings: dict[str, Callable[[schemas.LiveEvent], object]] = {
-        "REF": lambda event: event.operation,
-        "TYPE": lambda event: event.event_type,
-        "STATUS": lambda event: event.status,
-        "SCOPE": lambda event: event.scope,
-        "MACHINES": lambda event: output.counted(event.machines),
-        "NOT BEFORE": lambda event: event.not_before,
-    }
-    return output.drawn(tuple(headings), output.cells(events, headings), columns)
-
-
-class _Looker(threading.Thread):
-    """Looks at what is under way when there is news of it, and not too often."""
-
-    def __init__(self, service: OperatorClient, board: Board) -> None:
-        super().__init__(name="forewarn-look", daemon=True)
-        self._service = service
-        self._board = board
-        self.news = threading.Event()
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        """Look, until `stop`."""
-        while not self.stop.is_set():
-            self.news.clear()
-            with contextlib.suppress(Failed):  # the stream says what is the matter
-                self._look()
-            self.stop.wait(LOOK_SECONDS)
-            self.news.wait(LATEST_SECONDS)
-
-    def _look(self) -> None:
-        from forewarn.server.operator import rollout_schemas, schemas
-
-        get = self._service.get
-        self._board.events = list(get("/v1/events").read(schemas.EventList).events)
-        page = get("/v1/rollouts", limit=100).read(rollout_schemas.RolloutPage)
-        running = [one.number for one in page.rollouts if one.state not in {"done", "stopped"}]
-        self._board.rollouts = [
-            get(f"/v1/rollouts/{number}").read(rollout_schemas.RolloutDetail)
-            for number in running[:MAX_ROLLOUTS]
-        ]
-
-
-def _show_live(service: OperatorClient, since: str, types: tuple[str, ...]) -> None:
-    from rich.live import Live
-
-    board = Board()
-    looker = _Looker(service, board)
-
-    def trouble(why: str) -> None:
-        board.trouble = f"No news for now, connecting again: {output.printable(why)}"
-
-    found = events(service, since=since, types=types, trouble=trouble)
-    looker.start()
-    try:
-        with Live(board, refresh_per_second=4, screen=False, vertical_overflow="crop"):
-            for event in found:
-                board.trouble = ""
-                if event.name != OPEN:
-                    board.lines.append(line(event, shown_at=times.hour))
-                looker.news.set()
-    finally:
-        looker.stop.set()
-        looker.news.set()
 
 
 # --wait and watch: until something is over, or needs an operator.

@@ -193,7 +193,7 @@ def _wait(service: OperatorClient, number: int) -> None:
         if json.loads(event.data)["data"].get("maintenance") != number:
             return False
         if not service.as_json:
-            output.say(follow.line(event, shown_at=times.shown))
+            output.say(follow.line(event))
         return event.name in DECISIVE
 
     def look() -> follow.Progress:
