@@ -298,9 +298,9 @@ class AgentState:
         """The events in hand, by id."""
         self.effects: dict[str, Effect] = {}
         """The effects that stand, by key."""
-        self._users: dict[str, set[str]] = {}
-        """The events in hand whose rules have an action, by the key of its effect: of a thousand
-        events most have nothing to do with an action's end."""
+        self._users: dict[str, dict[str, None]] = {}
+        """The events in hand whose rules have an action, oldest first, by the key of its effect: of a
+        thousand events most have nothing to do with an action's end."""
         self._order = 0
         for record in records:
             self.apply(record)
@@ -397,11 +397,11 @@ class AgentState:
     def _keep(self, case: Case) -> None:
         self.cases[case.event_id] = case
         for key in case.effects:
-            self._users.setdefault(key, set()).add(case.event_id)
+            self._users.setdefault(key, {})[case.event_id] = None
 
     def _unuse(self, case: Case) -> None:
         for key in set(case.effects):
-            self._users[key].remove(case.event_id)
+            del self._users[key][case.event_id]
             if not self._users[key]:
                 del self._users[key]
 
