@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agent.bench import event, rule
+from agent.bench import command, event, rule, service
 from forewarn.agent import rules
 from forewarn.agent.rules import (
     COMMAND_LENGTH,
@@ -273,3 +273,25 @@ def test_an_action_is_named_by_what_it_does_or_by_its_kind() -> None:
 )
 def test_what_windows_cannot_do_says_why(action: RuleAction, *, possible: bool) -> None:
     assert bool(needs_posix(action)) is not possible
+
+
+@pytest.mark.parametrize(
+    ("step", "something"),
+    [
+        ({"ready": {"wait_seconds": 1}}, True),
+        (service(), True),
+        ({"haproxy": {"socket": "/s", "server": "b/s"}}, True),
+        (command("a"), True),
+        ({"command": {"run": ["a"]}}, False),
+        ({"signal": {"unit": "u"}}, False),
+        ({"signal": {"unit": "u", "undo_signal": "SIGCONT"}}, True),
+        ({"http": {"url": "http://x"}}, False),
+        ({"http": {"url": "http://x", "undo_body": "x"}}, False),
+        ({"http": {"url": "http://x", "undo_url": "http://y"}}, True),
+        ({"notify": {"urls_file": "f"}}, False),
+        ({"log": {}}, True),
+        ({"log": {"undo_message": ""}}, False),
+    ],
+)
+def test_only_some_actions_have_something_to_undo(step: dict[str, Any], *, something: bool) -> None:
+    assert rule(step).prepare[0].settings.undoes is something

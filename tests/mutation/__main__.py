@@ -60,7 +60,6 @@ TESTS = {
         "tests/agent/test_state.py",
         "tests/agent/test_retry.py",
         "tests/agent/test_closing.py",
-        "tests/agent/test_forecast.py",
         "tests/agent/test_reasons.py",
     ],
 }

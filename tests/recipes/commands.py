@@ -1,4 +1,4 @@
-"""The recipes' commands that judge and explain, run on their pages' settings."""
+"""The recipes' commands that judge their settings, run on these."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ from recipes.pages import GUIDES
 
 
 def named(page: str) -> list[str]:
-    """Return the lines of a page that judge its settings or explain them."""
+    """Return the lines of a page that judge its settings."""
     text = (GUIDES / f"{page}.md").read_text(encoding="utf-8")
-    found = re.findall(r"(?m)^    forewarn (agent (?:check|explain).*)$", text)
-    assert len(found) >= 2, page
+    found = re.findall(r"(?m)^    forewarn (agent check.*)$", text)
+    assert found, page
     return [str(line) for line in found]
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,15 +14,10 @@ from forewarn.cli.options import (
     flag,
     option,
 )
-from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventType
+from forewarn.vocabulary import EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from forewarn.agent.decider import ActionForecast
-    from forewarn.agent.rules import Rule
-    from forewarn.agent.settings import AgentSettings, Loaded
-    from forewarn.client.event import Event
+    from forewarn.agent.settings import Loaded
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -92,63 +87,6 @@ def check(*, config: ConfigOption = None) -> None:
         output.note(f"note: rule {name!r} is never reached: earlier rules take all of its events")
     for warning in _warnings(loaded):
         output.note(f"note: {warning}")
-
-
-@app.command()
-def explain(
-    *,
-    config: ConfigOption = None,
-    event_type: Annotated[
-        EventType,
-        option("--type", "TYPE", "The event's type, such as Reboot.", case_sensitive=False),
-    ],
-    source: Annotated[
-        EventSource, option("--source", "SOURCE", "Platform or User.", case_sensitive=False)
-    ] = EventSource.PLATFORM,
-    status: Annotated[
-        Literal["Scheduled", "Started"],
-        option("--status", "STATUS", "Scheduled or Started.", case_sensitive=False),
-    ] = "Scheduled",
-    duration_seconds: Annotated[
-        int, option("--duration-seconds", "N", "How long the interruption lasts; -1 is unknown.")
-    ] = -1,
-    notice_seconds: Annotated[
-        float, option("--notice-seconds", "N", "The notice that is left.", min=0)
-    ] = 900.0,
-    description: Annotated[str, option("--description", "TEXT", "The event's description.")] = "",
-    others: Annotated[
-        bool, flag("--others", "The event is for other machines, not this one.")
-    ] = False,
-    machines: Annotated[
-        int, option("--machines", "N", "How many machines the event names.", min=1)
-    ] = 1,
-) -> None:
-    """Show what the agent would do for an event."""
-    from forewarn.agent import rules
-    from forewarn.client.event import Event
-
-    loaded = _load(config)
-    started = status == "Started"
-    event = Event(
-        event_id="",
-        status=status,
-        event_type=event_type.value,
-        resource_type=RESOURCE_TYPE,
-        resources=("",) * machines,
-        not_before=None,
-        description=description,
-        source=source.value,
-        duration_seconds=duration_seconds,
-        concerns_me=not others,
-        starts_by=None if started else notice_seconds,
-    )
-    notice = 0.0 if started else notice_seconds
-    rule = rules.choose(loaded.settings.rule, event, notice)
-    output.say(f"Rule: {rule.name}")
-    for name in _but_for_its_duration(loaded.settings.rule, event, notice):
-        output.say(f"Not {name!r}: the duration is unknown (--duration-seconds)")
-    for line in _plan(rule, event, notice, loaded.settings):
-        output.say(line)
 
 
 @app.command()
@@ -307,90 +245,6 @@ def _is_missing(unit: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "LoadState=not-found" in shown.stdout.splitlines()
-
-
-def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) -> "list[str]":
-    import itertools
-
-    import msgspec
-
-    from forewarn.agent import rules
-    from forewarn.client.event import UNKNOWN_DURATION
-
-    if event.duration_seconds != UNKNOWN_DURATION:
-        return []
-    short = msgspec.structs.replace(event, duration_seconds=0)
-    before = itertools.takewhile(lambda rule: not rules.matches(rule, event, notice), own)
-    return [rule.name for rule in before if rules.matches(rule, short, notice)]
-
-
-def _plan(
-    rule: "Rule", event: "Event", notice: float, settings: "AgentSettings"
-) -> "Iterator[str]":
-    from forewarn.agent import decider, rules
-
-    left = notice - settings.margin_seconds
-    seen = decider.forecast(rule, event, settings.margin_seconds)
-    if not event.started and any(not step.settings.tells for step in rule.prepare):
-        yield (
-            f"Time: {max(0.0, left):g} s for all actions ({notice:g} s of notice less "
-            f"margin_seconds = {settings.margin_seconds:g})"
-        )
-    for number, prospect in enumerate(seen, 1):
-        action = rules.action_name(prospect.action)
-        yield f"  {number}. {action}: {_fate(prospect, rule)}"
-    yield f"Approve: {_approval(rule, event, seen, settings)}"
-    undone = [str(n) for n, prospect in enumerate(seen, 1) if prospect.undone]
-    if undone:
-        first = ", the last first" if len(undone) > 1 else ""
-        yield f"Undo, when it is over{first}: {', '.join(reversed(undone))}"
-
-
-def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
-    from forewarn.agent.rules import ActionOutcome
-
-    step, terms = prospect.action, prospect.action.settings
-    meant = {"hold": "; the event is then held", "approve": "; the event is not held (when_cut)"}
-    if rule.approve == "never":
-        meant["approve"] = ""
-    waits = f"waits {step.ready.wait_seconds:g} s, " if step.ready is not None else ""
-    match prospect.outcome:
-        case ActionOutcome.DONE:
-            limit = f"at most {prospect.limit_seconds:g} s"
-            return f"{waits}{limit}; on failure: {terms.on_failure}"
-        case ActionOutcome.CUT:
-            left = f"but at most {prospect.limit_seconds:g} s are left: cut"
-            return f"{waits}{left}{meant[rule.when_cut]}"
-        case ActionOutcome.NO_TIME:
-            needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
-            left = f"not done: at most {max(0.0, prospect.left_seconds):g} s are left"
-            return f"{left}{needs}{meant[rule.when_cut]}"
-        case ActionOutcome.STARTED:
-            return f"not done: the event has started{meant[rule.when_cut]}"
-        case ActionOutcome.SHARED:
-            return "not done again: an earlier action does the same"
-        case _:
-            return "not done: the event is already held"
-
-
-def _approval(
-    rule: "Rule", event: "Event", seen: "Sequence[ActionForecast]", settings: "AgentSettings"
-) -> str:
-    if rule.approve == "never":
-        return "no"
-    if event.started:
-        return "no, the event has started"
-    if rule.approve == "at-once":
-        return "at once"
-    cut = [number for number, each in enumerate(seen, 1) if each.outcome and each.outcome.cut]
-    if cut and rule.when_cut == "hold":
-        return f"no: the event is held, as the notice is too short for action {cut[0]}"
-    several = len(event.resources) > 1
-    if several and not settings.peers:
-        return "no: no peers are set"
-    when = "when all of its machines are prepared, by the first of them" if several else ""
-    anyway = '; what is cut does not count (when_cut = "approve")' if cut else ""
-    return (when or "when prepared") + anyway
 
 
 def _listen(config: Path | None) -> str:

@@ -1,7 +1,6 @@
-"""What `forewarn agent explain`, `check` and `status` tell people."""
+"""What `forewarn agent check` and `status` tell people."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -9,26 +8,8 @@ import pytest
 
 from agent.workplace import Units
 from client.scripted import Scripted, message, serving
+from forewarn.agent.rules import BUILT_IN
 from forewarn.cli import main
-from house import tree
-
-POOL = """
-[[rule]]
-name    = "leave the pool for anything that stops us"
-match   = { types = ["Reboot", "Preempt"] }
-prepare = [ { ready = { wait_seconds = 20 } }, { service = { stop = "web" } } ]
-approve = "when-prepared"
-"""
-
-
-def explained(
-    folder: Path, capsys: pytest.CaptureFixture[str], settings: str, *options: str
-) -> list[str]:
-    """Return the lines that are said of an event."""
-    file = folder / "agent.toml"
-    file.write_text(settings, encoding="utf-8")
-    assert main.execute(["agent", "explain", "--config", str(file), *options]) == 0
-    return capsys.readouterr().out.splitlines()
 
 
 def has(lines: list[str], facts: tuple[tuple[str, ...], ...]) -> bool:
@@ -37,83 +18,22 @@ def has(lines: list[str], facts: tuple[tuple[str, ...], ...]) -> bool:
     return all(fact in line for line, expected in pairs for fact in expected)
 
 
-def test_the_references_lines_are_what_is_said(
+def test_check_names_the_rules_that_each_type_of_event_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (tree.ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"(?m)^    Rule: .*\n(?:    .*\n)+", page)
-    said = explained(tmp_path, capsys, POOL, "--type", "Preempt", "--notice-seconds", "30")
-    assert said == [line[4:] for line in shown.splitlines()]
-
-
-def test_a_wait_that_cannot_end_is_said_to_hold_the_event(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    long = POOL.replace("= 20", "= 28")
-    said = explained(tmp_path, capsys, long, "--type", "Preempt", "--notice-seconds", "30")[2:]
-    facts = (("28 s", "25 s", "cut", "held"), ("not done", "held"), ("no", "action 1"), (": 1",))
-    assert has(said, facts), said
-
-
-def test_a_wait_that_cannot_end_holds_nothing_where_the_rule_approves_what_is_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    long = POOL.replace("= 20", "= 28") + 'when_cut = "approve"\n'
-    said = explained(tmp_path, capsys, long, "--type", "Preempt", "--notice-seconds", "30")[2:]
-    when_cut = "not held (when_cut)"
-    assert has(
-        said,
-        (
-            ("28 s", "25 s", "cut", when_cut),
-            ("not done", " 0 s", when_cut),
-            ("when prepared", 'when_cut = "approve"'),
-            (": 1",),
-        ),
+    (tmp_path / "agent.toml").write_text(
+        "[[rule]]\nname = 'short'\nmatch = { types = ['Freeze'], max_duration_seconds = 10 }\n"
+        "approve = 'at-once'\n"
+        "[[rule]]\nname = 'stop'\nmatch = { types = ['Freeze', 'Reboot'] }\n"
+        "[[rule]]\nname = 'elsewhere'\nmatch = { machine = 'others' }\n",
+        encoding="utf-8",
     )
-
-
-@pytest.mark.parametrize(
-    ("peers", "approval"),
-    [
-        ("", "no: no peers are set"),
-        (
-            'peers = "http://{machine}:8171"\n',
-            "when all of its machines are prepared, by the first of them",
-        ),
-    ],
-)
-def test_several_machines_need_peers(
-    peers: str, approval: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = explained(tmp_path, capsys, peers + POOL, "--type", "Reboot", "--machines", "2")
-    assert f"Approve: {approval}" in said
-
-
-def test_a_program_is_shown_as_a_shell_has_it_and_nothing_is_undone_that_cannot_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rule = POOL.replace("{ ready = { wait_seconds = 20 } }, { service = { stop = ", "").replace(
-        '"web" } } ]', '{ command = { run = ["sh", "-c", "sync; sync"] } } ]'
-    )
-    said = explained(tmp_path, capsys, rule, "--type", "Reboot")
-    assert said[2:] == [
-        "  1. command sh -c 'sync; sync': at most 60 s; on failure: hold",
-        "Approve: when prepared",
-    ]
-
-
-def test_a_rule_that_wants_to_know_the_duration_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = (
-        '[[rule]]\nname = "short"\nmatch = { types = ["Freeze"], max_duration_seconds = 10 }\n'
-        'approve = "at-once"\n'
-    )
-    why = "Not 'short': the duration is unknown (--duration-seconds)"
-    assert why in explained(tmp_path, capsys, short, "--type", "Freeze")
-    told = explained(tmp_path, capsys, short, "--type", "Freeze", "--duration-seconds", "20")
-    assert not any(line.startswith("Not ") for line in told)
-    assert why not in explained(tmp_path, capsys, short, "--type", "Reboot")
+    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    taken = {line.split()[0]: line.split(maxsplit=1)[1] for line in said if line[:2] == "  "}
+    assert taken["Freeze"] == "1. short; then 2. stop"
+    assert taken["Reboot"] == "2. stop"
+    assert taken["Preempt"] == f"4. {BUILT_IN.name}"
 
 
 def test_check_notes_programs_that_are_not_there(
