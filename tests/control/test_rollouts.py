@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND
+from builders import NOW, SECOND
 from control.conftest import done
 from control.test_host_drains import Site
 from forewarn.control import rollouts
@@ -20,7 +20,6 @@ from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, 
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
-from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     CheckProgress,
     Rollout,
@@ -31,6 +30,7 @@ from forewarn.maintenance.rollout_model import (
     RolloutUnit,
     UnitState,
 )
+from forewarn.maintenance.rollout_plan import PlannedRollout
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -416,17 +416,6 @@ def test_rollouts_that_are_over_make_room_for_new_ones() -> None:
         assert list(reading.rollouts()) == [1, 2, 3]
 
 
-def test_a_plan_of_what_is_under_way_begins_now() -> None:
-    site = RolloutSite()
-    rollout = site.begin(RolloutTargets(machines=("db", "cache")))
-    with site.store.read() as reading:
-        plan = rollouts.forecast(reading, rollout, NOW)
-    assert plan is not None
-    assert plan.units == 2
-    assert plan.latest_end is not None
-    assert plan.latest_end > NOW + 30 * MINUTE
-
-
 # The check.
 
 CHECKED = {"check": "smoke", "check_tries": 2, "check_within_seconds": 200}
@@ -623,10 +612,10 @@ class Farm(RolloutSite):
         super().__init__(of)
         self.home = {machine.name: machine.host for machine in self.machines()}
         self.names = tuple(sorted(set(self.home.values())))
-        self.together: set[frozenset[str]] = set()
-        """The units that were seen under way together."""
+        self.together: dict[frozenset[str], None] = {}
+        """The units that were seen under way together, in the order of that."""
 
-    def roll(self, *, approving: bool = False, **policy: Any) -> RolloutForecast:
+    def roll(self, *, approving: bool = False, **policy: Any) -> PlannedRollout:
         """Plan a rollout, carry it out to its end, and return the plan."""
 
         async def story(site: RolloutSite) -> None:
@@ -648,7 +637,7 @@ class Farm(RolloutSite):
 
     def ended(self) -> bool:
         names = (name for name, state in self.states().items() if state is RUNNING)
-        self.together.add(frozenset(names))
+        self.together[frozenset(names)] = None
         return self.rollout().state is not RolloutState.RUNNING
 
 
@@ -689,42 +678,34 @@ def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
     assert max(len(units) for units in apart.together) == 2
 
 
-@pytest.mark.parametrize("settle", [0, 1200])
-@pytest.mark.parametrize("approving", [True, False])
-def test_scopes_end_when_the_plan_says(*, settle: int, approving: bool) -> None:
-    site = Farm(farm_of(3, shared=True, settle=settle))
-    began = site.clock.now()
-    targets, policy = RolloutTargets(scopes=("web", "app")), RolloutPolicy()
-    task = msgspec.structs.replace(REBOOT, duration_seconds=180)
+def test_a_plan_knows_holds_and_what_is_live() -> None:
+    site = RolloutSite()
+    done(site.plane.hold(HoldKind.MACHINE, "cache", reason="storm", by="ann"))
     with site.store.read() as reading:
-        _, plan = rollouts.prepared(reading, targets, task, policy, drained=(), by="ann", now=began)
-
-    async def story(site: RolloutSite) -> None:
-        site.begin(targets)
-        done_in = site.is_in(RolloutState.DONE)
-        await site.reach(done_in, approving=approving, rounds=3000)
-
-    played(story, site)
-    said = plan.earliest_end if approving else plan.latest_end
-    assert said is not None
-    took = site.clock.now() - began
-    assert took <= said - began + MINUTE
-    assert said - began < 2 * took
-
-
-@pytest.mark.parametrize(("shared", "settle"), [(True, 0), (True, 600), (False, 0)])
-@pytest.mark.parametrize("approving", [True, False])
-def test_drained_hosts_end_when_the_plan_says(
-    *, shared: bool, settle: int, approving: bool
-) -> None:
-    farm = Farm(farm_of(4, shared=shared, settle=settle))
-    began = farm.clock.now()
-    plan = farm.roll(at_once="2", approving=approving)
-    said = plan.earliest_end if approving else plan.latest_end
-    assert said is not None
-    took = farm.clock.now() - began
-    assert took <= said - began + MINUTE
-    assert said - began < 2 * took
+        _, plan = rollouts.prepared(
+            reading,
+            RolloutTargets(machines=("cache", "db")),
+            REBOOT,
+            RolloutPolicy(order=RolloutOrder.LISTED),
+            drained=(),
+            by="ann",
+            now=NOW,
+        )
+    assert plan.first == ("db",)
+    site.begin(RolloutTargets(machines=("db",)))
+    done(site.plane.order(rollouts.step, 1, None))
+    with site.store.read() as reading:
+        _, plan = rollouts.prepared(
+            reading,
+            RolloutTargets(machines=("cache", "db")),
+            REBOOT,
+            RolloutPolicy(),
+            drained=(),
+            by="ann",
+            now=NOW,
+        )
+    assert plan.first == ()
+    assert plan.waits_for.startswith("other maintenance")
 
 
 def test_all_units_that_may_go_are_asked_for_in_one_step() -> None:

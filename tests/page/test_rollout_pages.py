@@ -66,15 +66,12 @@ def test_a_rollout_is_paused_and_goes_on(quick_site: Site) -> None:
         window.get_by_role("button", name=re.compile("Pause rollout 1: ")), f"{site.url}/rollouts/1"
     )
     expect(window.locator("main > .head .word")).to_have_text("paused")
-    ends = window.locator("dl.facts div", has_text="Ends").locator("time")
-    expect(ends).to_have_count(0)
     assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "paused"
     follow(
         window.get_by_role("button", name=re.compile("Resume rollout 1: ")),
         f"{site.url}/rollouts/1",
     )
     expect(window.locator("main > .head .word")).to_have_text("running")
-    expect(ends).to_have_count(2)
     approve_until(site, "done")
 
 

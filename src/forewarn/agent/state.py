@@ -299,8 +299,8 @@ class AgentState:
         self.effects: dict[str, Effect] = {}
         """The effects that stand, by key."""
         self._users: dict[str, dict[str, None]] = {}
-        """The events in hand whose rules have an action, oldest first, by the key of its effect: of a
-        thousand events most have nothing to do with an action's end."""
+        """The events in hand whose rules have an action, by the key of its effect, oldest first: of
+        a thousand events most have nothing to do with an action's end."""
         self._order = 0
         for record in records:
             self.apply(record)

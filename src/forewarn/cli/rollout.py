@@ -12,7 +12,6 @@ from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
-    from forewarn.maintenance.rollout_forecast import RolloutForecast
     from forewarn.server.operator import rollout_schemas
 
 NEWS: Final = ("rollout", "host", "maintenance", "operation")
@@ -363,29 +362,20 @@ def _draw_plan(plan: "rollout_schemas.RolloutPlan") -> None:
         output.note("Nothing is scheduled: this is a plan.")
     else:
         output.say(f"rollout {plan.rollout.number}: {plan.rollout.event_type}")
-    _draw_forecast(plan.forecast)
-
-
-def _draw_forecast(forecast: "RolloutForecast") -> None:
     output.table(
-        forecast.waves,
+        plan.plan.waves,
         {
             "WAVE": lambda wave: wave.number,
             "UNITS": lambda wave: len(wave.units),
             "MACHINES": lambda wave: wave.machines,
-            "FIRST STARTS": lambda wave: min(unit.earliest_start for unit in wave.units),
-            "EARLIEST END": lambda wave: wave.earliest_end,
-            "LATEST END": lambda wave: wave.latest_end,
-            "NAMES": lambda wave: output.listed([u.name for u in wave.units], None, SHOWN_UNITS),
+            "NAMES": lambda wave: output.listed(wave.units, None, SHOWN_UNITS),
         },
         empty="No unit can start.",
     )
-    if forecast.latest_end is None:
-        output.note("warning: the rollout never ends: no window of the policy is long enough")
-    for note in forecast.notes:
+    for note in plan.plan.notes:
         output.note(note)
-    if forecast.without_machines:
-        names = output.listed(forecast.without_machines)
+    if plan.plan.without_machines:
+        names = output.listed(plan.plan.without_machines)
         output.note(f"warning: left out, without machines: {names}")
 
 
@@ -424,16 +414,6 @@ def _draw(detail: "rollout_schemas.RolloutDetail") -> None:
             ),
             ("requested", f"{times.shown(rollout.requested_at)} by {rollout.requested_by or '-'}"),
             *([("ordered by", rollout.changed_by)] if rollout.changed_by else []),
-            *(
-                [
-                    ("earliest end", times.shown(detail.forecast.earliest_end)),
-                    ("latest end", times.shown(detail.forecast.latest_end)),
-                ]
-                if detail.forecast is not None
-                else [("end", "not known until it is resumed")]
-                if not rollout.state.over
-                else []
-            ),
         ]
     )
     output.say("")

@@ -26,7 +26,7 @@ from forewarn.maintenance import (
     notice,
     planner,
     rollout_check,
-    rollout_forecast,
+    rollout_plan,
 )
 from forewarn.maintenance import rollout as deciding
 from forewarn.maintenance.host_plan import HostSurvey
@@ -35,7 +35,6 @@ from forewarn.maintenance.model import (
     Drain,
     HostState,
     Machine,
-    Policy,
     Refused,
     key,
     unknown,
@@ -51,15 +50,14 @@ from forewarn.maintenance.rollout import (
     Wait,
 )
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
-from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     MAX_UNITS,
     Rollout,
     RolloutPolicy,
     RolloutTask,
     RolloutUnit,
-    UnitState,
 )
+from forewarn.maintenance.rollout_plan import PlannedRollout
 from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ErrorCode, EventType, TargetKind
 
@@ -248,12 +246,7 @@ def step(
         return deciding.footprint(reader.machines(one), before.policy.spread)
 
     def occupied(one: RolloutUnit, takes: Footprint) -> str:
-        host = one.name if one.kind is TargetKind.HOST else ""
-        machines = (machine for machine in reader.machines(one) if machine.key not in one.done)
-        if held := planner.on_hold(machines, unit.holds(), host):
-            return held
-        live = unit.live_operations(takes.domains).values()
-        return deciding.in_the_way(one, takes, live, unit.drains().values() if one.drain else ())
+        return _occupied(unit, one, reader.machines(one), takes)
 
     following, step = deciding.step(following, footprint, occupied, unit.now)
     changes = Changes()
@@ -288,6 +281,18 @@ def step(
         wake_at=step.until if isinstance(step, Wait) else None,
     )
     return Work(stepped, changes)
+
+
+def _occupied(
+    reading: Reading | UnitOfWork, one: RolloutUnit, machines: Iterable[Machine], takes: Footprint
+) -> str:
+    """Return what holds a unit, or is in its way; `""` if it can go."""
+    host = one.name if one.kind is TargetKind.HOST else ""
+    left = (machine for machine in machines if machine.key not in one.done)
+    if held := planner.on_hold(left, reading.holds(), host):
+        return held
+    live = reading.live_operations(takes.domains).values()
+    return deciding.in_the_way(one, takes, live, reading.drains().values() if one.drain else ())
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
@@ -326,7 +331,7 @@ def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSur
         state=HostState.UP,
         reboot=True,
         without_notice=of.task.without_notice,
-        avoid=rollout_forecast.drained_soon(of, one),
+        avoid=rollout_plan.drained_soon(of, one),
         requested_by=of.requested_by,
         requested_at=unit.now,
         changed_at=unit.now,
@@ -358,9 +363,8 @@ def prepared(
     drained: Collection[str],
     by: str,
     now: datetime,
-    rules: Policy = commands.ALWAYS_ON,
-) -> tuple[Rollout, RolloutForecast]:
-    """Return the rollout that an operator asks for, as number 0, and how it will go.
+) -> tuple[Rollout, PlannedRollout]:
+    """Return the rollout that an operator asks for, as number 0, and its plan.
 
     `drained` are the hosts that the connector can drain and reboot.
 
@@ -383,14 +387,17 @@ def prepared(
         number=0,
         task=task,
         policy=policy,
-        units=rollout_forecast.arranged(units, lambda unit: takes[unit.key], policy),
+        units=rollout_plan.arranged(units, lambda unit: takes[unit.key], policy),
         requested_by=by,
         requested_at=now,
         changed_at=now,
     )
-    spare = len({*drained}.difference(unit.name for unit in units))
-    takes = _settled(reading, takes, rules)
-    return rollout, rollout_forecast.forecast(rollout, takes, now, spare=spare)
+    return rollout, rollout_plan.planned(
+        rollout,
+        lambda unit: takes[unit.key],
+        lambda unit, its: _occupied(reading, unit, members[unit.key], its),
+        now,
+    )
 
 
 def _check_notice(
@@ -418,34 +425,6 @@ def _check_notice(
     if until is not None and until > now + notice.FURTHEST:
         message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
         raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
-
-
-def _settled(reading: Reading, takes: dict[str, Footprint], rules: Policy) -> dict[str, Footprint]:
-    """Return what units take, with how long the update domains of its scopes settle."""
-    scopes = reading.scopes({scope for each in takes.values() for scope in each.domains})
-    settle = {name: rules.settle_of(scope) for name, scope in scopes.items()}
-    return {
-        name: replace(each, settle=max(map(settle.__getitem__, each.domains), default=each.settle))
-        for name, each in takes.items()
-    }
-
-
-def forecast(
-    reading: Reading, rollout: Rollout, now: datetime, rules: Policy = commands.ALWAYS_ON
-) -> RolloutForecast | None:
-    """Return how a rollout will go from now on; None if it is over, or waits for an operator."""
-    if rollout.state.over or rollout.awaits_operator:
-        return None
-    takes: dict[str, Footprint] = {}
-    running = {unit.name for unit in rollout.units if unit.state is UnitState.RUNNING}
-    drains = {host: drain for host, drain in reading.drains().items() if host in running}
-    away = {key(guest.name) for drain in drains.values() for guest in drain.guests}
-    for unit in rollout.units:
-        machines = [] if unit.state.over else lookup.machines_of_unit(reading, unit)
-        if unit.state is UnitState.WAITING:  # it begins when those of other hosts are home again
-            machines = [m for m in machines if m.key not in away and m.key not in unit.done]
-        takes[unit.key] = deciding.footprint(machines, rollout.policy.spread)
-    return rollout_forecast.forecast(rollout, _settled(reading, takes, rules), now, drains)
 
 
 def _units(

@@ -17,7 +17,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
     rollout      what a rollout does next; rollout_model has its values
     rollout_check  the check that has to pass before a rollout goes on
-    rollout_forecast the order of a rollout's units, and how it will go, on virtual time
+    rollout_plan     the order of a rollout's units, and what it does first
     time_windows when maintenance windows are open, as people write them
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains

@@ -66,10 +66,6 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """The update domain of each scope (by key), or SEVERAL."""
     places: frozenset[str] = frozenset()
     """Where its machines are, by the policy's `spread`."""
-    turns: int = 1
-    """The most update domains of one scope: each has its notice after the one before."""
-    settle: timedelta = timedelta(0)
-    """How long the slowest of its update domains stays down after its machines are back."""
 
 
 Footprints: TypeAlias = Callable[[RolloutUnit], Footprint]
@@ -201,7 +197,6 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
         machines=tuple(names),
         domains={s: SEVERAL if len(found) > 1 else min(found) for s, found in domains.items()},
         places=frozenset(places),
-        turns=max(map(len, domains.values()), default=0),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_forecast, rollout_model
+from forewarn.maintenance import rollout_model, rollout_plan
 from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Way
 from forewarn.maintenance.rollout import (
     Ask,
@@ -313,9 +313,9 @@ def test_the_hosts_that_have_their_turn_soon_are_those_next_in_order() -> None:
     units = tuple(RolloutUnit(name=name, kind=TargetKind.HOST, drain=True) for name in names)
     units = (msgspec.structs.replace(units[0], state=UnitState.RUNNING), *units[1:])
     of = msgspec.structs.replace(rollout(*names, at_once="2"), units=units)
-    assert rollout_forecast.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
+    assert rollout_plan.drained_soon(of, units[1]) == ("h2", "h3", "h4", "h5")
     stopped = msgspec.structs.replace(of, units=())
-    assert rollout_forecast.drained_soon(stopped, units[1]) == ()
+    assert rollout_plan.drained_soon(stopped, units[1]) == ()
 
 
 def test_the_place_of_a_fault_domain_is_the_scopes_own() -> None:

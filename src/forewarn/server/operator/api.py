@@ -583,7 +583,7 @@ async def start_rollout(
         message = f"no check named {policy.check!r} in the service's settings"
         raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
     now = backend.now()
-    rollout, forecast = await backend.read(
+    rollout, plan = await backend.read(
         lambda reading: rollouts.prepared(
             reading,
             targets,
@@ -592,16 +592,13 @@ async def start_rollout(
             drained=drained,
             by=caller.by,
             now=now,
-            rules=backend.policy,
         )
     )
     if not dry_run:
         rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
         plane = backend.changing(caller, told=views.rollout_in_one_line)
         rollout = await backend.done(plane.order(rollouts.start, rollout))
-    return rollout_schemas.RolloutPlan(
-        dry_run=dry_run, rollout=views.rollout(rollout), forecast=forecast
-    )
+    return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=views.rollout(rollout), plan=plan)
 
 
 @routing.get("/v1/rollouts", AccessRole.VIEWER, routing.ROLLOUTS)
@@ -619,7 +616,7 @@ async def list_rollouts(
 
 @routing.get("/v1/rollouts/{number:int}", AccessRole.VIEWER, routing.ROLLOUTS)
 async def show_rollout(backend: TheBackend, number: ByNumber) -> rollout_schemas.RolloutDetail:
-    """Show a rollout with its units, and how it will go on if nothing fails."""
+    """Show a rollout with its units."""
     return await _rollout(backend, number)
 
 
@@ -645,17 +642,7 @@ async def order_rollout(
 
 
 async def _rollout(backend: Backend, number: int) -> rollout_schemas.RolloutDetail:
-    now = backend.now()
-
-    def question(reading: Reading) -> rollout_schemas.RolloutDetail | None:
-        rollout = reading.rollouts([number]).get(number)
-        if rollout is None:
-            return None
-        return views.rollout_detail(
-            rollout, rollouts.forecast(reading, rollout, now, backend.policy)
-        )
-
-    found = await backend.read(question)
+    found = (await backend.read(lambda reading: reading.rollouts([number]))).get(number)
     if found is None:
         raise views.unknown_rollout(number)
-    return found
+    return views.rollout_detail(found)

@@ -8,7 +8,6 @@ import msgspec
 from forewarn import vocabulary
 from forewarn.maintenance import planner
 from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import (
     MAX_UNITS,
     RolloutPolicy,
@@ -16,6 +15,7 @@ from forewarn.maintenance.rollout_model import (
     RolloutTask,
     UnitState,
 )
+from forewarn.maintenance.rollout_plan import PlannedRollout
 from forewarn.maintenance.time_windows import MAX_WINDOWS
 from forewarn.server.operator.schemas import Body, ListPage, Moment, ShortText, Value
 
@@ -112,22 +112,20 @@ class RolloutPage(ListPage, frozen=True, kw_only=True):
 
 
 class RolloutDetail(Value, frozen=True, kw_only=True):
-    """A rollout with all of its units, and how it will go on if nothing fails."""
+    """A rollout with all of its units."""
 
     rollout: RolloutView
     task: RolloutTask
     policy: RolloutPolicy
     units: tuple[RolloutUnitView, ...]
-    forecast: RolloutForecast | None
-    """Null for one that is over, or that waits for an operator: its end is not known."""
 
 
 class RolloutPlan(Value, frozen=True, kw_only=True):
-    """A rollout that was asked for, and how it will go."""
+    """A rollout that was asked for, and its plan."""
 
     dry_run: bool
     rollout: RolloutView
-    forecast: RolloutForecast
+    plan: PlannedRollout
 
 
 class RolloutOrderBody(Body, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
 from forewarn.maintenance import accounts, alerts, fleet_file, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.rollout_forecast import RolloutForecast
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.operator import rollout_schemas, schemas
@@ -420,9 +419,7 @@ def unknown_rollout(number: int) -> model.Refused:
     return model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
 
 
-def rollout_detail(
-    value: Rollout, forecast: RolloutForecast | None
-) -> rollout_schemas.RolloutDetail:
+def rollout_detail(value: Rollout) -> rollout_schemas.RolloutDetail:
     """Return a rollout with all of its units."""
     return rollout_schemas.RolloutDetail(
         rollout=rollout(value),
@@ -432,7 +429,6 @@ def rollout_detail(
             model.mapped(rollout_schemas.RolloutUnitView, unit, wave=unit.wave + 1)
             for unit in value.units
         ),
-        forecast=forecast,
     )
 
 

@@ -8,7 +8,7 @@ are refused.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -18,11 +18,10 @@ from litestar.params import FromPath, QueryParameter
 from litestar.response import Redirect
 
 from forewarn.control import lookup
-from forewarn.control import rollouts as preparing
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
-from forewarn.maintenance.rollout_forecast import PlannedWave
 from forewarn.maintenance.rollout_model import UnitState
+from forewarn.maintenance.rollout_plan import PlannedWave
 from forewarn.server.operator import api, errors, rollout_schemas, routing, schemas, views
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend, TheBackend, TheCaller
@@ -53,9 +52,6 @@ LISTED: Final = 50
 
 SHOWN_UNITS: Final = 200
 """The most units of a rollout's page at once."""
-
-FORECAST_LASTS: Final = timedelta(seconds=15)
-"""How old a forecast may be that windows show."""
 
 PLANNED_NAMES: Final = 6
 """Names of units in a wave's line of a plan."""
@@ -353,13 +349,12 @@ class ListedUnit(msgspec.Struct, frozen=True):
 
 
 class ListedWave(msgspec.Struct, frozen=True):
-    """A wave of a rollout: how far its units are, and when it ends."""
+    """A wave of a rollout: how far its units are."""
 
     number: int
     units: rollout_schemas.RolloutUnits
     count: int
     is_current: bool
-    forecast: PlannedWave | None
 
 
 @get("/rollouts", AccessRole.VIEWER)
@@ -397,19 +392,9 @@ async def show_rollout(
     rollout = backend.rollouts.rollouts.get(number)
     if rollout is None:
         raise views.unknown_rollout(number)
-    now = backend.now()
-    aged = now.timestamp() // FORECAST_LASTS.total_seconds()
-    # What it costs grows with the fleet, and it changes little: not made for each change.
-    forecast = await page.shared.get(
-        ("forecast", number),
-        (rollout.state, rollout.wave, rollout.awaits_operator, aged),
-        lambda: backend.read(
-            lambda reading: preparing.forecast(reading, rollout, now, backend.policy)
-        ),
-    )
 
     def make() -> Mapping[str, Any]:
-        detail = views.rollout_detail(rollout, forecast)
+        detail = views.rollout_detail(rollout)
         listed = [_unit(each) for each in detail.units]
         counts = Counter(each.standing.word for each in listed)
         fitting = [each for each in listed if not units or each.standing.word == units]
@@ -419,7 +404,6 @@ async def show_rollout(
             "one": detail.rollout,
             "task": detail.task,
             "policy": detail.policy,
-            "forecast": detail.forecast,
             "standing": orders.rollout_standing(detail.rollout),
             "waves": _waves(detail),
             "counts": counts,
@@ -461,14 +445,12 @@ def _waves(detail: rollout_schemas.RolloutDetail) -> list[ListedWave]:
     states: dict[int, Counter[str]] = {}
     for unit in detail.units:
         states.setdefault(unit.wave, Counter())[unit.state.value] += 1
-    planned = {wave.number: wave for wave in detail.forecast.waves} if detail.forecast else {}
     return [
         ListedWave(
             number=number,
             units=rollout_schemas.RolloutUnits(**counts),
             count=counts.total(),
             is_current=number == detail.rollout.wave and not detail.rollout.state.over,
-            forecast=planned.get(number),
         )
         for number, counts in sorted(states.items())
     ]
@@ -477,18 +459,18 @@ def _waves(detail: rollout_schemas.RolloutDetail) -> list[ListedWave]:
 def _rollout_plan(
     asked: rollout_schemas.RolloutRequest, planned: rollout_schemas.RolloutPlan
 ) -> dict[str, Any]:
-    forecast = planned.forecast
-    units = f"{forecast.units} unit" if forecast.units == 1 else f"{forecast.units} units"
+    plan = planned.plan
+    units = f"{plan.units} unit" if plan.units == 1 else f"{plan.units} units"
     done = orders.VERBS[asked.event_type][2]
     return {
-        "forecast": forecast,
-        "waves": [(wave, _names(wave)) for wave in forecast.waves],
-        "button": f"Start: {units}, {orders.machines(forecast.machines)} {done}",
+        "plan": plan,
+        "waves": [(wave, _names(wave)) for wave in plan.waves],
+        "button": f"Start: {units}, {orders.machines(plan.machines)} {done}",
     }
 
 
 def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
-    names = [unit.name for unit in wave.units[:PLANNED_NAMES]]
+    names = wave.units[:PLANNED_NAMES]
     return names, len(wave.units) - len(names)
 
 
