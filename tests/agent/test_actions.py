@@ -17,12 +17,19 @@ import pytest
 
 import patience
 from agent import workplace
-from agent.bench import event
+from agent.bench import event, rule
 from agent.workplace import Done, Site, Units
+from client.scripted import serving
+from forewarn import clock
 from forewarn.agent.actions import http
 from forewarn.agent.actions.action import ActionFailed, ActionStopped
+from forewarn.agent.daemon import Daemon
+from forewarn.agent.decider import DocumentSeen
+from forewarn.agent.journal import Journal
 from forewarn.agent.rules import RuleAction
-from forewarn.settings import explain
+from forewarn.agent.settings import AgentSettings, ClientSettings, StatusSettings
+from forewarn.agent.state import ActionBegun
+from forewarn.settings import OFF, explain
 from house import tree
 from ports import free_port
 
@@ -492,6 +499,63 @@ def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
     begun = Done(http={"url": site.url}).begin()
     assert site.arrived.wait(patience.SECONDS)
     assert begun.stop() == "cut"
+
+
+def tries(tmp_path: Path, **http: Any) -> int:
+    """Return how many tries an agent with two retries makes of a request that fails."""
+    journal = Journal(tmp_path / "state")
+    settings = AgentSettings(
+        client=ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0"),
+        status=StatusSettings(listen=OFF),
+        rule=(rule({"http": {"retry_seconds": 0, **http}}),),
+    )
+    daemon = Daemon(settings, journal, tuple)
+    seen = event(starts_by=clock.monotonic() + 900)
+    daemon._handle(DocumentSeen((seen,), "web-0"))
+    while daemon._decider.busy:
+        daemon._turn()
+    journal.close()
+    again = Journal(tmp_path / "state")
+    again.close()
+    return sum(isinstance(record, ActionBegun) for record in again.records)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "number"),
+    [
+        ({}, 500, 1),
+        ({"method": "PATCH"}, 504, 1),
+        ({}, 503, 3),
+        ({}, 429, 3),
+        ({"method": "PUT"}, 500, 3),
+        ({"method": "GET"}, 500, 3),
+        ({"repeatable": True}, 500, 3),
+    ],
+)
+def test_a_request_that_may_have_been_carried_out_is_sent_once(
+    site: Site, tmp_path: Path, given: dict[str, Any], status: int, number: int
+) -> None:
+    site.status = status
+    assert tries(tmp_path, url=site.url, **given) == number
+    assert len(site.asked) == number
+
+
+def test_a_post_whose_answer_is_lost_is_sent_once(tmp_path: Path) -> None:
+    with serving(lambda _asked, _number: b"") as server:
+        assert tries(tmp_path, url=server.url) == 1
+
+
+def test_a_post_that_nobody_has_got_is_retried(tmp_path: Path) -> None:
+    assert tries(tmp_path, url=f"http://127.0.0.1:{free_port()}/") == 3
+
+
+def test_a_post_that_is_cut_while_it_waits_is_final(site: Site) -> None:
+    site.hold.clear()
+    done = Done(http={"url": site.url})
+    begun = done.begin()
+    assert site.arrived.wait(patience.SECONDS)
+    begun.stop()
+    assert begun.final
 
 
 def test_a_proxy_of_the_environment_is_not_asked(

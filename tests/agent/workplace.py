@@ -114,6 +114,7 @@ class Begun:
     def __init__(self, run: ActionRun, act: Callable[[], str]) -> None:
         self.run = run
         self.outcome = ""
+        self.final = False
         self._thread = threading.Thread(target=self._run, args=(act,))
         self._thread.start()
 
@@ -121,9 +122,9 @@ class Begun:
         try:
             self.outcome = f"done {act()}"
         except ActionFailed as failed:
-            self.outcome = f"failed {failed}"
+            self.outcome, self.final = f"failed {failed}", failed.final
         except ActionStopped as cut:
-            self.outcome = f"cut {cut}".strip()
+            self.outcome, self.final = f"cut {cut}".strip(), cut.final
 
     def end(self) -> str:
         self._thread.join(patience.SECONDS)
@@ -165,7 +166,7 @@ class Page(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(b"said")
 
-    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the library's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the library's names
 
     def log_message(self, *args: Any) -> None:
         pass

@@ -55,6 +55,8 @@ class ActionFinished(Input, frozen=True):
     run: int
     outcome: ActionOutcome
     text: str = ""
+    final: bool = False
+    """Whether doing it again may do twice what must be done once."""
 
 
 class ApprovalAnswered(Input, frozen=True):
@@ -266,9 +268,8 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
 
 AT_ONCE: Final = 50
-"""How many actions run at once for events that have no more notice than the one that waits: each
-may be a program with its pipes, and the process has a limit of files. Twice as many run in all, so
-that a Preempt does not wait for fifty reboots."""
+"""How many actions run at once for events with no more notice than the one that waits: a process
+has a limit of files. Twice as many run in all, so no Preempt waits for fifty reboots."""
 
 OTHERS_AT_ONCE: Final = 20
 """How many events of other machines that are only logged begin at once: each costs durable records,
@@ -356,7 +357,7 @@ class Decider:
                     self._out.append(ProceedAction(run.number))
             case ActionFinished():
                 if (run := self._run(told.run)) is not None:
-                    self._conclude(run, told.outcome, told.text, now)
+                    self._conclude(run, told, now)
             case ApprovalAnswered():
                 approved = self._approvals.answered(told, now)
                 if approved and self.state.cases[approved].phase is Phase.PREPARED:
@@ -414,7 +415,7 @@ class Decider:
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
             if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
-                self._conclude(run, ActionOutcome.CUT, NO_END, now)
+                self._conclude(run, ActionFinished(run.number, ActionOutcome.CUT, NO_END), now)
         if not self._closing:
             mine_first = sorted(
                 self.state.cases.values(),
@@ -671,8 +672,9 @@ class Decider:
             )
         )
 
-    def _conclude(self, run: _Run, outcome: ActionOutcome, text: str, now: float) -> None:
+    def _conclude(self, run: _Run, told: ActionFinished, now: float) -> None:
         """Record how a run ended, and whether and when it is retried."""
+        outcome, text = told.outcome, told.text
         del self._runs[run.effect]
         effect = self.state.effects[run.effect]
         terms = effect.action.settings
@@ -694,7 +696,7 @@ class Decider:
             pause = terms.retry_seconds
             too_late = now + pause >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
-            final = over or effect.attempt > terms.retries
+            final = told.final or over or effect.attempt > terms.retries
         final = final or outcome is ActionOutcome.DONE
         if not final:
             self._retries[effect.key, run.undo] = now + pause

@@ -51,6 +51,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Body: TypeAlias = Text | dict[str, Any]
 Argv = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
+"""The methods that do the same however often they are sent (RFC 9110, section 9.2.2)."""
 
 
 class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -276,7 +278,9 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     shared: bool = True
     """Whether one request serves all events that need it at the same time, as for `command`."""
     retries: Retries = 2
-    """Two: a request that failed often succeeds the next time."""
+    """Two: a request that failed often succeeds the next time. A POST or PATCH that may have been
+    carried out is sent only once, unless `repeatable` says that a second one is harmless: it is
+    retried only if no connection was made, or if the answer is 429 or 503."""
 
     @property
     def effect(self) -> str:

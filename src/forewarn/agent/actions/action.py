@@ -35,11 +35,22 @@ MAX_FILE: Final = 64 * 1024
 S = TypeVar("S", bound=ActionSettings)
 
 
-class ActionFailed(Exception):  # noqa: N818 - an outcome, not a fault of the code
-    """The action could not do its work; the text says why, for people."""
+class ActionEnd(Exception):  # noqa: N818 - an outcome, not a fault of the code
+    """The action has ended otherwise than well; the text says why, for people.
+
+    With `final` it is not retried: it may have done what must not be done twice.
+    """
+
+    def __init__(self, text: str = "", *, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
 
 
-class ActionStopped(Exception):  # noqa: N818 - an outcome, not a fault of the code
+class ActionFailed(ActionEnd):
+    """The action could not do its work."""
+
+
+class ActionStopped(ActionEnd):
     """The action was told to stop before it was done."""
 
 
@@ -272,19 +283,22 @@ class ActionRunner:
             run.stop()
 
     def _run(self, run: ActionRun) -> None:
-        outcome = ActionOutcome.FAILED
+        outcome, final = ActionOutcome.FAILED, False
         try:
             text = load(run).act()
             outcome = ActionOutcome.DONE
         except ActionFailed as failed:
-            text = str(failed)
+            text, final = str(failed), failed.final
         except ActionStopped as stopped:
-            outcome, text = ActionOutcome.CUT, str(stopped) or "the agent told it to stop"
+            outcome, final = ActionOutcome.CUT, stopped.final
+            text = str(stopped) or "the agent told it to stop"
         except Exception as error:
             LOGGER.exception("internal error in action %s", run.begun.action.kind)
             text = f"{type(error).__name__}: {error}"
-        self._end(run, outcome, text)
+        self._end(run, outcome, text, final=final)
 
-    def _end(self, run: ActionRun, outcome: ActionOutcome, text: str) -> None:
+    def _end(
+        self, run: ActionRun, outcome: ActionOutcome, text: str, *, final: bool = False
+    ) -> None:
         del self._runs[run.begun.run]
-        self._tell(decider.ActionFinished(run.begun.run, outcome, text))
+        self._tell(decider.ActionFinished(run.begun.run, outcome, text, final))

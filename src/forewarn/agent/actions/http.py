@@ -30,6 +30,10 @@ from forewarn.client.transport import RequestFailed
 ANSWER_SECONDS: Final = 30.0
 """For one whole answer, where the action has more time than that."""
 
+NOT_SENT: Final = "no-connection"
+NOT_NOW: Final = frozenset({429, 503})
+"""Answers of a server that has done nothing, and asks for another try."""
+
 SHOWN: Final = 200
 """How much of an answer is shown, in characters."""
 
@@ -42,10 +46,12 @@ def send(
     headers: Mapping[str, str],
     body: bytes | None,
     shown: str = "",
+    once: bool = False,
 ) -> str:
     """Send one request; return what to log. Any status but 2xx raises ActionFailed.
 
-    `shown` stands for the URL in messages, where it is a secret.
+    `shown` stands for the URL in messages, where it is a secret. With `once` a failure is final if
+    the server may have carried the request out.
     """
     connected: list[socket.socket] = []
 
@@ -65,12 +71,15 @@ def send(
                 opened=opened,
             )
     except RequestFailed as failed:
+        final = once and failed.reason != NOT_SENT
         if run.stopped:
-            raise ActionStopped from failed
-        raise ActionFailed(f"{method} {shown or url} failed: {failed}") from failed
+            raise ActionStopped(final=final) from failed
+        message = f"{method} {shown or url} failed: {failed}"
+        raise ActionFailed(message, final=final) from failed
     if not 200 <= reply.status < 300:
         said = reply.body[: 4 * SHOWN].decode("utf-8", "replace").strip()
-        raise ActionFailed(f"{method} {shown or url} was answered {reply.status}: {said[:SHOWN]}")
+        message = f"{method} {shown or url} was answered {reply.status}: {said[:SHOWN]}"
+        raise ActionFailed(message, final=once and reply.status not in NOT_NOW)
     return f"answered {reply.status}"
 
 
@@ -92,7 +101,8 @@ class HttpAction(Action[HttpSettings]):
             body = rules.filled(template, self.run.variables(), json=as_json).encode()
             if as_json and not any(name.lower() == "content-type" for name in headers):
                 headers["Content-Type"] = "application/json"
-        return send(self.run, method, url, headers=headers, body=body)
+        once = not self.settings.repeatable and method not in rules.IDEMPOTENT
+        return send(self.run, method, url, headers=headers, body=body, once=once)
 
     def _headers(self) -> dict[str, str]:
         headers = dict(self.settings.headers)
