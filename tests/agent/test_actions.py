@@ -558,13 +558,6 @@ def test_a_post_that_is_cut_while_it_waits_is_final(site: Site) -> None:
     assert begun.final
 
 
-def test_a_proxy_of_the_environment_is_not_asked(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert Done(http={"url": site.url}).prepare() == "answered 200"
-
-
 @pytest.mark.skipif(not http.installed(), reason="apprise is not installed")
 def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
     urls = tmp_path / "urls"

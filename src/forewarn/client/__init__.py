@@ -7,6 +7,8 @@
     watch      answers in; out come changes (which event appeared, started or is over), and the next
                question. No I/O either
     transport  HTTP over h11, for both shells and for one request to any address
+    watch_file the file in which a watch keeps its state
+    proxies    the HTTP proxy that the environment names for chats and webhooks
     sync, aio  the shells: over sockets, and over asyncio's streams
 
 A process with only `sync` loads no asyncio. Nothing here imports the service's packages: a machine

@@ -13,8 +13,9 @@ from forewarn.client import event, session, transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import OnTrouble, SavePath, Unsaved
+from forewarn.client.transport import OnTrouble
 from forewarn.client.watch import Watcher
+from forewarn.client.watch_file import SavePath, Unsaved
 
 T = TypeVar("T")
 

@@ -1,11 +1,10 @@
 """HTTP over h11, with a limit on all that is read; and what the two shells share.
 
-No proxy is ever used and no redirect followed: the metadata service is one hop away, and what
-answers in its place is not it. Nothing here imports asyncio.
+No redirect is followed, and no proxy used unless the caller of `request` gives one: the metadata
+service is one hop away, and what answers in its place is not it. Nothing here imports asyncio.
 """
 
 import contextlib
-import errno
 import functools
 import os
 import queue
@@ -14,7 +13,6 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import h11
@@ -24,6 +22,7 @@ from forewarn.client import discovery, session, watch
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import OVER, Document, Misuse, Trouble
 from forewarn.client.watch import Watcher
+from forewarn.client.watch_file import SAVED, SavePath, Unsaved, WatchFile
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.message import Reply
@@ -32,6 +31,8 @@ from forewarn.vocabulary import AgentStatus
 
 if TYPE_CHECKING:
     import ssl
+
+    from forewarn.client.proxies import Proxy
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Of a response's status line and headers: the usual limit."""
@@ -49,9 +50,6 @@ MAX_INTERIM: Final = 8
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
-MAX_STATE_BYTES: Final = 32 * 1024 * 1024
-"""Of the file of `since`: the largest document makes no longer one."""
-
 MAX_IDLE: Final = 2
 """Connections that a client keeps for later questions."""
 
@@ -61,9 +59,6 @@ LOGGER: Final = "forewarn.client"
 
 OnTrouble: TypeAlias = Callable[[Trouble], None]
 """What is called with each new reason why no good answer comes, or why a state is not saved."""
-
-SavePath: TypeAlias = str | os.PathLike[str]
-"""The file of `since`."""
 
 Place: TypeAlias = tuple[int, Any]
 """An address family, and where to connect in it."""
@@ -289,98 +284,6 @@ def probe(opened: socket.socket, probes: Probes) -> None:
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class WatchFile:
-    """The file in which a watch keeps its state, for the next process; it is always whole.
-
-    A relative path begins in the folder that systemd gives the handler (`StateDirectory=`), or in
-    the current one.
-
-    Raises:
-        Misuse: It cannot be read or written, for a reason that does not pass by itself.
-    """
-
-    def __init__(self, path: SavePath) -> None:
-        folder = os.environ.get("STATE_DIRECTORY", "").partition(os.pathsep)[0]
-        self.path = Path(os.path.realpath(Path(folder, path)))
-        self.text: str | None = None
-        """What it has, or was last to have; None if there is no file yet."""
-        self._failed = False
-        self._writing = threading.Lock()  # a cancelled task leaves its thread behind
-        try:
-            with self.path.open("rb") as file:
-                content = file.read(MAX_STATE_BYTES + 1)
-            self.text = content.decode()  # what is cut off here makes the JSON invalid
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:
-            raise self._unusable(error) from error
-
-    def check(self, text: str) -> None:
-        """Write a first text; Misuse if the path is wrong, but a full disk is a trouble."""
-        error = self._write(text)
-        if error is not None and error.errno not in PASSING:
-            raise self._unusable(error) from error
-        self.text, self._failed = None if error else text, False
-
-    def write(self, text: str) -> Trouble | None:
-        """Replace its text by another; return the trouble if that is news."""
-        error = self._write(text)
-        failed, self._failed, self.text = self._failed, error is not None, text
-        if error is not None and not failed:
-            message = (
-                f"cannot save the state of the watch in {self.path}: {error.strerror or error}; "
-                "after a restart, changes may be reported again, or not at all"
-            )
-            return Trouble(reason=NOT_SAVED, message=message)
-        if error is None and failed:
-            return Trouble(reason=SAVED, message=f"the watch saves its state in {self.path} again")
-        return None
-
-    def try_again(self) -> None:
-        """Count a text that could not be written as not written yet."""
-        if self._failed:
-            self.text = None
-
-    def _write(self, text: str) -> OSError | None:
-        draft = self.path.with_name(f"{self.path.name}.new")
-        try:
-            with self._writing:
-                with draft.open("w", encoding="utf-8", newline="\n") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(self.path)
-                if os.name != "nt":  # whose file system journals names itself
-                    folder = os.open(self.path.parent, os.O_RDONLY)
-                    try:
-                        os.fsync(folder)
-                    finally:
-                        os.close(folder)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            return error
-        return None
-
-    def _unusable(self, error: Exception) -> Misuse:
-        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
-        return Misuse(f"cannot use the file {self.path} (since): {why}")
-
-
-NOT_SAVED, SAVED = "not-saved", "saved"
-"""The reasons of the troubles that the file of `since` cannot be written, and can be again."""
-
-PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors of a disk that may pass: the watch goes on, and tries again."""
-
-
-class Unsaved(NamedTuple):
-    """What to write to the file before anything else."""
-
-    file: WatchFile
-    text: str
-
-
 class _Connection(Protocol):
     def close(self) -> None:
         """End every wait at once, and for ever."""
@@ -589,6 +492,7 @@ def request(  # noqa: PLR0913 - all but the first two by name
     head_only: bool = False,
     max_body: int = MAX_BODY_BYTES,
     opened: Callable[[socket.socket], None] = lambda _: None,
+    proxy: "Proxy | None" = None,
 ) -> Reply:
     """Send one HTTP request and return the response, whatever its status.
 
@@ -602,10 +506,13 @@ def request(  # noqa: PLR0913 - all but the first two by name
     Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
     exchange, sent = prepared(method, url, headers, body, max_body=max_body)
+    if proxy and url[:5].lower() == "http:":
+        sent = proxy.forwarded(sent, exchange.endpoint)
     until = clock.monotonic() + seconds
     limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
     context = functools.partial(_tls_context, ca_file) if tls is None else lambda: tls
-    with _connected(unix_socket or exchange.endpoint, url, limit, context, opened) as connected:
+    place = unix_socket or exchange.endpoint
+    with _connected(place, url, limit, context, opened, proxy=proxy) as connected:
         pieces = _pieces(connected, exchange, sent, lambda: _left(until), seconds)
         replies = (whole or (exchange.take() if head_only else None) for whole in pieces)
         return next(filter(None, replies))
@@ -647,19 +554,26 @@ def _connected(
     seconds: float,
     tls: "Callable[[], ssl.SSLContext]",
     opened: Callable[[socket.socket], None] = lambda _: None,
+    *,
+    proxy: "Proxy | None" = None,
 ) -> Iterator[socket.socket]:
     """Connect to a place, with TLS if the URL says so."""
+    until = clock.monotonic() + seconds
     try:
         with contextlib.ExitStack() as stack:
-            where = place if isinstance(place, str) else (place.host, place.port)
+            first = proxy.endpoint if proxy else place
+            where = first if isinstance(first, str) else (first.host, first.port)
             connected = stack.enter_context(connect(where, seconds, opened))
             if url[:6].lower() == "https:":
-                connected = tls().wrap_socket(connected, server_hostname=where[0])
+                if proxy and not isinstance(place, str):
+                    proxy.open_tunnel(connected, place, until)
+                host = place if isinstance(place, str) else place.host
+                connected = tls().wrap_socket(connected, server_hostname=host)
                 stack.enter_context(connected)
                 opened(connected)
             yield connected
     except (OSError, UnicodeError) as error:
-        raise no_connection(place, error) from error
+        raise no_connection(proxy.endpoint if proxy else place, error) from error
 
 
 def prepared(

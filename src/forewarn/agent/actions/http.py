@@ -1,9 +1,11 @@
 """HTTP requests, and messages to chats, webhooks or, by apprise in a process of its own, people.
 
-A request has a method, headers and a body made from a template. No proxy, no redirect.
+A request has a method, headers and a body made from a template. It follows no redirect, and goes
+through the proxy that the agent's environment names.
 """
 
 import importlib.util
+import os
 import socket
 import sys
 import urllib.parse
@@ -24,7 +26,7 @@ from forewarn.agent.actions.action import (
     hang_up,
 )
 from forewarn.agent.rules import Body, HttpSettings, NotifySettings
-from forewarn.client import transport
+from forewarn.client import proxies, transport
 from forewarn.client.transport import RequestFailed
 
 ANSWER_SECONDS: Final = 30.0
@@ -61,6 +63,10 @@ def send(
             raise OSError("the agent told it to stop")
 
     try:
+        proxy = proxies.chosen(url, os.environ)
+    except proxies.BadProxy as error:
+        raise ActionFailed(str(error)) from error
+    try:
         with run.on_stop(lambda: hang_up(connected[-1] if connected else None)):
             reply = transport.request(
                 method,
@@ -69,6 +75,7 @@ def send(
                 headers=headers.items(),
                 body=body,
                 opened=opened,
+                proxy=proxy,
             )
     except RequestFailed as failed:
         final = once and failed.reason != NOT_SENT
