@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -188,6 +189,59 @@ def test_a_handler_that_is_killed_does_not_see_the_end_of_its_drain(
     patience.until(lambda: len(handler.family()) > 200)
     handler.kill()
     assert not (tmp_path / "went_on").exists()
+
+
+GENERATIONS = """
+import os, signal, sys
+folder = os.environ["FOREWARN_FOLDER"]
+for number in range(2):
+    open(f"{folder}/fork{number}").close()  # waits for who opens it to write
+    if os.fork():
+        break  # the next generation goes on
+    if sys.argv[1] == "own-session":
+        os.setsid()
+    open(f"{folder}/forked{number}", "w").close()
+signal.pause()
+"""
+"""Each generation forks the next one when a pipe is opened, and lives on."""
+
+
+class Forking(handler_process.HandlerProcess):
+    """A handler of which a process forks another just after somebody has looked who there is."""
+
+    looks = 0
+    folder = Path()
+
+    def family(self, state: str = "") -> list[int]:
+        found = super().family(state)
+        if self.looks < 2:
+            (self.folder / f"fork{self.looks}").open("w").close()
+            patience.until((self.folder / f"forked{self.looks}").exists)
+            self.looks += 1
+        return found
+
+
+@pytest.mark.parametrize("session", ["same-session", "own-session"])
+def test_what_a_killed_handler_begins_meanwhile_is_killed_too(tmp_path: Path, session: str) -> None:
+    handler = Forking([sys.executable, "-c", GENERATIONS, session], tmp_path, {})
+    handler.folder = tmp_path
+    for number in range(2):
+        os.mkfifo(tmp_path / f"fork{number}")
+    handler.start()
+    handler.kill()
+    assert handler.looks == 2
+    mine = f"FOREWARN_FOLDER={tmp_path}".encode()
+    left = [each.parent for each in Path("/proc").glob("[0-9]*/environ") if mine in _read(each)]
+    for each in left:
+        os.kill(int(each.name), signal.SIGKILL)
+    assert left == []
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 AS_NOBODY = (

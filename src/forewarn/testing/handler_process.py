@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from forewarn import clock
 from forewarn.testing import namespace
 
 STOP_SECONDS: Final = 10.0
@@ -26,6 +27,12 @@ STOP_SECONDS: Final = 10.0
 
 START_SECONDS: Final = 20.0
 """How long a namespace may take: sudo may ask others."""
+
+STOPPED: Final = frozenset({"", "T", "t", "Z", "X"})
+"""The states, as proc(5) has them, in which a process begins no other; `""` is that of none."""
+
+LOOKS: Final = 2
+"""How often in a row nobody may be found running before all count as stopped."""
 
 TAIL: Final = 2000
 """Bytes of its output that are shown."""
@@ -193,9 +200,18 @@ class HandlerProcess:
         process = self._process
         if process is None:
             return
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another's end, and goes on
-            for pid in (process.pid, *self.family()):
-                _signal(pid, number)
+        # All are stopped first: none sees another's end, and none begins another. Who was begun
+        # during a look may be missing from it, so the last look comes after all were stopped.
+        until = clock.monotonic() + STOP_SECONDS
+        quiet, members = 0, tuple[int, ...]()
+        while quiet < LOOKS and clock.monotonic() < until:
+            members = (process.pid, *self.family())
+            running = [pid for pid in members if _state(pid) not in STOPPED]
+            for pid in running:
+                _signal(pid, signal.SIGSTOP)
+            quiet = 0 if running else quiet + 1
+        for pid in members:
+            _signal(pid, signal.SIGKILL)
         process.wait()
 
     def terminate(self) -> None:
@@ -204,20 +220,27 @@ class HandlerProcess:
             self._process.terminate()
 
     def family(self, state: str = "") -> list[int]:
-        """Return the other processes of its session; with a state, such as `Z`, those in it."""
+        """Return the other processes of its session, and all that those and it began.
+
+        With a state, such as `Z`, return those in it.
+        """
         if self._process is None:
             return []
-        found = []
+        found: dict[int, list[str]] = {}
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal() or int(entry.name) == self._process.pid:
-                continue
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            if int(fields[3]) == self._process.pid and state in {"", fields[0]}:
-                found.append(int(entry.name))
-        return found
+            if entry.name.isdecimal() and (fields := _stat(int(entry.name))):
+                found[int(entry.name)] = fields
+        own = self._process.pid
+        family, parents = set[int](), {own}
+        while parents:
+            children = {
+                pid
+                for pid, (_, parent, _, session, *_) in found.items()
+                if int(session) == own or int(parent) in parents
+            }
+            parents = children - family
+            family |= parents
+        return [pid for pid in sorted(family - {own}) if state in {"", found[pid][0]}]
 
 
 def unknown_placeholder(command: Sequence[str]) -> str:
@@ -244,3 +267,15 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:  # it has just ended
         return
+
+
+def _stat(pid: int) -> list[str]:
+    """Return a process's state, parent, group, session and more (proc(5)); none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _state(pid: int) -> str:
+    return "".join(_stat(pid)[:1])
