@@ -554,6 +554,22 @@ def test_a_host_whose_relay_is_revoked_is_forgotten(replica: RelayReplica) -> No
     assert replica.watch.relays == {}
 
 
+def test_revoked_relays_stay_forgotten_whatever_another_replica_writes_of_them_then() -> None:
+    one, two = pair()
+    for number in range(50):
+        one.token(f"d{number}", host := f"x{number}")
+        one.hear(host)
+    one.look()
+    late = [*one.watch.relays.values()]
+    for number in range(50):
+        done(one.plane.order(relay_watch.revoke_tokens, f"x{number}"))
+    one.store.hear(late)  # as a beat that was under way does
+    for each in (one, two):
+        each.clock.advance(2 * SECOND)
+        each.look()
+        assert [host for host in each.watch.relays if host != "h0"] == []
+
+
 def test_an_absence_that_was_refused_a_hold_is_not_marked(replica: RelayReplica) -> None:
     """The mark says that this absence has held the host: the next look tries again."""
     decide, replica.plane._decide = replica.plane._decide, refused

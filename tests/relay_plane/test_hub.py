@@ -246,9 +246,8 @@ def test_a_move_that_is_cancelled_takes_the_machine_from_its_target(replica: Hub
     target.ask(replica.hub)
     assert "web-0" in target.machines
     done(replica.plane.cancel(["1"], reason=""))
-    news = target.ask(replica.hub)
-    assert news is not None
-    assert (news.removed_machines, news.removed_scopes) == (("web-0",), ("web",))
+    target.ask(replica.hub)
+    assert (target.machines, target.scopes) == ({}, {})
     target.check(replica)
 
 
@@ -381,6 +380,52 @@ def test_who_was_ahead_of_a_restored_database_gets_all_of_it_once_that_is_ahead(
     assert news.snapshot
     relay.check(replica)
     assert relay.ask(replica.hub) is None
+
+
+def test_hosts_that_come_and_go_are_forgotten(replica: HubReplica) -> None:
+    before = dict(replica.hub._hosts)
+    for number in range(50):
+        done(replica.plane.record_hosts({"web-0": f"x{number}"}))
+    done(replica.plane.record_hosts({"web-0": "h0"}))
+    assert replica.hub._hosts.keys() == before.keys()
+
+
+def test_who_asks_for_a_host_that_was_forgotten_loses_the_machines_that_left_it(
+    replica: HubReplica,
+) -> None:
+    away, late = ToldRelay("x"), ToldRelay("x")
+    done(replica.plane.record_hosts({"web-0": "x"}))
+    for relay in (away, late):
+        relay.ask(replica.hub)
+        assert list(relay.machines) == ["web-0"]
+    done(replica.plane.record_hosts({"web-0": "h0"}))
+    assert not replica.hub.has_all("x", *replica.hub.place_of(away.position))
+    away.ask(replica.hub)
+    away.check(replica)
+    assert away.ask(replica.hub) is None
+    done(replica.plane.record_hosts({"web-1": "x"}))
+    for relay in (away, late):  # the other has missed that it was empty
+        relay.ask(replica.hub)
+        assert list(relay.machines) == ["web-1"]
+
+
+def test_a_relay_that_waits_is_told_that_its_host_is_empty(replica: HubReplica) -> None:
+    hub, relay = replica.hub, ToldRelay("x")
+    done(replica.plane.record_hosts({"web-0": "x"}))
+    relay.ask(hub)
+
+    async def wait() -> None:
+        waiting = waits(hub, "x", open_connection())
+        await asyncio.sleep(0)
+        done(replica.plane.record_hosts({"web-0": "h0"}))
+        assert await waiting
+
+    run(wait())
+    news = relay.ask(hub)
+    assert news is not None
+    assert (news.snapshot, news.removed_machines) == (False, ("web-0",))
+    hub.wake("x")  # its token is revoked
+    assert "x" not in hub._hosts
 
 
 def open_connection() -> "asyncio.Future[None]":

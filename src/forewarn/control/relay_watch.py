@@ -348,6 +348,9 @@ class RelayWatch(Rounds):
         return replace(stored, replica=self._replica, due_at=due_at)
 
     def _take(self, stored: Relay) -> None:
+        """Take over what the store has of a relay, unless it is forgotten: it has no token."""
+        if stored.host not in self._of_host:
+            return
         known = self.relays.get(stored.host)
         if known is None or known.heard_at < stored.heard_at:
             self.relays[stored.host] = stored

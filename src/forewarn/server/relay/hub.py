@@ -50,6 +50,8 @@ class _Host(msgspec.Struct):
     """What changed lately, and the number of its last change."""
     latest: int = 0
     """The number of the last change."""
+    kept_after: int = 0
+    """Changes with greater numbers are kept."""
     scopes: dict[str, int] = {}
     """How many of its machines each scope has."""
     waiting: "dict[asyncio.Future[bool], None]" = {}
@@ -96,6 +98,9 @@ class RelayHub:
         """Changes with greater numbers are kept, of all hosts."""
         self._order: deque[tuple[int, str, _Change]] = deque()
         self._hosts: dict[str, _Host] = {}
+        """Those that have machines, or a relay that asks."""
+        self._gone = 0
+        """The number of the last change of the hosts that were forgotten."""
         self._places: dict[str, tuple[str, tuple[str, ...]]] = {}
         """The scope and the hosts of each machine, as they are counted in `_hosts`."""
         self._having: dict[str, dict[str, None]] = {}
@@ -141,14 +146,16 @@ class RelayHub:
         self._sequence = max(sequence, self._sequence)
         concerned = {}
         for host, change in self._unmarked:
-            known = self._hosts[host]
+            known = self._host(host)
             known.changed[change] = known.latest = sequence
             self._order.append((sequence, host, change))
             concerned[host] = known
         self._unmarked.clear()
         self._forget()
         self.on_change(concerned)
-        for known in concerned.values():
+        for host, known in concerned.items():
+            if not known.waiting:
+                self._forget_if_empty(host)
             _wake(known)
 
     def _current_epoch(self) -> str:
@@ -161,20 +168,33 @@ class RelayHub:
         """
         self._epoch = self._current_epoch()
         self._sequence = self._start = self._kept_after = sequence
+        self._gone = 0
         self._order.clear()
         self._unmarked.clear()
         for known in self._hosts.values():
             known.changed.clear()
-            known.latest = 0
+            known.latest = known.kept_after = 0
             _wake(known)
 
     def _forget(self) -> None:
         while len(self._order) > self._most:
             sequence, host, change = self._order.popleft()
             self._kept_after = sequence
-            known = self._hosts[host]
-            if known.changed.get(change) == sequence:
+            known = self._hosts.get(host)
+            if known is not None and known.changed.get(change) == sequence:
                 del known.changed[change]
+
+    def _host(self, host: str) -> _Host:
+        """Return what is known of a host, which is known from now on."""
+        new = _Host(latest=self._gone, kept_after=self._gone)
+        return self._hosts.setdefault(host, new)
+
+    def _forget_if_empty(self, host: str) -> None:
+        """Forget a host without machines; if its relay asks again, it gets a snapshot."""
+        known = self._hosts.get(host)
+        if known is not None and not known.machines:
+            del self._hosts[host]
+            self._gone = max(self._gone, known.latest)
 
     def _put(self, operation: Operation) -> None:
         visible = operation.status.visible
@@ -219,7 +239,7 @@ class RelayHub:
                 self._enter(host, key, scope)
 
     def _enter(self, host: str, key: str, scope: str) -> None:
-        known = self._hosts.setdefault(host, _Host())
+        known = self._host(host)
         known.machines[key] = None
         known.scopes[scope] = known.scopes.get(scope, 0) + 1
         self._having.setdefault(scope, {})[host] = None
@@ -290,7 +310,10 @@ class RelayHub:
     def news(self, host: str, after: str) -> bytes | None:
         """Return what changed for a host after a position, encoded; None if nothing did."""
         epoch, sequence = self.place_of(after)
-        if epoch != self._epoch or sequence < min(self._kept_after, self._latest(host)):
+        kept_after, latest = self._kept_after, self._latest(host)
+        known = self._hosts.get(host)
+        kept_after = latest if known is None else max(kept_after, known.kept_after)
+        if epoch != self._epoch or sequence < min(kept_after, latest):
             return self._snapshot(host)
         if sequence != self._sequence and self._is_of_other_changes(host, sequence):
             return self._snapshot(host)
@@ -308,7 +331,7 @@ class RelayHub:
     def _is_of_other_changes(self, host: str, sequence: int) -> bool:
         """Tell whether a relay's number counts changes that a restored store has lost."""
         if sequence > self._sequence and self._alone:
-            self._hosts.setdefault(host, _Host()).ahead = sequence
+            self._host(host).ahead = sequence
         known = self._hosts.get(host)
         return known is not None and sequence <= known.ahead
 
@@ -317,7 +340,7 @@ class RelayHub:
 
         `lost` is done once its relay's connection is lost: the wait ends then, too.
         """
-        known = self._hosts.setdefault(host, _Host())
+        known = self._host(host)
         while len(known.waiting) >= MAX_WAITING:
             oldest = next(iter(known.waiting))
             del known.waiting[oldest]
@@ -340,9 +363,10 @@ class RelayHub:
             known.waiting.pop(waiting, None)
 
     def wake(self, host: str) -> None:
-        """End the waits of a host."""
+        """End the waits of a host, of which a relay's token is not valid any more."""
         if (known := self._hosts.get(host)) is not None:
             _wake(known)
+            self._forget_if_empty(host)
 
     def wake_all(self) -> None:
         """End all waits."""
@@ -384,7 +408,7 @@ class RelayHub:
 
     def _latest(self, host: str) -> int:
         known = self._hosts.get(host)
-        return max(self._start, known.latest if known is not None else 0)
+        return max(self._start, known.latest if known is not None else self._gone)
 
     def _snapshot(self, host: str) -> bytes:
         known = self._hosts.get(host) or _Host()
