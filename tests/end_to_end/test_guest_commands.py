@@ -15,11 +15,15 @@ import pytest
 
 import forked
 import patience
+from agent import bench
 from client.scripted import Asked, document, message, serving
 from client.world import listed
 from end_to_end.running import Running, lasting
+from forewarn.agent.actions.action import ActionRun
+from forewarn.agent.rules import LogSettings, RuleAction
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus
+from forewarn.client.sync import Client
 from patience import until
 from ports import free_port
 
@@ -238,6 +242,24 @@ def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: P
     assert said.read_text() == "absent yes"
     told = json.loads((tmp_path / "event").read_text())
     assert told["event"]["resources"] == [*names, "web-0"]
+
+
+def test_a_command_has_the_variables_of_the_agents_programs(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    facts = listed(Resources=["web-0", "web-1"])
+    with serving(lambda *_: message(200, document(facts))) as server:
+        command = f"env > {said}"
+        watching = Watching(
+            "--endpoint", server.url, "--name", "web-0", "--once", "--exec", command
+        )
+        watching.line()
+        assert watching.over() == (0, "")
+        (seen,) = Client(server.url, name="web-0").document().events
+    told = dict(line.partition("=")[::2] for line in said.read_text().splitlines())
+    begun = bench.begin(RuleAction(log=LogSettings()), seen, undo=False, until=30.0)
+    for name, value in ActionRun(begun, "web-0", 0.0, lambda _: None).environment().items():
+        if name.removeprefix("FOREWARN_") not in {"MACHINE", "PHASE", "RULE", "SECONDS_LEFT"}:
+            assert (name, told.get(name)) == (name, value)
 
 
 def test_a_server_cannot_send_escapes_to_a_terminal() -> None:

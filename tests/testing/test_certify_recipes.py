@@ -393,7 +393,7 @@ def test_an_example_in_python_passes(tmp_path: Path, example: str) -> None:
 
 
 WATCHED = """
-case $FOREWARN_CHANGE-$FOREWARN_STATUS-$FOREWARN_LAST in
+case $FOREWARN_CHANGE-$FOREWARN_EVENT_STATUS-$FOREWARN_LAST in
 appeared-Scheduled-)
     "$FOREWARN_DRAIN" &&
     forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT" ;;

@@ -139,9 +139,6 @@ YES_NO: Final = {True: "yes", False: "no", None: ""}
 NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
 """What a program in a folder looks like, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
 
-MAX_VARIABLE: Final = 64 * 1024
-"""The longest variable, in bytes: the kernel refuses 128 KiB. Longer ones are in the JSON only."""
-
 
 def watch(
     *,
@@ -232,20 +229,19 @@ def _run(command: str, change: "Change", shown: str, endpoint: str) -> None:
 
 
 def _variables(change: "Change", endpoint: str) -> dict[str, str]:
-    facts = tree(change.event)
-    names = {
-        "FOREWARN_CHANGE": change.kind,
-        "FOREWARN_ENDPOINT": endpoint,
-        "FOREWARN_RESOURCES": " ".join(facts.pop("resources")),
-        "FOREWARN_CONCERNS_ME": YES_NO[facts.pop("concerns_me")],
-        "FOREWARN_LAST": YES_NO[change.last if change.gone else None],
-    }
-    rest = {f"FOREWARN_{key.upper()}": value for key, value in facts.items()}
-    found = {
-        name: "" if value is None else str(value).replace("\0", "")
-        for name, value in {**rest, **names}.items()
-    }
-    return {name: value for name, value in found.items() if len(value.encode()) <= MAX_VARIABLE}
+    from forewarn.client import event
+
+    left = tree(change.event)["notice_left_seconds"]
+    return event.environment(
+        event.facts(change.event)
+        | {
+            "change": change.kind,
+            "endpoint": endpoint,
+            "concerns_me": YES_NO[change.event.concerns_me],
+            "notice_left_seconds": "" if left is None else str(left),
+            "last": YES_NO[change.last if change.gone else None],
+        }
+    )
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """What a handler gets: events, documents, changes, troubles, errors, the machine itself."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
@@ -10,6 +11,12 @@ from forewarn.vocabulary import EventStatus
 
 UNKNOWN_DURATION: Final = -1
 """`duration_seconds` where it is not known, or the server's version does not show it."""
+
+VARIABLE_PREFIX: Final = "FOREWARN_"
+
+MAX_VARIABLE: Final = 64 * 1024
+"""The longest variable of a program, in bytes; the kernel refuses 128 KiB. Longer values are in the
+JSON."""
 
 OVER: Final = "over"
 """The reason of the report that a trouble is over."""
@@ -55,6 +62,29 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         if self.starts_by is None:
             return None
         return timedelta(seconds=max(0.0, self.starts_by - clock.monotonic()))
+
+
+def facts(event: Event) -> dict[str, str]:
+    """Return an event as texts, by the names that programs and templates know."""
+    return {
+        "event_id": event.event_id,
+        "event_type": str(event.event_type),
+        "event_status": str(event.status),
+        "event_source": str(event.source or ""),
+        "description": event.description,
+        "resources": ",".join(event.resources),
+        "not_before": "" if event.not_before is None else event.not_before.isoformat(),
+        "duration_seconds": str(event.duration_seconds),
+    }
+
+
+def environment(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts as variables of a program, without those that are too long for the kernel."""
+    return {
+        VARIABLE_PREFIX + name.upper(): text.replace("\0", "")
+        for name, text in texts.items()
+        if len(text.encode()) <= MAX_VARIABLE
+    }
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,16 +18,11 @@ import msgspec
 
 from forewarn.agent import decider
 from forewarn.agent.rules import ActionOutcome, ActionSettings, LogSettings, ReadySettings
+from forewarn.client import event
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
 LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-VARIABLE_PREFIX: Final = "FOREWARN_"
-
-MAX_VARIABLE: Final = 64 * 1024
-"""The longest variable of a program, in bytes; the kernel refuses 128 KiB. Longer values are in the
-JSON."""
 
 MAX_FILE: Final = 64 * 1024
 """The most that is read of a file, in bytes."""
@@ -123,16 +118,7 @@ class ActionRun:
 
     def variables(self) -> dict[str, str]:
         """Return what templates may name, by name."""
-        event = self.begun.event
-        return {
-            "event_id": event.event_id,
-            "event_type": str(event.event_type),
-            "event_status": str(event.status),
-            "event_source": str(event.source or ""),
-            "description": event.description,
-            "resources": ",".join(event.resources),
-            "not_before": "" if event.not_before is None else event.not_before.isoformat(),
-            "duration_seconds": str(event.duration_seconds),
+        return event.facts(self.begun.event) | {
             "machine": self._machine,
             "phase": "undo" if self.begun.undo else "prepare",
             "rule": self.begun.rule,
@@ -140,12 +126,7 @@ class ActionRun:
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a program, without those that are too long for the kernel."""
-        values = self.variables() | {"seconds_left": f"{self.seconds_left:.0f}"}
-        return {
-            VARIABLE_PREFIX + name.upper(): text.replace("\0", "")
-            for name, text in values.items()
-            if len(text.encode()) <= MAX_VARIABLE
-        }
+        return event.environment(self.variables() | {"seconds_left": f"{self.seconds_left:.0f}"})
 
     def document(self) -> bytes:
         """Return the event as JSON, by the names of the variables."""
