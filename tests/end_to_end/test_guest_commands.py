@@ -1,4 +1,4 @@
-"""`forewarn watch`, and `events` and `approve` with --endpoint, against a real service."""
+"""`forewarn watch`, against a real service."""
 
 import json
 import os
@@ -38,8 +38,10 @@ name = "bastion"
 name = "lonely"
 """
 APPROVE = (
-    'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || '
-    f'{sys.executable} -m forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT"'
+    'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || curl -sSf '
+    '--header Metadata:true --data "{\\"StartRequests\\":[{\\"EventId\\":'
+    '\\"$FOREWARN_EVENT_ID\\"}]}" '
+    '"$FOREWARN_ENDPOINT/metadata/scheduledevents?api-version=2020-07-01"'
 )
 WITHOUT_EXTRAS = """
 import importlib.abc, sys
@@ -140,7 +142,7 @@ def test_a_watch_tells_runs_a_command_that_approves_and_goes_on_from_its_file(
     assert lines[1]["event"]["not_before"] is None
     until(lambda: not json.loads(state.read_text())["known"])
     status, stderr = watching.end(signal.SIGTERM)
-    assert (status, stderr) == (ExitStatus.TERMINATED, f"{event_id} is approved\n")
+    assert (status, stderr) == (ExitStatus.TERMINATED, "")
     assert [json.loads(line) for line in seen.read_text().splitlines()] == lines
     freeze = scheduled(service, "freeze", "web-1")
     again = service.call("watch", *given, "--once")
@@ -288,42 +290,12 @@ def test_on_a_terminal_a_change_is_a_line_for_people(service: Running) -> None:
     service.call("cancel", event_id)
 
 
-def test_events_and_approve_ask_an_endpoint_as_a_guest(service: Running) -> None:
-    empty = service.call("events", "--endpoint", place(service, "lonely"))
-    assert (empty.stdout, empty.stderr) == ("", "No event is scheduled or started.\n")
-    event_id = scheduled(service, "reboot", "lonely", "--not-before", "+1h")
-    heading, row = service.call("events", "--endpoint", place(service, "lonely")).stdout.split(
-        "\n", 1
-    )
-    assert heading.split("  ")[0] == "EVENT"
-    for part in (event_id, "Reboot", "Scheduled", "lonely", "Platform", "yes"):
-        assert part in row
-    listed = service.document("events", "--endpoint", place(service, "lonely"))
-    assert [event["event_id"] for event in listed["events"]] == [event_id]
-    assert isinstance(listed["incarnation"], int)
-    approved = service.document(
-        *("approve", event_id.lower(), "--endpoint", place(service, "lonely"))
-    )
-    assert approved == {"approved": [event_id.lower()]}
-    kept = service.document("history", "--machine", "lonely", "--limit", "1")
-    assert kept["operations"][0]["start_cause"] == "approved"
-
-
 def test_each_kind_of_failure_has_its_exit_status_and_its_line(
     service: Running, tmp_path: Path
 ) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}"
     (tmp_path / "state").write_text("{")
-    unknown = "00000000-0000-0000-0000-000000000000"
     cases = [
-        (("events", "--endpoint", nobody), ExitStatus.UNREACHABLE, "no connection to"),
-        (("events", "--endpoint", "https://x"), ExitStatus.USAGE, "plain HTTP"),
-        (("events", "--endpoint", place(service, "stranger")), ExitStatus.REFUSED, "403"),
-        (
-            ("events", "--endpoint", nobody, "--scope", "web"),
-            *(ExitStatus.USAGE, "--scope is for the operator plane"),
-        ),
-        (("approve", unknown, "--endpoint", place(service)), ExitStatus.REFUSED, "400"),
+        (("watch", "--endpoint", "https://x"), ExitStatus.USAGE, "plain HTTP"),
         (("watch", "--endpoint", "a b"), ExitStatus.USAGE, "a b"),
         (("watch", "--since", str(tmp_path / "state")), ExitStatus.USAGE, "since"),
         (("watch", "--since", str(tmp_path)), ExitStatus.USAGE, str(tmp_path)),
@@ -341,14 +313,12 @@ def test_each_kind_of_failure_has_its_exit_status_and_its_line(
     service.call("cancel", event_id)
 
 
-@pytest.mark.parametrize("command", ["events", "watch"])
-def test_a_guests_commands_need_nothing_of_the_server(service: Running, command: str) -> None:
+def test_a_watch_needs_nothing_of_the_server(service: Running) -> None:
     event_id = scheduled(service, "freeze", "bastion")
-    arguments = ("--json",) if command == "events" else ("--once",)
     called = subprocess.run(
         [
-            *(sys.executable, "-c", WITHOUT_EXTRAS, SERVER_EXTRA, command),
-            *("--endpoint", place(service, "bastion"), *arguments),
+            *(sys.executable, "-c", WITHOUT_EXTRAS, SERVER_EXTRA, "watch"),
+            *("--endpoint", place(service, "bastion"), "--once"),
         ],
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ bear, whatever its rules are: `test_certify` plays them all, and recipes only th
 """
 
 import contextlib
+import re
 import socketserver
 import sys
 import tempfile
@@ -396,14 +397,16 @@ WATCHED = """
 case $FOREWARN_CHANGE-$FOREWARN_EVENT_STATUS-$FOREWARN_LAST in
 appeared-Scheduled-)
     "$FOREWARN_DRAIN" &&
-    forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT" ;;
+    APPROVE ;;
 gone-*-yes) "$FOREWARN_UNDRAIN" ;;
 esac
 """
 
 
 def test_a_program_for_each_change_of_a_watch_passes(tmp_path: Path) -> None:
-    program = place(tmp_path, "handle", WATCHED)
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    (approve,) = re.findall(r"(?m)^    (curl (?:.*\\\n)+.*)$", page)
+    program = place(tmp_path, "handle", WATCHED.replace("APPROVE", approve))
     bin_ = Path(sys.executable).parent
     assert not judged(
         f"PATH={bin_}:$PATH; exec forewarn watch --mine --since state --exec {program}"

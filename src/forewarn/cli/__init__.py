@@ -14,7 +14,7 @@
     events       `forewarn events`, `alerts`, `history`, and what is decided about them: `approve`,
                  `cancel`, `postpone`, `hold`, `release`, `acknowledge`, `resolve`
     follow       `forewarn follow`, and how commands wait: `--wait`, `watch` of hosts and rollouts
-    guest        `forewarn watch`, and the metadata endpoint as commands ask it
+    guest        `forewarn watch`
     agent        `forewarn agent`
     testing      `forewarn emulator`, `record` and `certify`
     demo         `forewarn demo`

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from forewarn import times
-from forewarn.cli import guest, output
+from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
-from forewarn.cli.options import EndpointOption, ReasonOption, argument, flag, option
+from forewarn.cli.options import ReasonOption, argument, flag, option
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
@@ -283,34 +283,22 @@ def events(
     *,
     scope: Annotated[str, option("--scope", "NAME", "Only events of this scope.")] = "",
     machine: Annotated[str, option("--machine", "NAME", "Only events of this machine.")] = "",
-    endpoint: EndpointOption = None,
     service: OperatorClient,
 ) -> None:
     """List live events.
 
     The next to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the
-    machines whose last request used a protocol version that shows the event. With --endpoint it
-    lists what this machine reads, from any server of the protocol.
+    machines whose last request used a protocol version that shows the event.
     """
-    if endpoint is not None:
-        guest.alone(scope=scope, machine=machine)
-        guest.events(endpoint, as_json=service.as_json)
-        return
     service.get("/v1/events", scope=scope, machine=machine).show(_draw_events)
 
 
 @asks
-def approve(
-    references: ReferencesArgument, *, endpoint: EndpointOption = None, service: OperatorClient
-) -> None:
+def approve(references: ReferencesArgument, *, service: OperatorClient) -> None:
     """Approve events on behalf of the guests.
 
-    If one is unknown, none is approved. The history records that an operator approved. With
-    --endpoint this machine approves, at any server of the protocol: REF is the id of an event.
+    If one is unknown, none is approved. The history records that an operator approved.
     """
-    if endpoint is not None:
-        guest.approve(endpoint, references, as_json=service.as_json)
-        return
     answer = service.post("/v1/approvals", references=references)
     answer.show(states)
     statuses = {each["id"]: each["status"] for each in answer.tree()["operations"]}

@@ -1,7 +1,4 @@
-"""The metadata endpoint, as commands ask it: `watch`, `events --endpoint`, `approve --endpoint`.
-
-A client's error becomes one `Failed`; events and changes become JSON values, or lines.
-"""
+"""`forewarn watch`: changes of a metadata endpoint's events, as JSON or as lines."""
 
 import contextlib
 import json
@@ -27,69 +24,21 @@ if TYPE_CHECKING:
 
 SECOND: Final = timedelta(seconds=1)
 
-APPROVE_SECONDS: Final = 60.0
-"""How long `approve` tries: somebody waits for it, and may repeat it."""
-
 
 @contextlib.contextmanager
 def connected(endpoint: str | None, name: str | None = None) -> Iterator["Client"]:
     """Provide a client, whose errors end the command; None for what it finds out itself."""
     import logging
 
-    from forewarn.client.event import ClientError, Misuse, Refused
+    from forewarn.client.event import Misuse
     from forewarn.client.sync import Client
 
     logging.getLogger("forewarn.client").addHandler(logging.NullHandler())  # the command says it
     try:
         with Client(endpoint, name=name) as client:
             yield client
-    except ClientError as error:
-        statuses = {Refused: ExitStatus.REFUSED, Misuse: ExitStatus.USAGE}
-        status = statuses.get(type(error), ExitStatus.UNREACHABLE)
-        raise Failed(status, output.printable(str(error))) from error
-
-
-def alone(**others: object) -> None:
-    """Refuse options that only the operator plane knows."""
-    for name, given in others.items():
-        if given:
-            message = f"--{name} is for the operator plane: leave it out with --endpoint"
-            raise Failed(ExitStatus.USAGE, message)
-
-
-def events(endpoint: str, *, as_json: bool) -> None:
-    """Print what the endpoint shows now."""
-    with connected(endpoint) as client:
-        document = client.document()
-    if as_json:
-        listed = [tree(event) for event in document.events]
-        output.document({"incarnation": document.incarnation, "events": listed})
-        return
-    output.table(
-        document.events,
-        {
-            "EVENT": lambda event: event.event_id,
-            "TYPE": lambda event: event.event_type,
-            "STATUS": lambda event: event.status,
-            "MACHINES": lambda event: output.counted(event.resources),
-            "NOTICE LEFT": lambda event: event.notice_left,
-            "NOT BEFORE": lambda event: event.not_before,
-            "SOURCE": lambda event: event.source,
-            "MINE": lambda event: {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
-        },
-        empty="No event is scheduled or started.",
-    )
-
-
-def approve(endpoint: str, event_ids: list[str], *, as_json: bool) -> None:
-    """Approve events at the endpoint, as a guest does."""
-    with connected(endpoint) as client:
-        client.approve(*event_ids, within_seconds=APPROVE_SECONDS)
-    if as_json:
-        output.document({"approved": event_ids})
-        return
-    for event_id in event_ids:
-        output.say(f"{event_id} is approved")
+    except Misuse as error:
+        raise Failed(ExitStatus.USAGE, output.printable(str(error))) from error
 
 
 def tree(event: "Event") -> dict[str, Any]:
@@ -130,8 +79,6 @@ def change_line(change: "Change", at: datetime) -> str:
         parts.append(f"in {output.shown(left and timedelta(seconds=left // SECOND))}")
     return output.printable("  ".join([*parts, event.event_id]))
 
-
-# `forewarn watch`.
 
 YES_NO: Final = {True: "yes", False: "no", None: ""}
 """A truth as a variable; None where it is not known, or does not apply."""

@@ -37,12 +37,6 @@ CursorOption = Annotated[
 ]
 AllOption = Annotated[bool, flag("--all", "Show all pages.")]
 ReasonOption = Annotated[str, option("--reason", "TEXT", "Why; the history records it.")]
-EndpointOption = Annotated[
-    str | None,
-    option(
-        "--endpoint", "URL", "Ask a metadata endpoint, as a guest, instead of the operator plane."
-    ),
-]
 MetadataOption = Annotated[
     str | None,
     option(
