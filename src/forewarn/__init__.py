@@ -15,8 +15,7 @@ contracts in pyproject.toml keep this):
     status_port                where agents and relays show their status and metrics
     vocabulary | clock         the enums that every room shares; the only reader of a clock
     settings | systemd         settings files, and their errors; what systemd is told
-    times | chat               times and spans as people type and read them; a text as the webhooks
-                               of chat services take it
+    times                      times and spans as people type and read them
 """
 
 import importlib

@@ -129,17 +129,6 @@ class AccessRole(StrEnum):
         return order.index(self) >= order.index(needed)
 
 
-class WebhookFormat(StrEnum):
-    """What a webhook's requests look like; docs/guides/webhooks.md shows each."""
-
-    FOREWARN = "forewarn"
-    """The item as JSON, by the rules of Standard Webhooks."""
-    SLACK = "slack"
-    TEAMS = "teams"
-    EVENTGRID = "eventgrid"
-    """Guests' events as Azure's Event Grid delivers them."""
-
-
 class ErrorCode(StrEnum):
     """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
 

@@ -22,7 +22,7 @@ from forewarn.maintenance.news import NewsData, NewsItem, NewsType
 from forewarn.maintenance.webhooks import GIVE_UP, LEASE, MAX_WEBHOOKS, DeliveryFailure, Webhook
 from forewarn.store import memory
 from forewarn.store.port import NewChange, Reading, Store
-from forewarn.vocabulary import ErrorCode, WebhookFormat
+from forewarn.vocabulary import ErrorCode
 
 DOWN = DeliveryFailure(reason="down", status=503)
 
@@ -30,7 +30,6 @@ DOWN = DeliveryFailure(reason="down", status=503)
 def webhook(name: str = "ours", **fields: object) -> Webhook:
     known = {
         "url": f"https://{name}.example/",
-        "format": WebhookFormat.FOREWARN,
         "secret": "whsec_",
         "created_by": "ann",
         "created_at": NOW,
@@ -51,14 +50,14 @@ class Receivers:
         self.refusing: dict[str, DeliveryFailure] = {}
         self.slow: dict[str, asyncio.Event] = {}
 
-    async def send(self, to: Webhook, place: Place, _: NewsItem) -> DeliveryFailure | bool:
+    async def send(self, to: Webhook, place: Place, _: NewsItem) -> DeliveryFailure | None:
         if to.name in self.slow:
             await self.slow[to.name].wait()
         if to.name in self.refusing:
             self.got.append((f"{to.name} refused", place))
             return self.refusing[to.name]
         self.got.append((to.name, place))
-        return True
+        return None
 
     def places(self, name: str = "ours") -> list[Place]:
         return [place for to, place in self.got if to == name]

@@ -1,5 +1,7 @@
 """Webhooks of a service that is a process of its own: the guide's receiver, and kills."""
 
+import contextlib
+import http.client
 import itertools
 import random
 import re
@@ -17,6 +19,7 @@ from end_to_end.running import Running
 from forewarn.maintenance import news
 from forewarn.store import sqlite
 from house import tree
+from house.tree import ROOT
 from ports import free_port
 from server.receiver import Received, answer, receiving
 
@@ -150,3 +153,44 @@ def test_a_receiver_that_never_answers_does_not_keep_the_service_from_ending(
         schedule_and_cancel(service, "web-0")
         receiver.awaited(1)
         assert service.stop() == 0
+
+
+CHAT = ROOT / "docs" / "examples" / "chat.py"
+
+
+def test_the_example_for_chats_tells_people_what_happened(tmp_path: Path) -> None:
+    service = Running(tmp_path)
+    service.start()
+    service.apply(FLEET)
+    port = free_port()
+    with receiving() as people:
+        body = {"name": "chat", "url": f"http://127.0.0.1:{port}/"}
+        made = service.operator.ask("POST", "/v1/webhooks", body)
+        (tmp_path / "webhook.secret").write_text(made.json["secret"] + "\n")
+        argv = [str(CHAT), str(port), str(tmp_path / "webhook.secret")]
+        target = people.url("/people").replace("http:", "json:")
+        with subprocess.Popen([sys.executable, *argv, target], stderr=subprocess.DEVNULL) as chat:
+            schedule_and_cancel(service, "web-0")
+            told = [one.json["message"] for one in people.awaited(4, "/people")]
+            chat.kill()
+        assert service.stop() == 0
+    assert told[0].startswith("maintenance 1 scheduled: Reboot of web-0")
+    assert told[1].startswith("operation 1.1 scheduled: Reboot of web-0, ")
+    assert told[2].startswith("operation 1.1 canceled: Reboot of web-0, ")
+
+
+def test_the_example_for_chats_refuses_what_is_not_signed(tmp_path: Path) -> None:
+    (tmp_path / "webhook.secret").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    port = free_port()
+    argv = [str(CHAT), str(port), str(tmp_path / "webhook.secret"), "json://127.0.0.1:1/"]
+    with subprocess.Popen([sys.executable, *argv], stderr=subprocess.DEVNULL) as chat:
+
+        def status() -> int:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience.SECONDS)
+            with contextlib.closing(connection), contextlib.suppress(OSError):
+                connection.request("POST", "/", body=b"{}")
+                return connection.getresponse().status
+            return 0
+
+        assert patience.until(status) == 401
+        chat.kill()

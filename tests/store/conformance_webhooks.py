@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Store
-from forewarn.vocabulary import ErrorCode, WebhookFormat
+from forewarn.vocabulary import ErrorCode
 from store.conformance import assert_rolled_back
 from store.engines import NewStore
 from store.values import MINUTE, NOW
@@ -19,7 +19,6 @@ WEBHOOKS = st.builds(
     Webhook,
     name=TEXTS,
     url=TEXTS,
-    format=st.sampled_from(WebhookFormat),
     types=st.lists(TEXTS).map(tuple),
     secret=TEXTS,
     created_by=TEXTS,
@@ -42,7 +41,6 @@ def webhook(name: str, url: str = "https://a.example/") -> Webhook:
     return Webhook(
         name=name,
         url=url,
-        format=WebhookFormat.FOREWARN,
         secret="whsec_",
         created_by="ann",
         created_at=NOW,

@@ -8,7 +8,6 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator_client import OperatorClient, asks, segment
 from forewarn.cli.options import argument, flag, option
-from forewarn.vocabulary import WebhookFormat
 
 if TYPE_CHECKING:
     from forewarn.server.operator import webhook_schemas
@@ -24,15 +23,6 @@ def add(
     name: Annotated[str, argument("NAME", "The webhook's name.")],
     url: Annotated[str, argument("URL", "Where to send, https://...")],
     *,
-    format_: Annotated[
-        WebhookFormat,
-        option(
-            "--format",
-            "FORMAT",
-            "forewarn (JSON, by Standard Webhooks), slack, teams or eventgrid.",
-            case_sensitive=False,
-        ),
-    ] = WebhookFormat.FOREWARN,
     types: Annotated[
         list[str] | None,
         option(
@@ -50,9 +40,7 @@ def add(
 
     It prints the secret that verifies the signatures. Nobody can print it again.
     """
-    answer = service.post(
-        "/v1/webhooks", name=name, url=url, format=format_, types=types or [], insecure=insecure
-    )
+    answer = service.post("/v1/webhooks", name=name, url=url, types=types or [], insecure=insecure)
     answer.show(_draw_new)
 
 
@@ -113,7 +101,6 @@ def _draw(found: "webhook_schemas.WebhookList") -> None:
             "NEXT TRY": lambda one: one.next_try_at,
             "TROUBLE": lambda one: one.trouble,
             "URL": lambda one: one.url,
-            "FORMAT": lambda one: one.format,
             "TYPES": lambda one: ", ".join(one.types) or "all",
         },
         empty="There are no webhooks: see 'forewarn webhook add --help'.",

@@ -52,8 +52,8 @@ BATCH: Final = 10
 Place: TypeAlias = tuple[int, int]
 """The transaction of an item, and its place there."""
 
-Send: TypeAlias = Callable[[Webhook, Place, NewsItem], Awaitable[DeliveryFailure | bool]]
-"""Sends an item; returns True if it was accepted, False if the format has nothing to say of it."""
+Send: TypeAlias = Callable[[Webhook, Place, NewsItem], Awaitable[DeliveryFailure | None]]
+"""Sends an item; returns why it was not accepted, None if it was."""
 
 _log = structlog.get_logger(__name__)
 
@@ -303,18 +303,15 @@ class Deliveries(Rounds):
         while True:
             if not await self._takes_turn(courier):
                 return False
-            sent = await self._send(courier.webhook, place, item)
+            failure = await self._send(courier.webhook, place, item)
             webhook, now = courier.webhook, self._time.now()
-            if sent is False:
-                courier.webhook = webhooks.passed(webhook, place)
-                return True
-            if sent is True:
+            if failure is None:
                 self.accepted[webhook.name] += 1
                 courier.webhook = webhooks.delivered(webhook, place, now)
                 courier.unsaved = True
                 return True
             self.refused[webhook.name] += 1
-            courier.webhook = webhooks.failed(webhook, sent, now, self._chance())
+            courier.webhook = webhooks.failed(webhook, failure, now, self._chance())
             _tell(courier.webhook)
             if not await self._save(courier) or courier.webhook.disabled_at is not None:
                 return False

@@ -16,7 +16,7 @@ import msgspec
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import MAX_ITEMS, NewsType
-from forewarn.vocabulary import ErrorCode, WebhookFormat
+from forewarn.vocabulary import ErrorCode
 
 MAX_WEBHOOKS: Final = 20
 """The most webhooks: each may have a request under way, on a thread of its own."""
@@ -53,7 +53,6 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     """Whole; chat services put a secret into it, so only `shown_url` is ever shown."""
-    format: WebhookFormat
     types: tuple[str, ...] = ()
     """The types that it is told of, such as `operation.failed` or `rollout.*`; empty for all."""
     secret: str

@@ -10,12 +10,11 @@ from forewarn.maintenance import webhooks
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.webhooks import DeliveryFailure, Webhook
-from forewarn.vocabulary import ErrorCode, WebhookFormat
+from forewarn.vocabulary import ErrorCode
 
 HOOK = Webhook(
     name="chat",
     url="https://chat.example/services/T0/B0/hidden",
-    format=WebhookFormat.SLACK,
     secret="whsec_aGlkZGVu",
     created_by="ann",
     created_at=NOW,

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from forewarn import chat
 from forewarn.agent import rules
 from forewarn.agent.actions import program
 from forewarn.agent.actions.action import (
@@ -35,6 +34,9 @@ ANSWER_SECONDS: Final = 30.0
 NOT_SENT: Final = "no-connection"
 NOT_NOW: Final = frozenset({429, 503})
 """Answers of a server that has done nothing, and asks for another try."""
+
+CARD_VERSION: Final = "1.4"
+"""Of Adaptive Cards: what every client of Teams draws."""
 
 SHOWN: Final = 200
 """How much of an answer is shown, in characters."""
@@ -142,9 +144,9 @@ class NotifyAction(Action[NotifySettings]):
         settings = self.settings
         text = f"{self.run.filled(settings.title)}\n{self.run.filled(template)}"
         if settings.slack:
-            return self._post(settings.slack, chat.slack(text))
+            return self._post(settings.slack, _slack(text))
         if settings.teams:
-            return self._post(settings.teams, chat.teams(text))
+            return self._post(settings.teams, _teams(text))
         if settings.webhook:
             told = msgspec.json.decode(self.run.document())
             return self._post(settings.webhook, msgspec.json.encode({"text": text, **told}))
@@ -196,3 +198,28 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _slack(text: str) -> bytes:
+    """Return the body for an incoming webhook of Slack."""
+    # What is between < and > is a link or a mention to Slack.
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return msgspec.json.encode({"text": escaped})
+
+
+def _teams(text: str) -> bytes:
+    """Return the body for "When a Teams webhook request is received" in a workflow of Teams."""
+    # A card's text is Markdown, which finds nothing of its own here.
+    escaped = "".join(f"\\{each}" if each in "\\`*_[]<>#" else each for each in text)
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": CARD_VERSION,
+        "body": [{"type": "TextBlock", "text": escaped, "wrap": True}],
+    }
+    attachment = {
+        "contentType": "application/vnd.microsoft.card.adaptive",
+        "contentUrl": None,
+        "content": card,
+    }
+    return msgspec.json.encode({"type": "message", "attachments": [attachment]})

@@ -24,7 +24,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance import webhooks as rules
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
-from forewarn.maintenance.webhooks import DeliveryFailure, Webhook
+from forewarn.maintenance.webhooks import Webhook
 from forewarn.server import secret_files
 from forewarn.server.operator import auth, metrics, routing, schemas, views, webhook_schemas
 from forewarn.server.operator.auth import TOKEN_FILE
@@ -161,7 +161,7 @@ async def add_webhook(
         created_at=backend.now(),
         done_sequence=0,
     )
-    plane = backend.changing(caller, f"{webhook.name}: {webhook.format} to {webhook.shown_url}")
+    plane = backend.changing(caller, f"{webhook.name}: {webhook.shown_url}")
     added = await backend.done(plane.order(orders.add, webhook))
     sending.deliveries.look()
     (shown,) = _webhooks([added])
@@ -199,8 +199,8 @@ async def test_webhook(
     webhook = found.get(name)
     if webhook is None:
         raise model.unknown("webhook", name)
-    sent = await sending.test(webhook)
-    trouble = sent.reason if isinstance(sent, DeliveryFailure) else ""
+    failure = await sending.test(webhook)
+    trouble = "" if failure is None else failure.reason
     caller.detail = f"{name}: {trouble}" if trouble else name
     if not trouble:
         plane = backend.changing(caller, webhook.name)

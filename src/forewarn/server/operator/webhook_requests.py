@@ -1,4 +1,4 @@
-"""Webhooks: what their requests have in them, by format; signs them, sends them, and counts them.
+"""Webhooks: what their requests have in them; signs them, sends them, and counts them.
 
 A request is sent by the client's own transport: no proxy, no redirect, a limit on time, and nothing
 is read of an answer behind its head. Each runs on a thread of a pool that has one for each webhook,
@@ -11,10 +11,9 @@ has the item's time in it. So a receiver can drop what it has had before.
 import asyncio
 import contextlib
 import functools
-import hashlib
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -23,19 +22,15 @@ import msgspec
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from standardwebhooks import Webhook as Signer
 
-from forewarn import chat
 from forewarn.client import transport
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.webhooks import Deliveries, Place
-from forewarn.maintenance import model, notice
-from forewarn.maintenance.news import NewsData, NewsItem, NewsType
+from forewarn.maintenance import model
+from forewarn.maintenance.news import NewsData, NewsItem
 from forewarn.maintenance.webhooks import MAX_WEBHOOKS, DeliveryFailure, Webhook
-from forewarn.protocol import codec
 from forewarn.protocol.message import Reply
-from forewarn.server.guest import machines
 from forewarn.store.port import Reading, Store, micros
-from forewarn.vocabulary import ScopeKind, WebhookFormat
 
 SECONDS: Final = 15.0
 """For a request and its answer, as Standard Webhooks advises 15 to 30."""
@@ -50,27 +45,6 @@ T = TypeVar("T")
 TEST: Final = "webhook.test"
 """The type of what `forewarn webhook test` sends."""
 
-EVENT_TYPE: Final = "Microsoft.ResourceNotifications.MaintenanceResources.ScheduledEventEmitted"
-VALIDATION: Final = "Microsoft.EventGrid.SubscriptionValidationEvent"
-"""How Event Grid tries a receiver."""
-
-RESOURCE_TYPE: Final = "microsoft.maintenance/scheduledEvents"
-NO_SUBSCRIPTION: Final = "00000000-0000-0000-0000-000000000000"
-"""Of machines whose fleet file names no subscription."""
-
-SHOWN_NAMES: Final = 3
-"""The most machines that a line for people spells out."""
-
-STATUS: Final[Mapping[NewsType, str]] = {
-    NewsType.OPERATION_SCHEDULED: "Scheduled",
-    NewsType.OPERATION_POSTPONED: "Scheduled",
-    NewsType.OPERATION_STARTED: "Started",
-    NewsType.OPERATION_COMPLETED: "Completed",
-    NewsType.OPERATION_FAILED: "Completed",
-    NewsType.OPERATION_CANCELED: "Canceled",
-}
-"""The EventStatus that Event Grid tells; it has none for a failure, and the event is over."""
-
 
 # What a request has in it: values in, bytes out.
 
@@ -80,20 +54,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-class EventFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an item does not have of an operation's events: the machines of each."""
-
-    operation: model.Operation | None = None
-    """None where history has it no more."""
-    scopes: Mapping[str, model.Scope] = {}
-    machines: Mapping[str, model.Machine] = {}
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of the format `forewarn`: an item as `GET /v1/stream` has it."""
+    """The body: an item as `GET /v1/stream` has it."""
 
     id: str
     type: str
@@ -102,161 +66,20 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     data: NewsData
 
 
-def message(
-    webhook: Webhook, place: tuple[int, int], item: NewsItem, facts: EventFacts
-) -> Message | None:
-    """Return the request for an item, None where the format has nothing to say about it."""
+def message(place: tuple[int, int], item: NewsItem) -> Message:
+    """Return the request for an item."""
     sequence, index = place
     number = f"{sequence}-{index}"
-    id_ = f"{number}_{micros(item.at)}"
-    if webhook.format is WebhookFormat.EVENTGRID:
-        events = _grid_events(id_, item, facts)
-        if not events:
-            return None
-        return Message(id=id_, body=msgspec.json.encode(events), headers=_of_grid("Notification"))
-    if webhook.format is WebhookFormat.FOREWARN:
-        body = model.mapped(_Told, item, id=number)
-        return Message(id=id_, body=msgspec.json.encode(body))
-    return Message(id=id_, body=_chat(webhook.format, line(item)))
+    body = model.mapped(_Told, item, id=number)
+    return Message(id=f"{number}_{micros(item.at)}", body=msgspec.json.encode(body))
 
 
 def test_message(webhook: Webhook, now: datetime) -> Message:
     """Return the request by which an operator tries a webhook."""
     id_ = f"test_{micros(now)}"
-    if webhook.format is WebhookFormat.EVENTGRID:
-        event = {
-            "id": _guid(id_),
-            "topic": f"/subscriptions/{NO_SUBSCRIPTION}",
-            "subject": "",
-            "data": {"validationCode": _guid(id_)},
-            "eventType": VALIDATION,
-            "eventTime": now,
-            "metadataVersion": "1",
-            "dataVersion": "2",
-        }
-        headers = _of_grid("SubscriptionValidation")
-        return Message(id=id_, body=msgspec.json.encode([event]), headers=headers)
     subject = f"webhook {webhook.name}"
-    if webhook.format is WebhookFormat.FOREWARN:
-        body = _Told(id=id_, type=TEST, at=now, subject=subject, data=NewsData())
-        return Message(id=id_, body=msgspec.json.encode(body))
-    return Message(id=id_, body=_chat(webhook.format, f"Forewarn: test of the {subject}"))
-
-
-def line(item: NewsItem) -> str:
-    """Return an item in one line for people: `operation 12.1 scheduled: Reboot of web-0, ...`."""
-    data = item.data
-    parts = []
-    impact = " of ".join(filter(None, (data.event_type or "", _names(data))))
-    if impact and not item.subject.startswith(("hold", "fleet")):
-        parts.append(impact)
-    if data.not_before is not None and item.type in STATUS and STATUS[item.type] == "Scheduled":
-        parts.append(f"not before {notice.spoken(data.not_before)}")
-    counts = ", ".join(
-        f"{n} {what.lower()}" for what, n in {**data.units, **data.operations}.items()
-    )
-    parts += [
-        *([counts] if counts else []),
-        *([f"wave {data.wave} of {data.waves}"] if data.wave else []),
-        *([f"by {data.by}"] if data.by else []),
-        *([data.reason] if data.reason else []),
-    ]
-    what = item.type.partition(".")[2].replace("_", " ")
-    return f"{item.subject} {what}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _names(data: NewsData) -> str:
-    if data.machine_count > SHOWN_NAMES:
-        return f"{data.machine_count} machines"
-    if data.machines:
-        return ", ".join(data.machines)
-    if data.host:
-        return f"host {data.host}"
-    return ", ".join(f"scope {scope}" for scope in data.scopes[:SHOWN_NAMES])
-
-
-def _chat(kind: WebhookFormat, text: str) -> bytes:
-    return chat.slack(text) if kind is WebhookFormat.SLACK else chat.teams(text)
-
-
-def _of_grid(kind: str) -> tuple[tuple[str, str], ...]:
-    return (("aeg-event-type", kind), ("aeg-metadata-version", "1"))
-
-
-def _grid_events(id_: str, item: NewsItem, facts: EventFacts) -> list[dict[str, Any]]:
-    """Return what Event Grid tells of an item: one event for each event that guests can read."""
-    status, operation = STATUS.get(item.type), facts.operation
-    if status is None or operation is None:
-        return []
-    return [
-        _grid_event(_guid(f"{id_} {event.id}"), item, event, status, facts)
-        for event in operation.events
-        if event.published and not event.silent
-    ]
-
-
-def _grid_event(
-    id_: str, item: NewsItem, event: model.Event, status: str, facts: EventFacts
-) -> dict[str, Any]:
-    data = item.data
-    subscription, location, resource = _resource(event, facts)
-    event_id = event.id.lower()
-    subject = f"{resource}/providers/microsoft.maintenance/scheduledevents/{event_id}"
-    not_before = data.not_before if status == "Scheduled" else None
-    return {
-        "id": id_,
-        "topic": f"/subscriptions/{subscription}",
-        "subject": subject,
-        "data": {
-            "resourceInfo": {
-                "id": subject,
-                "name": event_id,
-                "type": RESOURCE_TYPE,
-                "location": location,
-                "properties": {
-                    "DurationInSeconds": data.duration_seconds,
-                    "Description": data.description,
-                    "EventId": event.id,
-                    "EventSource": data.source,
-                    "EventStatus": status,
-                    "EventType": data.event_type,
-                    "NotBefore": "" if not_before is None else codec.http_date(not_before).decode(),
-                    "Resources": event.machines,
-                    "ResourceType": "VirtualMachine",
-                },
-            },
-            "operationalInfo": {"resourceEventTime": item.at},
-            "apiVersion": "2024-07-01",
-        },
-        "eventType": EVENT_TYPE,
-        "dataVersion": "1",
-        "metadataVersion": "1",
-        "eventTime": item.at,
-    }
-
-
-def _resource(event: model.Event, facts: EventFacts) -> tuple[str, str, str]:
-    """Return the subscription, the location and the id of what an event is about.
-
-    That is the scale set, as Azure has it, or the first machine.
-    """
-    scope = facts.scopes.get(event.scope)
-    first = facts.machines.get(model.key(event.machines[0]))
-    profile = first.profile if first is not None else model.Profile()
-    below = f"virtualMachines/{event.machines[0]}"
-    if scope is not None and scope.kind is ScopeKind.SCALE_SET:
-        below = f"virtualMachineScaleSets/{scope.name}"
-    subscription = profile.subscription_id or NO_SUBSCRIPTION
-    group = profile.resource_group or machines.DEFAULT_NAME
-    resource = f"/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute"
-    return subscription, profile.location or machines.DEFAULT_NAME, f"{resource}/{below}"
-
-
-def _guid(text: str) -> str:
-    """Return a GUID that follows from a text: the same at each try."""
-    digits = hashlib.sha256(text.encode()).hexdigest()
-    cuts: Sequence[tuple[int, int]] = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-    return "-".join(digits[first:last] for first, last in cuts)
+    body = _Told(id=id_, type=TEST, at=now, subject=subject, data=NewsData())
+    return Message(id=id_, body=msgspec.json.encode(body))
 
 
 # How it is sent.
@@ -325,17 +148,12 @@ class Webhooks:
 
         return await asyncio.to_thread(ask)
 
-    async def send(self, webhook: Webhook, place: Place, item: NewsItem) -> DeliveryFailure | bool:
-        """Send an item; return True if it was accepted, False if there is nothing to send."""
-        facts = EventFacts()
-        if webhook.format is WebhookFormat.EVENTGRID and item.type in STATUS:
-            operation = item.data.operation
-            facts = await self._read(lambda reading: _facts_of(reading, operation))
-        made = message(webhook, place, item, facts)
-        return False if made is None else await self._post(webhook, made)
+    async def send(self, webhook: Webhook, place: Place, item: NewsItem) -> DeliveryFailure | None:
+        """Send an item; return why it was not accepted, None if it was."""
+        return await self._post(webhook, message(place, item))
 
-    async def test(self, webhook: Webhook) -> DeliveryFailure | bool:
-        """Send what an operator tries a webhook with; return True if it was accepted."""
+    async def test(self, webhook: Webhook) -> DeliveryFailure | None:
+        """Send what an operator tries a webhook with; return why it was not accepted, or None."""
         made = test_message(webhook, self._clock.now())
         return await self._post(webhook, made)
 
@@ -359,7 +177,7 @@ class Webhooks:
         """Made once: to read the system's certificates takes 20 ms."""
         return ssl.create_default_context(cafile=self._ca_file or None)
 
-    async def _post(self, webhook: Webhook, message: Message) -> DeliveryFailure | bool:
+    async def _post(self, webhook: Webhook, message: Message) -> DeliveryFailure | None:
         now = self._real.now()
         body = message.body.decode()
         headers = [
@@ -367,7 +185,6 @@ class Webhooks:
             ("webhook-id", message.id),
             ("webhook-timestamp", str(int(now.timestamp()))),
             ("webhook-signature", Signer(webhook.secret).sign(message.id, now, body)),
-            *message.headers,
         ]
         loop = asyncio.get_running_loop()
         try:
@@ -379,7 +196,7 @@ class Webhooks:
 
     def _asked(
         self, url: str, headers: list[tuple[str, str]], body: bytes
-    ) -> DeliveryFailure | bool:
+    ) -> DeliveryFailure | None:
         opened: list[socket.socket] = []
 
         def remember(made: socket.socket) -> None:
@@ -403,7 +220,7 @@ class Webhooks:
         finally:
             self._open.difference_update(opened)
         if 200 <= reply.status < 300:
-            return True
+            return None
         return _refused(reply)
 
 
@@ -417,15 +234,3 @@ def _refused(reply: Reply) -> DeliveryFailure:
     if after.isascii() and after.isdigit() and len(after) <= MAX_RETRY_AFTER:
         wait = timedelta(seconds=int(after))
     return DeliveryFailure(reason=reason, status=reply.status, retry_after=wait)
-
-
-def _facts_of(reading: Reading, operation: str) -> EventFacts:
-    found = reading.operations([operation]).get(operation)
-    if found is None:
-        return EventFacts()
-    first = [model.key(event.machines[0]) for event in found.events]
-    return EventFacts(
-        operation=found,
-        scopes=reading.scopes([event.scope for event in found.events]),
-        machines=reading.machines(first),
-    )

@@ -8,7 +8,6 @@ import msgspec
 
 from forewarn.maintenance.webhooks import MAX_URL
 from forewarn.server.operator.schemas import Body, ShortText, TokenName, Value
-from forewarn.vocabulary import WebhookFormat
 
 MAX_TYPES = 40
 """The most types of news that a webhook names: there are some 35."""
@@ -29,7 +28,6 @@ class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: TokenName
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
-    format: WebhookFormat = WebhookFormat.FOREWARN
     types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
     """Types of news such as `operation.failed`, or groups such as `rollout.*`; empty for all."""
     insecure: bool = False
@@ -46,7 +44,6 @@ class WebhookView(Value, frozen=True, kw_only=True):
     name: str
     url: str
     """Without its path and query: those of chat services are secrets."""
-    format: WebhookFormat
     types: tuple[str, ...]
     state: WebhookState
     failing_since: datetime | None
