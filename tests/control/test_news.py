@@ -118,6 +118,8 @@ def test_what_is_approved_before_its_window_is_approved_and_not_started(
     house: House, reader: Reader
 ) -> None:
     plan = house.ask(REBOOT, "web-0", "bastion", opens_at=NOW + 2 * HOUR)
+    house.clock.advance(2 * HOUR - MINUTE)
+    done(house.plane.advance())
     reader()
     ids = {o.events[0].scope: o.events[0].id for o in plan.operations}
     done(house.plane.approve("web", [ids["web"]], by="web-0", address=""))

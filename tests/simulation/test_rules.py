@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from builders import SCALE_SETS, Bench
-from forewarn.maintenance import commands, fleet_file
+from forewarn.maintenance import commands, fleet_file, planner
 from forewarn.maintenance.model import (
     HoldKind,
     Operation,
@@ -272,7 +272,9 @@ class Rules(RuleBasedStateMachine):
     @invariant()
     def what_is_ready_starts_or_waits_for_something_that_is_down(self) -> None:
         for operation in self.bench.snapshot.operations.values():
-            if operation.status is EventStatus.QUEUED:
+            if planner.gives_way(operation):
+                assert operation.held_at is not None
+            elif operation.status is EventStatus.QUEUED:
                 ahead = self.bench.operation(operation.waits_for)
                 assert ahead.live
             if operation.status is not EventStatus.SCHEDULED:

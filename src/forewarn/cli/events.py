@@ -229,6 +229,8 @@ def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
         if queued and live.waits_for_machines:
             line += f": waiting for {output.listed(live.waits_for_machines)}"
         return line
+    if live.status is EventStatus.QUEUED:
+        return f"{live.status} until {times.shown(live.announced_at)}"
     if live.status is EventStatus.FAILED and live.awaited:
         return f"{live.status}, not acknowledged"
     if live.awaited and live.status in {EventStatus.RETURNING, EventStatus.COMPLETED}:

@@ -183,20 +183,20 @@ def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
         case HoldKind.HOST:
             scopes = {machine.scope for machine in unit.machines_on({hold.name}).values()}
         case HoldKind.EVERYTHING:
-            return around(unit, unit.live_operations())
+            return around(unit, unit.live_operations(), rolling=True)
     if not scopes and all((h.kind, h.name) != (hold.kind, hold.name) for h in unit.holds()):
         message = f"no {hold.kind} named {hold.name!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
     if hold.kind is HoldKind.HOST:
         return for_host_hold(unit, hold)
-    return _snapshot(unit, {}, scopes, {})
+    return _snapshot(unit, {}, scopes, {}, rolling=True)
 
 
 def for_host_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
     """Return what is live where a hold of a host is put or released, machines there or none."""
     scopes = {machine.scope for machine in unit.machines_on({hold.name}).values()}
     held = {i: o for i, o in unit.live_operations().items() if hold.covers(o)}
-    return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
+    return _snapshot(unit, held, scopes | _scopes_of(held.values()), {}, rolling=True)
 
 
 def for_moves(unit: UnitOfWork, moved: Mapping[str, Machine | None]) -> Snapshot:

@@ -240,7 +240,8 @@ def _of_live(
             f"{model.listed(operation.arrived)} came to host {operation.on_host} without notice of "
             "it, and it does not start: move them away, or cancel it and ask again"
         )
-        yield Alert(AlertKind.ARRIVED, operation.id, message, operation.announced_at)
+        since = min(operation.announced_at, now)
+        yield Alert(AlertKind.ARRIVED, operation.id, message, since)
     if operation.pending and not operation.silent and not operation.approved:
         for kind, message in _of_unapproved(operation, audience, now, now - up_since):
             yield Alert(kind, operation.id, message, operation.announced_at)

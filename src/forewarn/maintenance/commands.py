@@ -13,6 +13,7 @@ An executor's claim is a lease with a fencing number: a report under an older nu
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -43,7 +44,6 @@ from forewarn.maintenance.transitions import (
     Transitions,
     Trigger,
     left_host,
-    start_order,
 )
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
@@ -73,9 +73,9 @@ def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
     What waits for another operation wakes when that one's domains are up, not by time, and what
-    waits for machines that came to its host, when they leave. A held one
-    wakes at its NotBefore, which then moves on, unless no guest reads it. What has not started
-    wakes when its window closes, at the latest.
+    waits for machines that came to its host, when they leave. What is Queued wakes when it may be
+    announced, and a held one not before its release; but guests read a held NotBefore, which then
+    moves on. What has not started wakes when its window closes, at the latest.
     """
     if operation.status is EventStatus.RETURNING:
         return operation.back_by
@@ -89,7 +89,9 @@ def wakeup_at(operation: Operation) -> datetime | None:
 
 
 def _ready_at(operation: Operation) -> datetime | None:
-    """Return when an operation that has not started may start, or its NotBefore moves on."""
+    """Return when an operation that has not started may go on, or its NotBefore moves on."""
+    if planner.gives_way(operation):
+        return None if operation.held_at is not None else operation.announced_at
     if not operation.pending or operation.waits_for or operation.arrived:
         return None
     if operation.held_at is not None:
@@ -144,10 +146,10 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
     _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
     asked = planner.asked_start(request, working.now)
-    return [
-        working.enter(maintenance.number, step, asked, no_notice=request.no_notice)
-        for step in steps
-    ]
+    enter = partial(
+        working.enter, notice_seconds=request.notice_seconds, no_notice=request.no_notice
+    )
+    return [enter(maintenance.number, step, asked) for step in steps]
 
 
 def _check_policy(
@@ -302,7 +304,7 @@ def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list
         for operation in map(working.operations.__getitem__, ids)
         if (at := wakeup_at(operation)) is not None and at <= working.now
     ]
-    for operation in sorted(due, key=start_order):
+    for operation in sorted((o for o in due if not planner.gives_way(o)), key=planner.start_order):
         if operation.status is EventStatus.RETURNING:
             _give_up(working, operation)
         elif operation.status.over:
@@ -314,6 +316,11 @@ def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list
         else:
             ahead = notice.whole_seconds(working.now + HELD_ON)
             working.put(replace(operation, not_before=ahead))
+    for operation in sorted((o for o in due if planner.gives_way(o)), key=planner.queue_order):
+        if operation.closed(working.now):
+            working.close_window(operation)
+        else:
+            working.announce_or_queue(operation)
     return [operation.id for operation in due]
 
 
@@ -348,7 +355,7 @@ def place_hold(working: Transitions, hold: Hold) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message)
     working.holds.append(hold)
-    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
+    covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
     detail = f"{hold}: {hold.reason}".removesuffix(": ")
     for operation in covered:
         held = intervened(operation, AuditAction.HOLD, hold.by, working.now, detail)
@@ -362,8 +369,8 @@ def release_hold(working: Transitions, hold: Hold) -> list[str]:
     if not found:
         raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
     working.holds.remove(found[0])
-    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
-    for operation in sorted(covered, key=start_order):
+    covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
+    for operation in sorted(covered, key=lambda o: (not o.pending, planner.queue_order(o))):
         working.release(intervened(operation, AuditAction.RELEASE, hold.by, working.now, str(hold)))
     return [operation.id for operation in covered]
 
@@ -529,7 +536,7 @@ def follow_moves(working: Transitions, moved: Set[str]) -> list[str]:
             or not moved.isdisjoint(map(key, (*operation.machines, *operation.arrived)))
         )
     ]
-    for operation in sorted(about, key=start_order):
+    for operation in sorted(about, key=planner.start_order):
         _locate(working, operation, on.get(operation.on_host, ()))
     return [operation.id for operation in about]
 
@@ -565,13 +572,13 @@ def _locate(working: Transitions, operation: Operation, here: Iterable[Machine])
         arrived=tuple(sorted(arrived)),
     )
     if located.dropped != operation.dropped:
-        working.left_scopes.append(operation.id)  # what waited for it there goes on
-    if not located.pending:
-        working.put(located)
-    elif working.covered(located):
+        working.made_room.append(operation.id)  # what waited for it there goes on
+    if working.covered(located):
         working.hold(located)
     elif located.held_at is not None:
         working.release(located)
+    elif not located.pending:
+        working.put(located)
     else:  # what kept it from starting may have left
         working.start_if_ready(located)
 

@@ -7,7 +7,7 @@ request is answered with an internal error.
 from collections.abc import Iterable
 
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
-from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
+from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE, gives_way
 from forewarn.vocabulary import EventStatus
 
 _ORDER = {status: place for place, status in enumerate(EventStatus)}
@@ -54,7 +54,7 @@ def check_operation(operation: Operation) -> None:
     _check_window(operation)
     events, status, awaited = operation.events, operation.status, operation.awaited
     places = {(event.scope, event.update_domain) for event in events}
-    unstarted, pending = operation.unstarted, operation.pending
+    unstarted = operation.unstarted
     started = not unstarted and status is not EventStatus.CANCELED
     returning = status is EventStatus.RETURNING
     start, cause = operation.started_at, operation.start_cause
@@ -74,7 +74,7 @@ def check_operation(operation: Operation) -> None:
             "it has started although machines of its host had no notice",
         ),
         (
-            operation.waits_for or status is not EventStatus.QUEUED,
+            not gives_way(operation) or operation.held_at or operation.opens_at,
             "it is Queued and waits for nothing",
         ),
         (
@@ -91,8 +91,8 @@ def check_operation(operation: Operation) -> None:
             "its domains come up although machines are awaited",
         ),
         (
-            operation.held_at is None or (pending and not operation.waits_for),
-            "it is held although it is not Scheduled, or waits besides",
+            operation.held_at is None or (unstarted and not operation.waits_for),
+            "it is held although it has started, or waits besides",
         ),
         (
             status is EventStatus.STARTED or not operation.outcome_unknown,

@@ -255,8 +255,7 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 MAX_INTERVENTIONS = 20
-"""Interventions kept of one operation, maintenance or drain, the latest: more come from a script.
-"""
+"""The latest interventions that are kept of one thing: more come from a script."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -314,6 +313,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     maintenance: int
     status: vocabulary.EventStatus
     announced_at: datetime
+    """While it is Queued: from when on it may be announced, and has its turn."""
     not_before: datetime
     """In whole seconds; nothing starts before it without approval."""
     events: tuple[Event, ...]
@@ -335,12 +335,12 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     rolling_update: int | None = None
     """The index of its maintenance's rolling update that it belongs to; None where it has none."""
     held_at: datetime | None = None
-    """When a hold began to keep it from starting; None while none does."""
+    """When a hold began to keep it from being announced, or from starting; None while none does."""
     notice_left_seconds: int = 0
     """What was left of its notice when it was held; it continues at the release."""
     waits_for: str = ""
     """The operation that must be over before this one is announced, if it is Queued, or starts, if
-    it is ready; `""` for none."""
+    it is ready; `""` for none. What is Queued for none is held, or its window lies ahead."""
     outcome: str = ""
     """What the connector said at the end, or why it was cancelled."""
     acknowledged_by: str = ""

@@ -15,7 +15,15 @@ from typing import Annotated
 import msgspec
 
 from forewarn.maintenance import model, notice
-from forewarn.vocabulary import ErrorCode, EventSource, EventType, Priority, ScopeKind, TargetKind
+from forewarn.vocabulary import (
+    ErrorCode,
+    EventSource,
+    EventStatus,
+    EventType,
+    Priority,
+    ScopeKind,
+    TargetKind,
+)
 
 MAX_NOTICE_SECONDS = int(notice.FURTHEST.total_seconds())
 
@@ -194,7 +202,9 @@ def plan(
             for scope, named in sorted(members.items())
         ]
     for rolling in wanted:
-        first, *rest = turns(rolling, machines if rolling.host else members[rolling.scope])
+        every = [*turns(rolling, machines if rolling.host else members[rolling.scope])]
+        first = next_turn(every, snapshot.holds, request.to_host)
+        rest = [turn for turn in every if turn is not first]
         if rest and request.indivisible and not request.no_notice:
             other = rest[0][0]
             where = snapshot.scopes[other.scope].name
@@ -247,11 +257,23 @@ def turns(
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
+def next_turn(
+    turns: Iterable[tuple[model.Machine, ...]], holds: Iterable[model.Hold], to_host: str
+) -> tuple[model.Machine, ...]:
+    """Return the first turn that no hold covers, the first of all where each is covered.
+
+    Its machines move to `to_host`, where that is not `""`.
+    """
+    turns = tuple(turns)
+    free = (turn for turn in turns if not on_hold(turn, holds, to_host))
+    return next(free, turns[0] if turns else ())
+
+
 def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
     """Return which hold would keep a unit with these machines from starting; `""` for none.
 
     It is not asked for before: its guests would prepare, and it would take the place of another.
-    `host` is the unit's own, where it is one.
+    `host` is the unit's own, where it is one, or where its machines move to.
     """
     machines = tuple(machines)
     covered = {
@@ -272,6 +294,26 @@ def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]
     for machine in machines:
         members.setdefault(machine.scope, []).append(machine)
     return members
+
+
+def gives_way(operation: model.Operation) -> bool:
+    """Tell whether others go before what is Queued: it is held, or its window lies ahead."""
+    return operation.status is EventStatus.QUEUED and not operation.waits_for
+
+
+def queue_order(operation: model.Operation) -> tuple[bool, datetime, int, int]:
+    """Sort key of what is queued: since when it has its turn, then maintenance and ordinal.
+
+    What takes every update domain at once comes first: it waits for none, and the others for it.
+    """
+    ordinal = int(operation.id.partition(".")[2])
+    waits = operation.event_type not in ALL_DOMAINS_AT_ONCE
+    return waits, operation.announced_at, operation.maintenance, ordinal
+
+
+def start_order(operation: model.Operation) -> tuple[datetime, int, str]:
+    """Sort key: NotBefore, then maintenance, then id."""
+    return operation.not_before, operation.maintenance, operation.id
 
 
 def natural(machine: model.Machine) -> tuple[tuple[int, int, str], ...]:
@@ -326,9 +368,12 @@ def _check(request: Request) -> None:
 
 
 def asked_start(request: Request, now: datetime) -> datetime | None:
-    """Return the NotBefore that a request made now asks for, None for none."""
+    """Return the NotBefore that a request made now asks for, None for none.
+
+    A longer notice than the least one is over when the window opens, at the earliest.
+    """
     if request.notice_seconds:
-        return now + timedelta(seconds=request.notice_seconds)
+        return max(now + timedelta(seconds=request.notice_seconds), request.opens_at or now)
     return request.not_before
 
 

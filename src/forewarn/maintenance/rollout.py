@@ -32,11 +32,11 @@ from forewarn.maintenance.model import (
     key,
     listed,
 )
-from forewarn.maintenance.planner import Request
+from forewarn.maintenance.planner import Request, gives_way, start_order
 from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.transitions import left_host, start_order
+from forewarn.maintenance.transitions import left_host
 from forewarn.vocabulary import ErrorCode, EventStatus, TargetKind
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
@@ -214,13 +214,14 @@ def in_the_way(
             here = [g.name for g in drain.guests if g.to_host == unit.name or key(g.name) in names]
             if here:
                 return f"{listed(here)} of host {drain.host} is there until that host is up again"
-    # By start order, so that the store's order does not decide what is told.
+    # By start order, so that the store's order does not decide what is told. What is held, or has
+    # its window ahead, gives way to other update domains.
     for operation in sorted(live, key=start_order):
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
                 return f"{listed(shared)} has {operation.id}, which is {operation.status}"
-        for event in operation.events:
+        for event in () if gives_way(operation) else operation.events:
             mine = takes.domains.get(event.scope)
             if mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
@@ -589,6 +590,7 @@ def request(
         host=unit.name if whole and unit.kind is TargetKind.HOST else "",
         source=task.source,
         not_before=notice.whole_seconds(earliest) if longer else None,
+        notice_seconds=0 if longer else policy.notice_seconds,
         opens_at=window.opens if window.opens > now else None,
         closes_at=None if window.closes == time_windows.ENDLESS else window.closes,
         duration_seconds=task.duration_seconds,

@@ -145,8 +145,8 @@ class Transitions:
     """The maintenance that was requested or resumed."""
     _ended: list[str] = field(default_factory=list)
     """Operations that ended, or whose domains came up."""
-    left_scopes: list[str] = field(default_factory=list)
-    """Operations that dropped out of a scope, and may be down in others."""
+    made_room: list[str] = field(default_factory=list)
+    """Operations that dropped out of a scope, and may be down in others, or that others pass."""
     _by_scope: dict[str, dict[str, None]] | None = None
     """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
@@ -203,12 +203,14 @@ class Transitions:
         step: planner.PlannedOperation,
         asked: datetime | None = None,
         *,
+        notice_seconds: int = 0,
         no_notice: bool = False,
     ) -> str:
         """Add a planned operation as the next one of its maintenance; return its id.
 
-        An unforeseen failure starts at once. Anything else is announced, or queued behind what
-        takes another update domain of one of its scopes.
+        An unforeseen failure starts at once. Anything else is announced, or queued: behind what
+        takes another update domain of one of its scopes, while a hold covers it, and until its
+        window opens within its notice, which is so long at the least.
         """
         maintenance = self.maintenances[number]
         off = self.off(step)
@@ -241,15 +243,20 @@ class Transitions:
             not_before = notice.whole_seconds(self.now)
             self._start(replace(operation, not_before=not_before), model.StartCause.NO_NOTICE)
         else:
-            self._announce_or_queue(operation, asked)
+            self.announce_or_queue(operation, asked, timedelta(seconds=notice_seconds))
         return operation.id
 
-    def _announce_or_queue(self, operation: model.Operation, asked: datetime | None = None) -> None:
-        """Announce a new or queued operation, unless another is to be over first.
+    def announce_or_queue(
+        self,
+        operation: model.Operation,
+        asked: datetime | None = None,
+        longer: timedelta = timedelta(0),
+    ) -> None:
+        """Announce a new or queued operation, unless it is early, held, or another comes first.
 
-        Its notice begins here. It starts at once where every scope is off or approves it
-        automatically, unless a later NotBefore is asked for; otherwise it is Scheduled. An event
-        whose scope has turned off since it was queued has its notice all the same.
+        Its notice begins here. It starts at once where every scope is off or approves it, unless a
+        later NotBefore is asked for; otherwise it is Scheduled. An event whose scope has turned off
+        since it was queued has its notice all the same.
         """
         known = self.operations.get(operation.id)
         before = None if known is None else known.status
@@ -277,28 +284,35 @@ class Transitions:
         if operation.closed(not_before):
             self._close_unannounced(operation, not_before)
             return
-        behind = self._ahead(operation)
-        if behind is not None:
+        operation = replace(operation, not_before=not_before)
+        if before is None and operation.opens_at is not None:
+            # A second more, so that its notice, in whole seconds, is over when its window opens.
+            ahead = max(least, longer)
+            ahead += timedelta(seconds=1 if ahead else 0)
+            operation = replace(operation, announced_at=max(self.now, operation.opens_at - ahead))
+        held_at = (operation.held_at or self.now) if self.covered(operation) else None
+        is_early = operation.opens_at is not None and operation.announced_at > self.now
+        behind = None if is_early or held_at else self._ahead(operation)
+        if is_early or held_at or behind:
             if before is None:
                 step(operation.id, before, Trigger.QUEUE)
-            self.put(replace(operation, not_before=not_before, waits_for=behind.id))
+            self.put(replace(operation, waits_for=behind.id if behind else "", held_at=held_at))
             return
-        at_once = not_before == notice.whole_seconds(self.now)
+        opened = operation.opens_at is None or operation.opens_at <= self.now
+        at_once = opened and not_before == notice.whole_seconds(self.now)
         if not (asked is None or at_once):
             automatic = {}
         announced = replace(
             operation,
             status=step(operation.id, before, Trigger.ANNOUNCE),
             announced_at=self.now,
-            not_before=not_before,
+            held_at=None,
             events=tuple(
                 replace(event, silent=event.scope in silent, approval=automatic.get(event.scope))
                 for event in operation.events
             ),
         )
-        if self.covered(announced):
-            self.hold(announced)
-        elif at_once and not announced.arrived:
+        if at_once and not announced.arrived:
             self._start_if_free(announced)
         else:
             self.put(announced)
@@ -413,9 +427,9 @@ class Transitions:
         self._ended.append(operation.id)
 
     def _go_on(self) -> None:
-        if not self._ended and not self.left_scopes:
+        if not self._ended and not self.made_room:
             return
-        up = {*self.left_scopes}
+        up = {*self.made_room}
         while self._ended or up:  # what is queued may end here: its window is too short
             ended, self._ended = self._ended, []
             up.update(name for name in ended if not self.operations[name].down)
@@ -427,11 +441,11 @@ class Transitions:
                 for o in (self.operations.values() if up else ())
                 if o.waits_for and not up.isdisjoint((o.waits_for, o.id))
             ]
-            for other in sorted((o for o in waiting if o.pending), key=start_order):
+            for other in sorted((o for o in waiting if o.pending), key=planner.start_order):
                 # A clock that was set back may have put its NotBefore ahead again.
                 self.start_if_ready(replace(other, waits_for=""))
-            for other in sorted((o for o in waiting if not o.pending), key=queue_order):
-                self._announce_or_queue(replace(other, waits_for=""))
+            for other in sorted((o for o in waiting if not o.pending), key=planner.queue_order):
+                self.announce_or_queue(replace(other, waits_for=""))
             up = set()
         self.continue_rolling_updates()
 
@@ -481,11 +495,16 @@ class Transitions:
         )
 
     def hold(self, operation: model.Operation, since: datetime | None = None) -> None:
-        """Set a Scheduled operation, held, with what was left of its notice since then.
+        """Set an operation that has not started, held since then; None: since now.
 
-        Its notice began no earlier than its announcement; None: held since now.
+        A Scheduled one has what was left of its notice, which began no earlier than its
+        announcement. A Queued one gives its place to others.
         """
-        if operation.held_at is None:
+        if not operation.pending:
+            held_at = operation.held_at or min(since or self.now, self.now)
+            operation = replace(operation, held_at=held_at, waits_for="")
+            self.made_room.append(operation.id)
+        elif operation.held_at is None:
             since = max(operation.announced_at, min(since or self.now, self.now))
             left = max(timedelta(0), operation.not_before - since)
             seconds = -(-left // timedelta(seconds=1))
@@ -495,10 +514,13 @@ class Transitions:
     def release(self, operation: model.Operation) -> None:
         """Set a held operation, with the notice that it had left unless another hold covers it.
 
-        NotBefore never moves to before what guests have read.
+        NotBefore never moves to before what guests have read. A Queued one has its turn again.
         """
         if operation.held_at is None or self.covered(operation):
             self.put(operation)
+            return
+        if not operation.pending:
+            self.announce_or_queue(replace(operation, held_at=None))
             return
         left = timedelta(seconds=operation.notice_left_seconds)
         not_before = operation.not_before
@@ -570,7 +592,7 @@ class Transitions:
             for name in event.machines
             if model.key(name) in names
         )
-        return min(found, key=lambda one: start_order(one[0]), default=None)
+        return min(found, key=lambda one: planner.start_order(one[0]), default=None)
 
     def decision(self, about: Iterable[str]) -> Decision:
         """Return the result, the answer being the operations `about` (ids)."""
@@ -617,7 +639,8 @@ class Transitions:
 
     def _continue(self, number: int, index: int, rolling: model.RollingUpdate) -> None:
         maintenance = self.maintenances[number]
-        machines = next(planner.turns(rolling, self.machines.values()), ())
+        turns = planner.turns(rolling, self.machines.values())
+        machines = planner.next_turn(turns, self.holds, maintenance.to_host)
         if not machines:
             self.put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
             return
@@ -707,7 +730,7 @@ class Transitions:
         earlier. But what is queued cannot go on while an earlier failure keeps a domain down, so
         maintenance that may repair the failure goes ahead of it.
         """
-        turn = queue_order(operation)
+        turn = planner.queue_order(operation)
         repaired = self._repaired_by(operation)
         return self._first_elsewhere(
             operation,
@@ -716,7 +739,11 @@ class Transitions:
                 and (
                     other.down
                     or other.pending
-                    or (scope.key not in repaired and queue_order(other) < turn)
+                    or (
+                        not planner.gives_way(other)
+                        and scope.key not in repaired
+                        and planner.queue_order(other) < turn
+                    )
                 )
             ),
         )
@@ -751,7 +778,7 @@ class Transitions:
                 for theirs in other.events
             )
         ]
-        return min(found, key=start_order, default=None)
+        return min(found, key=planner.start_order, default=None)
 
     def covered(self, operation: model.Operation) -> bool:
         """Tell whether a hold keeps an operation from starting."""
@@ -766,14 +793,3 @@ class Transitions:
 def left_host(host: str) -> str:
     """Return why an operation is cancelled whose machines have all left the host."""
     return f"its machines have left host {host}"
-
-
-def queue_order(operation: model.Operation) -> tuple[datetime, int, int]:
-    """Sort key of what is queued: the time of its request, then maintenance and ordinal."""
-    ordinal = int(operation.id.partition(".")[2])
-    return operation.announced_at, operation.maintenance, ordinal
-
-
-def start_order(operation: model.Operation) -> tuple[datetime, int, str]:
-    """Sort key: NotBefore, then maintenance, then id."""
-    return operation.not_before, operation.maintenance, operation.id

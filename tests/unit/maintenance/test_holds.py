@@ -161,19 +161,68 @@ def test_a_hold_needs_no_reason_and_no_name() -> None:
         bench.decide(commands.place_hold, unsigned)
 
 
-def test_what_is_announced_under_a_hold_is_held_from_the_start() -> None:
+def test_what_a_hold_covers_is_announced_at_its_release_with_all_of_its_notice() -> None:
     bench = Bench()
     bench.hold(HoldKind.EVERYTHING)
     bench.ask(REBOOT, "web-0")
     bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
     for operation_id in ("1.1", "2.1"):
         operation = bench.operation(operation_id)
-        assert operation.status is EventStatus.SCHEDULED
+        assert operation.status is EventStatus.QUEUED
         assert operation.held_at == NOW
-    assert bench.operation("1.1").notice_left_seconds == 900
+        assert commands.wakeup_at(operation) is None
+    assert bench.scope("web").incarnation == 0
+    bench.now += 60 * MINUTE
     bench.release(HoldKind.EVERYTHING)
-    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    announced = bench.operation("1.1")
+    assert (announced.status, announced.held_at) == (EventStatus.SCHEDULED, None)
+    assert announced.not_before == NOW + 75 * MINUTE
     assert bench.operation("2.1").status is EventStatus.STARTED
+
+
+def test_what_is_queued_and_held_gives_its_place_to_others_and_has_it_again_after_that() -> None:
+    bench = Bench()
+    for machine in ("bastion", "web-0", "web-1", "web-2"):
+        bench.ask(REBOOT, machine)
+    assert [bench.operation(f"{n}.1").waits_for for n in (3, 4)] == ["2.1", "2.1"]
+    bench.hold(HoldKind.MACHINE, "web-1")
+    assert (bench.operation("3.1").held_at, bench.operation("3.1").waits_for) == (NOW, "")
+    bench.cancel("2.1")
+    assert bench.operation("4.1").status is EventStatus.SCHEDULED
+    bench.release(HoldKind.MACHINE, "web-1")
+    assert bench.operation("3.1").waits_for == "4.1"
+    bench.ask(REBOOT, "web-0")
+    bench.cancel("4.1")
+    assert bench.operation("3.1").status is EventStatus.SCHEDULED
+    assert bench.operation("5.1").waits_for == "3.1"
+
+
+def test_what_waits_for_one_that_is_held_then_goes() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.SCOPE, "batch")
+    bench.ask(REBOOT, "web-0", not_before=NOW + 60 * MINUTE)
+    bench.ask(REBOOT, "web-1")
+    bench.ask(REBOOT, "web-2")
+    bench.hold(HoldKind.MACHINE, "web-1")
+    bench.cancel("1.1")
+    assert [bench.operation(f"{n}.1").status for n in (2, 3)] == [
+        EventStatus.QUEUED,
+        EventStatus.SCHEDULED,
+    ]
+
+
+def test_a_rolling_update_takes_the_domains_first_that_are_not_held() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.MACHINE, "web-3")
+    bench.ask(REBOOT, scope="web")
+    for step, machines in (("1.1", ("web-1", "web-4")), ("1.2", ("web-2", "web-5"))):
+        assert bench.operation(step).machines == machines
+        bench.approve(bench.event(step).id)
+        bench.finish(step)
+    last = bench.operation("1.3")
+    assert (last.machines, last.status) == (("web-0", "web-3"), EventStatus.QUEUED)
+    bench.release(HoldKind.MACHINE, "web-3")
+    assert bench.operation("1.3").status is EventStatus.SCHEDULED
 
 
 def test_a_failure_has_happened_whatever_is_held() -> None:
@@ -204,7 +253,9 @@ def test_a_walk_goes_on_into_a_hold() -> None:
     bench.ask(REBOOT, scope="web")
     bench.approve(bench.event("1.1").id)
     bench.hold(HoldKind.SCOPE, "web")
+    assert bench.operation("1.1").status is EventStatus.STARTED
     bench.finish("1.1")
+    assert bench.operation("1.2").status is EventStatus.QUEUED
     assert bench.operation("1.2").held_at == NOW
 
 
@@ -358,5 +409,11 @@ def test_what_is_queued_is_where_its_machines_are_when_it_is_announced() -> None
     bench.hold(HoldKind.HOST, "h9")
     bench.move(web_1="h9")
     assert bench.operation("2.1").status is EventStatus.QUEUED
-    bench.cancel("1.1")
     assert bench.operation("2.1").held_at == NOW
+    bench.cancel("1.1")
+    assert bench.operation("2.1").status is EventStatus.QUEUED
+    bench.move(web_1="h1")
+    assert (bench.operation("2.1").status, bench.operation("2.1").held_at) == (
+        EventStatus.SCHEDULED,
+        None,
+    )

@@ -60,7 +60,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     ),
     (
         lambda o: replace(o, held_at=NOW),
-        "it is held although it is not Scheduled, or waits besides",
+        "it is held although it has started, or waits besides",
     ),
     (
         lambda o: replace(

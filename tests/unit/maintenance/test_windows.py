@@ -14,6 +14,8 @@ from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 REBOOT = EventType.REBOOT
 HOUR = timedelta(hours=1)
 OPENS, CLOSES = NOW + HOUR, NOW + 2 * HOUR
+AHEAD = HOUR - 15 * MINUTE - SECOND
+"""How long until guests hear of what is asked for now, so that their notice ends at OPENS."""
 STARTED, CANCELED, SCHEDULED = EventStatus.STARTED, EventStatus.CANCELED, EventStatus.SCHEDULED
 
 
@@ -23,12 +25,47 @@ def asked(*machines: str, **more: Any) -> Bench:
     return bench
 
 
+def test_machines_hear_of_it_when_their_notice_ends_as_the_window_opens() -> None:
+    bench = asked("web-0")
+    early = bench.operation("1.1")
+    assert (early.status, early.waits_for, early.not_before) == (EventStatus.QUEUED, "", OPENS)
+    assert bench.scope("web").incarnation == 0
+    assert commands.wakeup_at(early) == early.announced_at == NOW + AHEAD
+    bench.let_pass(AHEAD - SECOND)
+    assert bench.operation("1.1").status is EventStatus.QUEUED
+    bench.let_pass(SECOND)
+    announced = bench.operation("1.1")
+    assert (announced.status, announced.announced_at) == (SCHEDULED, NOW + AHEAD)
+    assert announced.not_before == OPENS
+
+
+def test_a_longer_notice_begins_earlier() -> None:
+    bench = asked("web-0", notice_seconds=1800)
+    assert bench.operation("1.1").announced_at == OPENS - 30 * MINUTE - SECOND
+    late = asked("web-0", notice_seconds=5400)
+    assert (late.operation("1.1").status, late.operation("1.1").not_before) == (
+        SCHEDULED,
+        NOW + 90 * MINUTE,
+    )
+
+
+def test_one_whose_window_lies_ahead_keeps_no_other_domain_waiting() -> None:
+    bench = asked("web-0")
+    bench.ask(REBOOT, "web-1")
+    assert bench.operation("2.1").status is SCHEDULED
+    bench.let_pass(50 * MINUTE)
+    assert bench.operation("1.1").waits_for == "2.1"
+    bench.finish("2.1")
+    assert bench.operation("1.1").status is SCHEDULED
+
+
 def test_an_approved_event_does_not_start_before_its_window_opens() -> None:
     bench = asked("web-0")
+    bench.let_pass(AHEAD)
     bench.approve(bench.event("1.1").id)
     assert bench.operation("1.1").not_before == OPENS
     assert commands.wakeup_at(bench.operation("1.1")) == OPENS
-    bench.let_pass(HOUR - SECOND)
+    bench.let_pass(HOUR - AHEAD - SECOND)
     assert bench.operation("1.1").status is SCHEDULED
     bench.let_pass(SECOND)
     assert bench.operation("1.1").status is STARTED
@@ -53,15 +90,27 @@ def test_what_an_open_window_has_approved_starts_before_its_not_before() -> None
 def test_an_automatic_approval_waits_for_the_window() -> None:
     bench = Bench()
     bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER, opens_at=OPENS)
-    assert bench.operation("1.1").status is SCHEDULED
-    bench.let_pass(HOUR)
+    bench.let_pass(HOUR - 2 * SECOND)
+    assert bench.operation("1.1").status is EventStatus.QUEUED
+    bench.let_pass(2 * SECOND)
     assert bench.operation("1.1").status is STARTED
+
+
+def test_what_needs_no_notice_starts_when_its_window_opens_and_not_a_fraction_earlier() -> None:
+    bench = Bench()
+    opens = OPENS + SECOND / 2
+    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER, opens_at=opens)
+    bench.let_pass(HOUR + SECOND / 4)
+    assert bench.operation("1.1").status is EventStatus.QUEUED
+    bench.let_pass(SECOND / 4)
+    assert bench.operation("1.1").started_at == opens
 
 
 def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
     bench = asked("web-0")
+    bench.let_pass(50 * MINUTE)
     bench.hold(HoldKind.SCOPE, "web")
-    bench.let_pass(2 * HOUR - SECOND)
+    bench.let_pass(70 * MINUTE - SECOND)
     assert bench.operation("1.1").status is SCHEDULED
     bench.let_pass(SECOND)
     assert bench.operation("1.1").status is CANCELED
@@ -70,6 +119,7 @@ def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
 
 def test_the_time_of_the_close_is_too_late_to_start() -> None:
     bench = asked("web-0")
+    bench.let_pass(50 * MINUTE)
     bench.now = CLOSES
     bench.approve(bench.event("1.1").id)
     assert bench.operation("1.1").status is SCHEDULED
@@ -81,9 +131,10 @@ def test_what_is_queued_is_cancelled_when_its_window_closes() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", not_before=NOW + 3 * HOUR)
     bench.ask(REBOOT, "web-1", opens_at=OPENS, closes_at=CLOSES)
-    assert bench.operation("2.1").status is EventStatus.QUEUED
+    bench.let_pass(50 * MINUTE)
+    assert bench.operation("2.1").waits_for == "1.1"
     assert commands.wakeup_at(bench.operation("2.1")) == CLOSES
-    bench.let_pass(2 * HOUR)
+    bench.let_pass(70 * MINUTE)
     assert bench.operation("2.1").status is CANCELED
 
 
@@ -162,7 +213,8 @@ def test_nothing_is_postponed_out_of_its_window() -> None:
 
 def test_the_invariants_see_a_start_outside_its_window() -> None:
     bench = asked("web-0")
-    bench.let_pass(HOUR)
+    bench.let_pass(AHEAD)
+    bench.let_pass(HOUR - AHEAD)
     operation = bench.operation("1.1")
     for wrong in (
         {"opens_at": NOW + HOUR + SECOND},
@@ -170,6 +222,8 @@ def test_the_invariants_see_a_start_outside_its_window() -> None:
     ):
         with pytest.raises(invariants.InvariantBroken):
             invariants.check_operation(msgspec.structs.replace(operation, **wrong))
-    early = msgspec.structs.replace(asked("web-0").operation("1.1"), not_before=OPENS - SECOND)
+    announced = asked("web-0")
+    announced.let_pass(AHEAD)
+    early = msgspec.structs.replace(announced.operation("1.1"), not_before=OPENS - SECOND)
     with pytest.raises(invariants.InvariantBroken):
         invariants.check_operation(early)

@@ -83,7 +83,9 @@ def _unstarted(operation: schemas.OperationView) -> Standing:
         if operation.waits_for_machines:
             why += f", which waits for {listed(operation.waits_for_machines)}"
         return Standing(word, tone, why)
-    if not queued and all(event.approval for event in operation.events):
+    if queued:
+        return Standing(word, tone, f"until {times.hour(operation.announced_at)}")
+    if all(event.approval for event in operation.events):
         return Standing("approved", tone)
     return Standing(word, tone)
 
