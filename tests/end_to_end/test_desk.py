@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import forked
 import patience
 from end_to_end import installed
 from end_to_end.test_emulator import get, order, running
@@ -19,8 +18,10 @@ from forewarn import clock
 from recipes import pages
 
 PAGE = "desk"
-SERVE = f"""ip link set lo up
-{pages.block(PAGE, "sh", "forewarn serve").strip()} >/dev/null &
+LINE = "--port 8170\n"
+"""The end of the line that starts the endpoint by itself."""
+ENDPOINT = f"""ip link set lo up
+{pages.block(PAGE, "sh", LINE).strip()} >/dev/null &
 trap 'kill $!' EXIT
 """
 HANDLER = """#!/bin/sh
@@ -58,14 +59,14 @@ def ran(script: str, folder: Path, words: str = "Events") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_serve_with_a_scale_shows_when_an_event_starts_by_the_readers_own_clock(
+def test_the_endpoint_shows_when_an_event_starts_by_the_readers_own_clock(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "fleet.toml").write_text(pages.block(PAGE, "toml"))
-    line = pages.block(PAGE, "sh", "forewarn serve")
-    places = {"forewarn serve": "", "fleet.toml": f"{tmp_path}/fleet.toml"}
+    line = pages.block(PAGE, "sh", LINE)
+    places = {"forewarn emulator": "", "fleet.toml": f"{tmp_path}/fleet.toml"}
     places |= {"--port 8170": "--port 0", "--scale 90": "--scale 10"}  # a minute and a half to look
-    with running(*pages.placed(line, places).split(), command="serve") as at:
+    with running(*pages.placed(line, places).split()) as at:
         machine = {"event_type": "Reboot", "machines": ["web-0"]}
         assert order(at["operators"], "maintenance", **machine).status_code == 201
         began = clock.SystemClock().now()
@@ -74,18 +75,9 @@ def test_serve_with_a_scale_shows_when_an_event_starts_by_the_readers_own_clock(
         assert timedelta() < left <= timedelta(minutes=15) / 10 + timedelta(seconds=1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--fleet", "fleet.toml"], ["--port", "8171"], ["--scale", "9", "--config", "x.toml"]],
-    ids=["fleet", "port", "install"],
-)
-def test_serve_refuses_options_of_the_desk_for_a_service_that_stays(options: list[str]) -> None:
-    assert forked.run(["-m", "forewarn", "serve", *options]).returncode == 2
-
-
 @needs_a_network
 def test_a_variable_sends_a_handler_to_the_endpoint(tmp_path: Path) -> None:
-    (document,) = ran(SERVE + pages.block(PAGE, "sh", "http_proxy"), tmp_path)
+    (document,) = ran(ENDPOINT + pages.block(PAGE, "sh", "http_proxy"), tmp_path)
     assert json.loads(document)["Events"] == []
 
 
@@ -99,6 +91,6 @@ def test_a_handler_finds_the_endpoint_in_a_network_of_its_own(tmp_path: Path) ->
 def test_a_rule_leads_the_whole_machine_to_the_endpoint_until_it_is_undone(tmp_path: Path) -> None:
     rule, undo = (pages.block(PAGE, "sh", words) for words in ("sudo ip address add", "delete"))
     gone = "nft list tables; ip -o address show to 169.254.169.254\n"
-    script = 'sudo() { "$@"; }\n' + SERVE + rule + "./handler\n" + undo + gone
+    script = 'sudo() { "$@"; }\n' + ENDPOINT + rule + "./handler\n" + undo + gone
     (document,) = ran(script, tmp_path)
     assert json.loads(document)["Events"] == []

@@ -57,9 +57,9 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(*arguments: str, command: str = "emulator") -> Iterator[dict[str, str]]:
+def running(*arguments: str) -> Iterator[dict[str, str]]:
     """Run it until the end of the test; yield where guests and operators ask."""
-    argv = [*FOREWARN, command, *arguments]
+    argv = [*FOREWARN, "emulator", *arguments]
     with forked.Forked(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -2,20 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import output, testing
-from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
+from forewarn.cli import output
+from forewarn.cli.exits import server_is_installed, settings_are_usable
 from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
-
-DESK_PORT: Final = 8170
-"""Where guests ask by default, as with a service that has no settings."""
 
 
 def serve(
@@ -29,32 +26,8 @@ def serve(
             "or /etc/forewarn/forewarn.toml.",
         ),
     ] = None,
-    scale: Annotated[
-        float | None,
-        option(
-            "--scale",
-            "N",
-            "For trying things out: keep nothing, and let the clock run N times as fast; "
-            "see 'forewarn emulator'.",
-        ),
-    ] = None,
-    fleet: Annotated[Path | None, option("--fleet", "FILE", "With --scale: the machines.")] = None,
-    port: Annotated[
-        int, option("--port", "N", "With --scale: the guests' port.", min=0, max=65535)
-    ] = DESK_PORT,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
-    if config is not None and scale is not None:
-        raise Failed(ExitStatus.USAGE, "--config and --scale cannot be given together")
-    if scale is None and (fleet is not None or port != DESK_PORT):
-        message = (
-            "--fleet and --port go with --scale; a service that runs takes machines by "
-            "'forewarn fleet apply FILE', and its port from its settings"
-        )
-        raise Failed(ExitStatus.USAGE, message)
-    if scale is not None:
-        testing.emulator(fleet=fleet, port=port, scale=scale)
-        return
     from forewarn.server import settings
 
     with settings_are_usable():

@@ -61,7 +61,7 @@ def emulator(
             "--scale",
             "N",
             "Let the clock run N times as fast as real time. Default: it stands still until a "
-            "test moves it; with --scenario, 60.",
+            "test moves it.",
         ),
     ] = None,
 ) -> None:
