@@ -164,7 +164,7 @@ def test_no_program_outlives_its_service(service: Running, hosts: Hosts, *, kill
 def test_libvirts_own_test_driver_is_watched(folder: Path) -> None:
     with watching(folder, hypervisor.PYTHON, '{ lab = "test:///default" }') as service:
         until(lambda: "a host is watched" in service.log.read_text(), service.log.read_text)
-        known = service.call("fleet", "import", "--apply")
+        known = service.call("fleet", "sync")
         assert known.returncode == 0, known.stderr
         assert service.operator.get("/v1/fleet/machines/test")["host"] == "lab"
         assert service.stop() == 0

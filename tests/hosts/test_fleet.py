@@ -29,7 +29,7 @@ def guests(lab: Lab) -> list[Guest]:
     for number, guest in enumerate(made):
         tag = ("--scope", "web", "--domain", str(number), "--address", guest.address)
         lab.forewarn("fleet", "tag", guest.name, *tag)
-    lab.forewarn("fleet", "import", "--apply")
+    lab.forewarn("fleet", "sync")
     for guest in made[:2]:
         guest.wait_for_polls(2)
     return made
@@ -74,7 +74,7 @@ def test_an_imported_fleet_is_what_the_tags_say(lab: Lab, guests: list[Guest]) -
         assert (found["scope"], found["update_domain"]) == ("web", number)
         assert (found["vm_id"], found["address"]) == (guest.vm_id, guest.address)
         assert found["host"] == host
-    again = json.loads(lab.forewarn("fleet", "import", "--dry-run", "--json"))
+    again = json.loads(lab.forewarn("fleet", "sync", "--dry-run", "--json"))
     assert (again["unchanged"], again["changed"]["count"]) == (3, 0)
 
 
@@ -84,7 +84,7 @@ def test_a_machine_that_somebody_moves_has_its_new_host_and_keeps_its_tag(
     guest, start = guests[0], time.monotonic()
     guest.migrate("h2")
     recorded(lab, guest, "h2")
-    again = json.loads(lab.forewarn("fleet", "import", "--dry-run", "--json"))
+    again = json.loads(lab.forewarn("fleet", "sync", "--dry-run", "--json"))
     assert (again["unchanged"], again["changed"]["count"]) == (3, 0)
     guest.migrate("h1")
     recorded(lab, guest, "h1")

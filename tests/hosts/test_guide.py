@@ -53,7 +53,7 @@ def at_home(guests: list[Guest]) -> bool:
 
 def test_the_hosts_answer_and_the_fleet_is_imported(lab: Lab, guests: list[Guest]) -> None:
     assert all(name in follow(lab, "host list") for name in lab.hosts)
-    told = follow(lab, "fleet import")
+    told = follow(lab, "fleet sync")
     for guest in guests:
         assert guest.address in told
         guest.wait_for_polls()

@@ -12,16 +12,14 @@ import re
 import sys
 import tomllib
 import urllib.parse
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from forewarn import times
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed, read_text, write_text
+from forewarn.cli.exits import ExitStatus, Failed, read_text
 from forewarn.cli.operator_client import (
     Answer,
     OperatorClient,
@@ -34,7 +32,7 @@ from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.maintenance.fleet_file import Fleet
-    from forewarn.maintenance.fleet_import import Imported, KnownFleet
+    from forewarn.maintenance.fleet_import import KnownFleet
     from forewarn.server.operator import schemas
     from forewarn.server.settings import Settings
 
@@ -303,44 +301,35 @@ LimitSeconds = Annotated[
 ]
 
 
-@app.command("import")
+@app.command()
 @asks
-def import_(
+def sync(
     *,
     libvirt: LibvirtOption = None,
-    out: Annotated[str, option("--out", "FILE", "Write it there instead of printing it.")] = "",
-    apply: Annotated[bool, flag("--apply", "Apply it instead of printing it.")] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Only show what --apply would change.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what would change.")] = False,
     python: PythonOption = "",
     limit_seconds: LimitSeconds = 60.0,
     service: OperatorClient,
 ) -> None:
-    """Make a fleet file of libvirt's domains, or apply it.
+    """Add libvirt's domains to the fleet, or change what they define.
 
-    With --apply it changes only what the domains define, and never removes machines.
+    It changes nothing that domains do not define, and never removes machines.
     """
     import msgspec
 
     from forewarn.maintenance import fleet_import
 
-    if out and (apply or dry_run):
-        raise typer.BadParameter("--out excludes --apply and --dry-run")
     found = _hosts(settings_in_use(), libvirt, python, limit_seconds)
     hosts = {
         name: msgspec.convert(host, type=tuple[fleet_import.Domain, ...])
         for name, host in found.items()
     }
-    known = fleet_import.KnownFleet()
-    if apply or dry_run:
-        known = _known(service, {d.uuid for host in hosts.values() for d in host})
+    known = _known(service, {d.uuid for host in hosts.values() for d in host})
     imported = fleet_import.fleet_of(hosts, known)
     for warning in imported.warnings:
         output.note(f"warning: {output.printable(warning)}")
-    if apply or dry_run:
-        body = msgspec.json.encode(imported.fleet)
-        _show_change(service.put("/v1/fleet", body, dry_run=dry_run))
-        return
-    _write(imported, out, hosts)
+    body = msgspec.json.encode(imported.fleet)
+    _show_change(service.put("/v1/fleet", body, dry_run=dry_run))
 
 
 @app.command()
@@ -490,19 +479,6 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
             known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
             machines[one["vm_id"]] = msgspec.convert(known, type=fleet_import.KnownMachine)
     return fleet_import.KnownFleet(machines=machines, scopes=scopes)
-
-
-def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:
-    text = as_toml(imported.fleet)
-    if not out:
-        output.say(text.rstrip("\n"))
-        return
-    write_text(Path(out), text)
-    file = imported.fleet
-    count = len(file.machine) + sum(len(each.machines) for each in file.availability_set)
-    machines = "1 machine" if count == 1 else f"{count} machines"
-    output.note(f"{out} has {machines} of {', '.join(hosts)}: apply it by")
-    output.note(f"forewarn fleet apply {out}")
 
 
 # Fleet files.

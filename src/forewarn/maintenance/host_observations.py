@@ -161,7 +161,7 @@ class Observations:
             seen.domain.name for uuid, seen in state.domains.items() if uuid not in fleet.machines
         ]
         if unknown:
-            message = "domains are not in the fleet; see 'forewarn fleet import --dry-run'"
+            message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
         return actions + self._moves(state.domains, fleet)
 
@@ -249,7 +249,7 @@ class Observations:
             if machine is None:
                 if domain.tagged:
                     message = f"{domain.name} on {host} is tagged and not in the fleet; "
-                    message += "'forewarn fleet import --apply' adds it"
+                    message += "'forewarn fleet sync' adds it"
                     yield Alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
                 continue
             if domain.state == "running":

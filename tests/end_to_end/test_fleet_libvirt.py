@@ -90,53 +90,43 @@ def call(service: Running, told: Told, *arguments: str) -> subprocess.CompletedP
     return service.call("fleet", *arguments, "--python", str(told.python))
 
 
-def test_an_imported_file_is_a_fleet_file(service: Running, told: Told, tmp_path: Path) -> None:
+def test_domains_become_machines_of_the_fleet(service: Running, told: Told) -> None:
     told.has(
         h1=[domain(0, tag=tag("web", "1")), domain(1, tag=tag("web"))], lab=[domain(2, name="x")]
     )
     hosts = ("--libvirt", "qemu+ssh://h1/system", "--libvirt", "h2=qemu:///system?socket=/a=b")
-    printed = call(service, told, "import", *hosts)
-    assert printed.returncode == 0, printed.stderr
+    done = call(service, told, "sync", *hosts)
+    assert done.returncode == 0, done.stderr
     assert told.asked[0] == ["list", "qemu+ssh://h1/system", "qemu:///system?socket=/a=b"]
+    exported = tomllib.loads(service.call("fleet", "export").stdout)
+    (web,) = exported["availability_set"]
+    assert (web["name"], [each["name"] for each in web["machines"]]) == ("web", ["web-0", "web-1"])
     machine = {"host": "h1", "vm_id": IDS[0], "address": "10.0.0.10", "update_domain": 1}
-    assert tomllib.loads(printed.stdout) == {
-        "availability_set": [
-            {
-                "name": "web",
-                "machines": [
-                    {"name": "web-0", **machine},
-                    {"name": "web-1", "host": "h1", "vm_id": IDS[1], "address": "10.0.0.11"},
-                ],
-            }
-        ],
-        "machine": [{"name": "x", "host": "h2", "vm_id": IDS[2], "address": "10.0.0.12"}],
-    }
-    file = tmp_path / "fleet.toml"
-    written = call(service, told, "import", *hosts, "--out", str(file))
-    assert (written.returncode, written.stdout) == (0, "")
-    assert file.read_text() == printed.stdout
-    changed = service.document("fleet", "apply", str(file), "--dry-run")
-    assert changed["added"]["count"] == 3
+    assert machine.items() <= web["machines"][0].items()
+    (alone,) = exported["machine"]
+    found = {"name": "x", "host": "h2", "vm_id": IDS[2], "address": "10.0.0.12"}
+    assert found.items() <= alone.items()
+    assert service.call("fleet", "remove", "web-0", "web-1", "x").returncode == 0
 
 
-def test_an_applied_import_keeps_what_domains_do_not_say(service: Running, told: Told) -> None:
+def test_a_sync_keeps_what_domains_do_not_say(service: Running, told: Told) -> None:
     assert service.call("fleet", "apply", "-", stdin=FLEET % (IDS[0], IDS[3])).returncode == 0
     moved = domain(0, interfaces=[], name="renamed")
     told.has(h2=[moved, domain(1, tag=tag("web")), domain(3)])
-    tried = call(service, told, "import", "--libvirt", "x:///", "--dry-run", "--json")
+    tried = call(service, told, "sync", "--libvirt", "x:///", "--dry-run", "--json")
     change = json.loads(tried.stdout)
     assert (change["dry_run"], change["added"]["names"]) == (True, ["web-1"])
     assert change["changed"]["names"] == ["web-0"]
     assert change["missing"]["names"] == ["batch_0"]
     assert "batch_0" in tried.stderr
     assert service.document("fleet", "show", "web-0")["host"] == "h1"
-    applied = call(service, told, "import", "--libvirt", "x:///", "--apply")
+    applied = call(service, told, "sync", "--libvirt", "x:///")
     assert applied.returncode == 0, applied.stderr
     found = service.document("fleet", "show", "web-0")
     assert (found["host"], found["address"], found["tags"]) == ("h2", "10.0.0.10", {"role": "x"})
     scope = service.document("fleet", "show", "web")
     assert (scope["update_domains"], scope["automatically_approve"]) == (7, ["Reboot"])
-    again = call(service, told, "import", "--libvirt", "x:///", "--apply", "--json")
+    again = call(service, told, "sync", "--libvirt", "x:///", "--json")
     assert json.loads(again.stdout)["changed"]["count"] == 0
 
 
@@ -145,18 +135,22 @@ def test_hosts_and_python_are_those_of_the_settings(folder: Path, told: Told) ->
     service = Running(folder)
     with service.settings.open("a") as settings:
         settings.write(f'[fleet.libvirt]\npython = "{told.python}"\nuris = {{ h7 = "x:///" }}\n')
-    printed = service.call("fleet", "import")
-    assert tomllib.loads(printed.stdout)["machine"][0]["host"] == "h7"
+    service.start()
+    try:
+        done = service.call("fleet", "sync")
+        assert done.returncode == 0, done.stderr
+        assert service.document("fleet", "show", "web-0")["host"] == "h7"
+    finally:
+        assert service.stop() == 0
     assert told.asked[0] == ["list", "x:///"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("import",), ExitStatus.USAGE),
-        (("import", "--libvirt", "h1"), ExitStatus.USAGE),
-        (("import", "--libvirt", "x:///", "--out", "f", "--apply"), ExitStatus.USAGE),
-        (("import", "--libvirt", "x:///", "--libvirt", "y:///"), ExitStatus.USAGE),
+        (("sync",), ExitStatus.USAGE),
+        (("sync", "--libvirt", "h1"), ExitStatus.USAGE),
+        (("sync", "--libvirt", "x:///", "--libvirt", "y:///"), ExitStatus.USAGE),
         (("tag", "web-0", "--libvirt", "x:///"), ExitStatus.USAGE),
         (("tag", "web-0", "--scope", "a b", "--libvirt", "x:///"), ExitStatus.USAGE),
         (("tag", "web-0", "--name", "_", "--libvirt", "x:///"), ExitStatus.USAGE),
@@ -188,7 +182,7 @@ def test_what_a_host_refuses_is_told(
     service: Running, told: Told, code: str, status: ExitStatus
 ) -> None:
     told.tells(error="the reason", code=code)
-    for arguments in (("import",), ("tag", "web-0", "--scope", "web")):
+    for arguments in (("sync",), ("tag", "web-0", "--scope", "web")):
         refused = call(service, told, *arguments, "--libvirt", "x:///")
         assert refused.returncode == status
         assert "the reason" in refused.stderr
@@ -196,13 +190,13 @@ def test_what_a_host_refuses_is_told(
 
 def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:
     told.tells(hosts=[], sleep=60)
-    given_up = call(service, told, "import", "--libvirt", "x:///", "--limit-seconds", "1")
+    given_up = call(service, told, "sync", "--libvirt", "x:///", "--limit-seconds", "1")
     assert given_up.returncode == ExitStatus.UNREACHABLE
 
 
 def test_a_python_that_is_none_is_told(service: Running, tmp_path: Path) -> None:
     for python in (tmp_path / "none", Path("/bin/true")):
-        failed = service.call("fleet", "import", "--libvirt", "x:///", "--python", str(python))
+        failed = service.call("fleet", "sync", "--libvirt", "x:///", "--python", str(python))
         assert failed.returncode in {ExitStatus.USAGE, ExitStatus.INTERNAL}
         assert len(failed.stderr.splitlines()) == 1
 
@@ -231,11 +225,11 @@ def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Tol
 @pytest.mark.skipif(
     not hypervisor.has_libvirt(), reason=f"{hypervisor.PYTHON} has no libvirt module"
 )
-def test_libvirts_own_test_driver_is_imported_and_tagged(service: Running) -> None:
+def test_libvirts_own_test_driver_is_synced_and_tagged(service: Running) -> None:
     hosts = ("--libvirt", "lab=test:///default", "--python", hypervisor.PYTHON)
-    printed = service.call("fleet", "import", *hosts)
-    (machine,) = tomllib.loads(printed.stdout)["machine"]
-    assert (machine["name"], machine["host"]) == ("test", "lab")
+    done = service.call("fleet", "sync", *hosts)
+    assert done.returncode == 0, done.stderr
+    assert service.document("fleet", "show", "test")["host"] == "lab"
     tagged = service.call("fleet", "tag", "test", "--scope", "web", "--domain", "0", *hosts)
     assert tagged.returncode == 0, tagged.stderr
     assert "test on lab" in tagged.stdout
