@@ -35,6 +35,7 @@ def operation(**changes: object) -> schemas.OperationView:
         live_migration=False,
         waits_for="",
         waits_for_machines=(),
+        waits_for_order="",
         carried_out_at=None,
         awaited=(),
         back_by=None,

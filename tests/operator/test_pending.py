@@ -423,6 +423,18 @@ def test_what_would_take_another_domain_is_listed_with_what_it_waits_for(
     assert set(live(client)) == {"1.1", "2.1"}
 
 
+def test_what_waits_for_an_operator_says_which_command_ends_that(
+    client: Client, service: Running
+) -> None:
+    two_domains(service, client)
+    assert live(client)["2.1"]["waits_for_order"] == ""
+    end(service, client, "1.1", well=False)
+    queued = live(client)["2.1"]
+    assert queued["waits_for_order"] == "acknowledge 1.1"
+    assert "acknowledge 1.1" in standing(queued)
+    assert "web-0" not in standing(queued)
+
+
 def test_what_is_queued_can_be_cancelled_and_moved_but_not_approved(client: Client) -> None:
     request_reboot(client)
     request_reboot(client, machines=["web-1"])

@@ -226,7 +226,9 @@ def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
         queued = live.status is EventStatus.QUEUED
         line = f"{live.status} behind" if queued else f"{live.status}, waits for"
         line += f" {live.waits_for}"
-        if queued and live.waits_for_machines:
+        if live.waits_for_order:
+            line += f": waits for an operator ({live.waits_for_order})"
+        elif queued and live.waits_for_machines:
             line += f": waiting for {output.listed(live.waits_for_machines)}"
         return line
     if live.status is EventStatus.QUEUED:

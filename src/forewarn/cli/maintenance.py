@@ -216,7 +216,8 @@ def _is_over(detail: "schemas.MaintenanceDetail") -> bool:
 def _faults(detail: "schemas.MaintenanceDetail") -> Iterator[str]:
     for rolling in detail.maintenance.rolling_updates:
         if rolling.state == "paused":
-            yield f"paused: {rolling.reason}"
+            order = f"maintenance resume {detail.maintenance.number}"
+            yield f"paused, waits for an operator ({order}): {rolling.reason}"
     for operation in detail.operations:
         if operation.outcome_unknown:
             yield f"the outcome of {operation.id} is unknown: {operation.outcome_unknown}"

@@ -258,6 +258,9 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
     """The operation that must be over before this one is announced or starts; `""` for none."""
     waits_for_machines: tuple[str, ...]
     """The machines that are awaited after that operation; empty where it awaits none yet."""
+    waits_for_order: str
+    """The operator's command that ends what that operation waits for, such as `acknowledge 12.1`;
+    `""` where it waits for no operator."""
     held_at: datetime | None
     carried_out_at: datetime | None
     awaited: tuple[str, ...]

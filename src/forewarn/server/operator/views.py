@@ -227,6 +227,7 @@ def operations(
             value,
             notice_left_seconds=_notice_left(value, now),
             waits_for_machines=_awaited_by(value.waits_for, inventory),
+            waits_for_order=_order_for(value.waits_for, inventory),
             took_seconds=value.started_at
             and value.ended_at
             and round((value.ended_at - value.started_at).total_seconds(), 3),
@@ -252,6 +253,7 @@ def live_event(
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
         waits_for_machines=_awaited_by(of.waits_for, inventory),
+        waits_for_order=_order_for(of.waits_for, inventory),
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=_showing(seen, of.event_type)
         ),
@@ -399,6 +401,15 @@ def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
 def _awaited_by(operation: str, inventory: Inventory) -> tuple[str, ...]:
     known = inventory.operations.get(operation)
     return known.awaited if known is not None else ()
+
+
+def _order_for(operation: str, inventory: Inventory) -> str:
+    known = inventory.operations.get(operation)
+    if known is None:
+        return ""
+    if known.outcome_unknown:
+        return f"resolve {operation}"
+    return f"acknowledge {operation}" if known.status is EventStatus.FAILED else ""
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:

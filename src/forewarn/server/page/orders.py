@@ -80,7 +80,9 @@ def _unstarted(operation: schemas.OperationView) -> Standing:
         return Standing("held", Tone.LOOK)
     if operation.waits_for:
         why = f"after {operation.waits_for}"
-        if operation.waits_for_machines:
+        if operation.waits_for_order:
+            why += f", which waits for an operator ({operation.waits_for_order})"
+        elif operation.waits_for_machines:
             why += f", which waits for {listed(operation.waits_for_machines)}"
         return Standing(word, tone, why)
     if queued:
