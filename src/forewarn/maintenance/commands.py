@@ -399,7 +399,10 @@ def postpone_operations(
         later = replace(operation, not_before=not_before)
         if operation.pending:
             later = replace(later, waits_for="")
-        if operation.held_at is not None:
+        elif operation.announced_at > working.now:  # its window lies ahead
+            by_then = operation.announced_at + (not_before - operation.not_before)
+            later = replace(later, announced_at=by_then)
+        if operation.pending and operation.held_at is not None:
             left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
         detail = f"not before {notice.spoken(not_before)}"

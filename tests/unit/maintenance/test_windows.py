@@ -117,6 +117,17 @@ def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
     assert "window" in bench.operation("1.1").outcome
 
 
+def test_what_is_postponed_in_its_window_is_announced_so_much_later() -> None:
+    bench = asked("web-0")
+    before = commands.wakeup_at(bench.operation("1.1"))
+    assert before is not None
+    bench.postpone("1.1", to=OPENS + 30 * MINUTE)
+    assert commands.wakeup_at(bench.operation("1.1")) == before + 30 * MINUTE
+    bench.let_pass(before + 30 * MINUTE - bench.now)
+    assert bench.operation("1.1").status is SCHEDULED
+    assert bench.operation("1.1").not_before == OPENS + 30 * MINUTE
+
+
 def test_the_time_of_the_close_is_too_late_to_start() -> None:
     bench = asked("web-0")
     bench.let_pass(50 * MINUTE)
