@@ -143,10 +143,11 @@ def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud
 
 
 def test_a_service_killed_when_it_was_approved_has_forgotten_nothing(cloud: Cloud) -> None:
-    pair = cloud.pair()
+    pair = cloud.pair(0)
+    event_id = cloud.reboot()
     held = cloud.service.call("hold", "machine", "web-0")  # what is approved does not start yet
     assert held.returncode == 0
-    event_id = cloud.reboot()
+    cloud.let_go()
     pair[0].until(lambda: pair[0].phase(event_id) == "Approved")
     cloud.service_dies()
     assert cloud.service.operation()["status"] == "Scheduled"
