@@ -206,6 +206,11 @@ class Agent:
                 return str(each["phase"])
         return ""
 
+    def shows(self, status: str) -> bool:
+        """Tell whether its port shows an event with this status; it may show none yet."""
+        events = self.status().get("events", [])
+        return any(each["event_status"] == status for each in events)
+
     def expect(self, *lines: str) -> None:
         """Wait until the actions have left exactly these lines."""
         until(lambda: self.done == list(lines), lambda: (self.done, self.said.read_text()[-3000:]))

@@ -35,7 +35,7 @@ def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., 
     agent.until(lambda: agent.phase() == "Approved")
     assert cloud.approved == ["E1"]
     cloud.show(started())
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     cloud.show()
     agent.expect(*DONE, *UNDONE)
     agent.until(lambda: not agent.status()["standing"])
@@ -311,7 +311,7 @@ def test_one_empty_document_in_the_middle_of_a_started_event_undoes_nothing(
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Approved")
     cloud.show(started())
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     asked = cloud.asked
     cloud.show_once()
     until(lambda: cloud.asked > asked + 3)

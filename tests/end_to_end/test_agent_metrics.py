@@ -85,7 +85,7 @@ def test_each_metric_is_told_over_a_whole_event(
     assert 0.1 <= live["forewarn_agent_approval_delay_seconds"] < 40
     assert live["forewarn_agent_ready"] == 0
     cloud.show(started())
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     cloud.show()
     agent.until(lambda: scraped(agent)[1]["forewarn_agent_stuck"] == 1)
     assert scraped(agent)[1]["forewarn_agent_ready"] == 0  # what was done before it stays

@@ -79,7 +79,7 @@ def test_a_session_under_way_ends_whole_and_then_the_event_is_approved(
     agent.until(lambda: agent.phase() == "Approved")
     assert cloud.approved == ["E1"]
     cloud.show(started())
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     assert balancer.state() == "drain"
     cloud.show()
     until(lambda: balancer.state() == "ready")

@@ -98,7 +98,7 @@ def test_that_an_event_starts_is_no_line_of_its_own(cloud: Endpoint, agent: Agen
     cloud.show(event(EventType="Freeze"))
     agent.until(lambda: len(lines(agent)) == 1)
     cloud.show(started(EventType="Freeze"))
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     cloud.show()
     agent.until(lambda: len(lines(agent)) == 2)
     assert [line["event_status"] for line in lines(agent)] == [

@@ -96,7 +96,7 @@ def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
     agent.until(lambda: agent.phase() == "Approved")
     assert (cloud.approved, web.status) == (["E1"], 0)
     cloud.show(started(EventType=kind))
-    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    agent.until(lambda: agent.shows("Started"))
     assert asked(web.port) == ""
     cloud.show()
     until(lambda: asked(web.port) == "web-0")  # it was started again
