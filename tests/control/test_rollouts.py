@@ -18,7 +18,7 @@ from forewarn.control.rollouts import Rollouts, RolloutTargets
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Changes, HoldKind, HostState, Operation, Refused
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.rollout import RolloutOrderKind
+from forewarn.maintenance.rollout import Obstacle, RolloutOrderKind
 from forewarn.maintenance.rollout_check import CheckResult, CheckRun
 from forewarn.maintenance.rollout_model import (
     CheckProgress,
@@ -705,7 +705,7 @@ def test_a_plan_knows_holds_and_what_is_live() -> None:
             now=NOW,
         )
     assert plan.first == ()
-    assert plan.waits_for.startswith("other maintenance")
+    assert plan.waits_for is Obstacle.MAINTENANCE
 
 
 def test_all_units_that_may_go_are_asked_for_in_one_step() -> None:

@@ -226,11 +226,6 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return confirms and not self.confirmed and self.state is RolloutState.RUNNING
 
     @property
-    def awaits_operator(self) -> bool:
-        """Whether nothing more is asked for until an operator orders it: it has no known end."""
-        return self.unconfirmed or self.state in {RolloutState.PAUSED, RolloutState.HALTED}
-
-    @property
     def goes_on(self) -> bool:
         """Whether something may still happen to one of its units."""
         if self.state in {RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED}:

@@ -47,8 +47,10 @@ class PlannedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the units are hosts that are drained."""
     first: tuple[str, ...]
     """The units that go at once."""
-    waits_for: str
-    """What the next units wait for; `""` where all go at once."""
+    waits_for: Obstacle | None
+    """What the next units wait for; None where all go at once."""
+    reason: str
+    """What that is in this case, such as the hold; `""` where the obstacle says all."""
     window: Span | None
     """The next window; None where the policy has none, or none is to come."""
     without_machines: tuple[str, ...] = ()
@@ -64,7 +66,8 @@ class PlannedRollout(msgspec.Struct, frozen=True, kw_only=True):
         if self.first:
             told.append(f"At once: {listed(self.first)}.")
         if self.waits_for:
-            told.append(f"{'The others wait' if self.first else 'It waits'} for {self.waits_for}.")
+            who = "The others wait" if self.first else "It waits"
+            told.append(f"{who}: {self.reason or self.waits_for.words}.")
         if self.drained:
             told.append(
                 "Hosts are drained: their machines move away before the reboot and come home after "
@@ -80,36 +83,42 @@ def planned(
 
     `footprints` are what each unit takes; `occupied` tells what holds or occupies it already.
     """
-    takes = {unit.key: footprints(unit) for unit in rollout.units}
-    empty = [u for u in rollout.units if not takes[u.key].machines and not u.drain]
-    going = [unit for unit in rollout.units if unit not in empty]
-    waves = [
+    machines = {unit.key: len(footprints(unit).machines) for unit in rollout.units}
+    going: dict[int, list[RolloutUnit]] = {}
+    empty: list[str] = []
+    for unit in rollout.units:
+        if machines[unit.key] or unit.drain:
+            going.setdefault(unit.wave, []).append(unit)
+        else:
+            empty.append(unit.name)
+    waves = tuple(
         PlannedWave(
             number=number + 1,
-            units=tuple(unit.name for unit in going if unit.wave == number),
-            machines=sum(len(takes[unit.key].machines) for unit in going if unit.wave == number),
+            units=tuple(unit.name for unit in its),
+            machines=sum(machines[unit.key] for unit in its),
         )
-        for number in sorted({unit.wave for unit in going})
-    ]
-    first, waits_for = _first(rollout, footprints, occupied, now)
+        for number, its in sorted(going.items())
+    )
+    first, waits_for, reason = _first(rollout, footprints, occupied, now)
     policy = rollout.policy
     windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
     return PlannedRollout(
-        waves=tuple(waves),
-        units=len(going),
+        waves=waves,
+        units=sum(map(len, going.values())),
         machines=sum(wave.machines for wave in waves),
-        drained=sum(unit.drain for unit in going),
+        drained=sum(unit.drain for its in going.values() for unit in its),
         first=first,
         waits_for=waits_for,
+        reason=reason,
         window=windows[0] if policy.windows and windows else None,
-        without_machines=tuple(unit.name for unit in empty),
+        without_machines=tuple(empty),
     )
 
 
 def _first(
     rollout: Rollout, footprints: Footprints, occupied: Occupied, now: datetime
-) -> tuple[tuple[str, ...], str]:
-    """Return the units that go at once, and what the next one waits for."""
+) -> tuple[tuple[str, ...], Obstacle | None, str]:
+    """Return the units that go at once, what the next one waits for, and why."""
     first: list[str] = []
     rollout = rollout_check.released(rollout)
     while True:
@@ -121,11 +130,10 @@ def _first(
             continue
         waiting = any(unit.state is UnitState.WAITING for unit in rollout.units)
         if not isinstance(step, Wait) or not waiting:
-            return tuple(first), ""
+            return tuple(first), None, ""
         blocked = next((u.reason for u in rollout.units if u.state is UnitState.WAITING), "")
-        why = step.why if step.obstacle is Obstacle.WINDOW else blocked
-        words = step.obstacle.words
-        return tuple(first), f"{words}: {why}" if why else words
+        reason = step.why if step.obstacle is Obstacle.WINDOW else blocked
+        return tuple(first), step.obstacle, reason
 
 
 def arranged(

@@ -7,7 +7,7 @@ import pytest
 
 from builders import NOW
 from forewarn.maintenance import rollout_plan
-from forewarn.maintenance.rollout import Footprint
+from forewarn.maintenance.rollout import Footprint, Obstacle
 from forewarn.maintenance.rollout_model import (
     Rollout,
     RolloutOrder,
@@ -66,19 +66,15 @@ def test_units_that_take_the_same_domains_go_together() -> None:
     takes = hosts(30, domains=3)
     plan = planned(made(takes, at_once="100%"), takes)
     assert plan.first == tuple(f"h{n}" for n in range(0, 30, 3))
-    assert plan.waits_for == "update domains: h27 has an update domain of web"
+    assert plan.waits_for is Obstacle.UPDATE_DOMAIN
+    assert "h27" in plan.reason
     assert (plan.units, plan.machines) == (30, 30)
 
 
 def test_a_single_unit_waits_for_nothing() -> None:
     takes = hosts(1)
     plan = planned(made(takes), takes)
-    assert (plan.first, plan.waits_for, plan.window, plan.notes) == (
-        ("h0",),
-        "",
-        None,
-        ("At once: h0.",),
-    )
+    assert (plan.first, plan.waits_for, plan.window) == (("h0",), None, None)
 
 
 @pytest.mark.parametrize("at_once", ["1", "2"])
@@ -86,7 +82,7 @@ def test_a_plan_tells_how_many_go_at_once(at_once: str) -> None:
     takes = hosts(3)
     plan = planned(made(takes, at_once=at_once), takes)
     assert len(plan.first) == int(at_once)
-    assert plan.waits_for == "the limit of units at once"
+    assert plan.waits_for is Obstacle.AT_ONCE
 
 
 def test_a_plan_knows_what_is_held_and_what_is_under_way() -> None:
@@ -95,7 +91,7 @@ def test_a_plan_knows_what_is_held_and_what_is_under_way() -> None:
     assert plan.first == ("h2",)
     alone = planned(made(hosts(1)), takes, h0="on hold, by ann")
     assert alone.first == ()
-    assert alone.waits_for == "other maintenance: on hold, by ann"
+    assert (alone.waits_for, alone.reason) == (Obstacle.MAINTENANCE, "on hold, by ann")
 
 
 def test_a_plan_tells_the_next_window_and_waits_for_it() -> None:
@@ -104,7 +100,7 @@ def test_a_plan_tells_the_next_window_and_waits_for_it() -> None:
     assert plan.first == ()
     assert plan.window is not None
     assert (plan.window.opens.weekday(), plan.window.opens.hour) == (5, 2)
-    assert plan.waits_for.startswith("windows: ")
+    assert plan.waits_for is Obstacle.WINDOW
 
 
 def test_the_waves_of_a_plan_name_their_units_in_their_order() -> None:
