@@ -561,6 +561,8 @@ def test_a_guest_makes_up_for_the_events_that_it_approved_and_no_longer_than_tha
     assert account.approved_until == pytest.approx(now + 1000 * ENTRY_SECONDS)
     assert not account.is_unused(now)
     assert account.is_unused(account.approved_until)
+    account.connected_until = account.approved_until + 1
+    assert not account.is_unused(account.approved_until)
 
 
 def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_nobody() -> None:

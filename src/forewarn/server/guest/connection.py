@@ -48,6 +48,8 @@ from forewarn.server.guest.limits import (
     BYTE_SECONDS,
     LARGE_APPROVAL_BYTES,
     MAX_CHARGE_SECONDS,
+    REFUSED_CONNECTIONS,
+    REFUSED_RATE,
     TURN_SECONDS,
     Account,
     Reason,
@@ -320,6 +322,10 @@ class Connection(asyncio.Protocol):
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
             is_last = head.length != 0 or admitted.status == 403
+            if admitted.status == 429:
+                shared.count_connections(self, REFUSED_RATE)
+            if is_last:
+                shared.count_connections(self, REFUSED_CONNECTIONS)
             self._send(admitted, last=is_last)
             return False
         if self.source.is_shared and not shared.attribute(self, admitted.machine.key):
@@ -549,6 +555,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, refusal: Reply, reason: Reason) -> None:
         self._shared.turn_away(self, reason)
+        self._shared.count_connections(self, REFUSED_CONNECTIONS)
         self._send(refusal, last=True, resource=OTHER)
 
     def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:

@@ -24,6 +24,8 @@ from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     GUEST_SHARE,
+    REFUSED_CONNECTIONS,
+    REFUSED_STRANGERS,
     STRANGERS_SHARE,
     TOTAL_SHARE,
     Account,
@@ -31,6 +33,7 @@ from forewarn.server.guest.limits import (
     Limits,
     Reason,
 )
+from forewarn.server.guest.listener import DROP_SECONDS, ConnectionFilter, take_filter_off
 from forewarn.server.guest.machines import Source
 
 FIRST_BYTES: Final = 2048
@@ -171,6 +174,7 @@ class Connections:
         self.event_answers = self.counters.answers[EVENTS]
         self.long_polls = LongPolls(self.endpoint, self.loop)
         self.fair_queue = FairQueue(self.loop.call_soon, self.monotonic)
+        self.filter = ConnectionFilter(self.loop)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -185,6 +189,11 @@ class Connections:
             accepted.close()
             return
         self.counters.accepted += 1
+        if self.filter.is_active:
+            if self.filter.drops(source.listener, source.network):
+                accepted.close()
+                return
+            take_filter_off(accepted)
         accepted.settimeout(0)
         connection = Connection(self, source)
         early = EarlyTransport(accepted)
@@ -231,6 +240,7 @@ class Connections:
             self.on_turn(now)
             account.group = self._all_guests
             account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
+            self.count_connections(connection)
             if self.endpoint.is_stranger(source):
                 connection.is_stranger = True
                 account.group = self._strangers_of(source.listener)
@@ -243,7 +253,9 @@ class Connections:
             return None
         self.turn_away(connection, reason)
         if reason is Reason.CONNECTIONS_OF_STRANGERS:
+            self.count_connections(connection, REFUSED_STRANGERS)
             return exchange.refuse(refusals.STRANGERS, retry_after_seconds=RETRY_AFTER_SECONDS)
+        self.count_connections(connection, REFUSED_CONNECTIONS)
         is_of_address = reason is Reason.CONNECTIONS_OF_ADDRESS
         return exchange.refuse(
             refusals.CONNECTIONS,
@@ -267,6 +279,15 @@ class Connections:
         ):
             return Reason.CONNECTIONS_OF_STRANGERS
         return None
+
+    def count_connections(self, connection: Connection, count: int = 1) -> None:
+        """Count new connections of an address, and have the kernel drop more if there are many."""
+        source = connection.source
+        if source.is_shared or connection.account.may_connect(count, self.monotonic()):
+            return
+        if self.filter.drop(source.listener, source.network):
+            connection.account.connected_until += DROP_SECONDS
+            self.turn_away(connection, Reason.CONNECTION_RATE)
 
     def remove(self, connection: Connection) -> None:
         """Leave a connection out that is gone; one that was never taken in is no matter."""

@@ -123,6 +123,8 @@ class Reason(StrEnum):
     CONNECTIONS_OF_STRANGERS = "connections-of-strangers"
     """A connection above what addresses of no registered machine may have together, or while they
     have used their share of the loop."""
+    CONNECTION_RATE = "connection-rate"
+    """An address that opened so many connections that the kernel drops more for some seconds."""
     FAULTY_REQUEST = "faulty-request"
     """A request over a limit, or no HTTP."""
     SLOW_REQUEST = "slow-request"
@@ -204,6 +206,22 @@ BURST_SECONDS: Final = 0.005
 ACCEPT_SECONDS: Final = 50e-6
 """What a new connection costs the loop, about: most of it is spent before we are asked."""
 
+CONNECTIONS_PER_SECOND: Final = 1000
+"""Of one address, and as many at once: ten times what a machine makes that polls 50 times a second,
+by a new connection each time, and has two agents more that do so."""
+
+REFUSED_CONNECTIONS: Final = 50
+"""What a connection counts for that was refused, or ended by a refusal, so 20 a second: a client
+that is refused is told to come again after 5 s."""
+
+REFUSED_RATE: Final = 10
+"""What a request over its machine's rate counts for, so 100 a second. Twenty guests that opened a
+connection for each of 500 requests a second kept others waiting in the queue of new connections,
+which knows no turns."""
+
+REFUSED_STRANGERS: Final = 250
+"""The same for a stranger's where strangers have all that they may, so 4 a second."""
+
 BYTE_SECONDS: Final = 6e-9
 """What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
 copies it, and takes in what the peer sends next."""
@@ -260,6 +278,8 @@ class Account:
     approval waits in line as if it had come only then."""
     body_bytes: int = 0
     """What its bodies hold that are being read or wait for a turn."""
+    connected_until: float = -math.inf
+    """When it may have so many new connections at once again, in monotonic seconds."""
 
     def must_wait(self, now: float) -> bool:
         """Return whether it, or a group that it is in, has used its share of the loop."""
@@ -277,6 +297,11 @@ class Account:
         if self.group is not None:
             self.group.charge(seconds, now)
 
+    def may_connect(self, count: int, now: float) -> bool:
+        """Count new connections; return whether they are within what one address may open."""
+        self.connected_until = max(self.connected_until, now) + count / CONNECTIONS_PER_SECOND
+        return self.connected_until <= now + 1
+
     def has_room(self, size: int) -> bool:
         """Return whether it may hold so many bytes more of bodies; one body always has room."""
         return not self.body_bytes or self.body_bytes + size <= MAX_BODY_BYTES_HELD
@@ -286,7 +311,7 @@ class Account:
         return (
             not self.connections
             and not self.is_approving
-            and max(self.free_at, self.approved_until) <= now
+            and max(self.free_at, self.approved_until, self.connected_until) <= now
         )
 
 

@@ -1,0 +1,257 @@
+"""Who opens far too many connections is kept out by the kernel, and nobody else is."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from forewarn.server.guest.limits import (
+    CONNECTIONS_PER_SECOND,
+    REFUSED_CONNECTIONS,
+    REFUSED_RATE,
+    REFUSED_STRANGERS,
+    Limits,
+    Rate,
+    Reason,
+)
+from forewarn.server.guest.listener import (
+    _SO_DETACH_FILTER,
+    APPLY_SECONDS,
+    DROP_SECONDS,
+    MAX_DROPPED,
+    ConnectionFilter,
+    Listener,
+)
+from guest import room
+from guest.room import EVENTS, answers, get
+from guest.served import GUESTS, Play, serving
+from patience import reached
+
+SYN_SENT = 2
+DETACH = _SO_DETACH_FILTER
+MOST_REFUSED = CONNECTIONS_PER_SECOND // REFUSED_CONNECTIONS
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel's filter is Linux's"
+)
+
+
+@contextlib.contextmanager
+def listening(family: socket.AddressFamily, address: str) -> Iterator[socket.socket]:
+    with socket.create_server((address, 0), family=family) as opened:
+        yield opened
+
+
+def connecting(to: socket.socket, address: str) -> socket.socket:
+    """Return a connection that is being made, from this address."""
+    made = socket.socket(to.family)
+    made.bind((address, 0))
+    made.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        made.connect(to.getsockname())
+    return made
+
+
+def is_dropped(made: socket.socket) -> bool:
+    """Return whether a connection had no answer; on loopback one comes within the call."""
+    with made:
+        state: int = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state == SYN_SENT
+
+
+def pass_time(loop: room.SkippingLoop, seconds: float) -> None:
+    loop.ahead += seconds
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture
+def loop() -> Iterator[room.SkippingLoop]:
+    loop = room.SkippingLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "networks", "dropped"),
+    [
+        (socket.AF_INET, "127.0.0.9", ["127.0.0.9"], True),
+        (socket.AF_INET, "127.0.0.9", ["127.0.0.8", "fd00::/64", "127.0.0.9"], True),
+        (socket.AF_INET, "127.0.0.9", ["127.0.0.8", "127.0.0.10", "127.0.9.0"], False),
+        (socket.AF_INET6, "::1", ["::/64"], True),
+        (socket.AF_INET6, "::1", ["127.0.0.1", "fd00::/64", "::/64"], True),
+        (socket.AF_INET6, "::1", ["0:0:0:1::/64", "0:1::/64", "::1%lo", "127.0.0.1"], False),
+    ],
+)
+def test_connections_of_these_networks_are_dropped_and_no_others(
+    loop: room.SkippingLoop,
+    family: socket.AddressFamily,
+    address: str,
+    networks: list[str],
+    dropped: bool,
+) -> None:
+    start = "127.0.0.1" if family == socket.AF_INET else "::1"
+    with listening(family, start) as opened:
+        filter_ = ConnectionFilter(loop)
+        filter_.guard("", opened)
+        for each in networks:
+            assert filter_.drop("", each)
+        assert not is_dropped(connecting(opened, address))
+        pass_time(loop, APPLY_SECONDS)
+        assert is_dropped(connecting(opened, address)) is dropped
+
+
+def test_a_network_may_connect_again_after_a_while(loop: room.SkippingLoop) -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as opened:
+        filter_ = ConnectionFilter(loop)
+        filter_.guard("", opened)
+        filter_.drop("", "127.0.0.9")
+        pass_time(loop, APPLY_SECONDS)
+        assert not filter_.drop("", "127.0.0.9")
+        assert filter_.is_active
+        pass_time(loop, DROP_SECONDS - APPLY_SECONDS - 0.1)
+        assert is_dropped(connecting(opened, "127.0.0.9"))
+        pass_time(loop, 0.1 + APPLY_SECONDS)
+        pass_time(loop, APPLY_SECONDS)
+        assert not is_dropped(connecting(opened, "127.0.0.9"))
+        assert not filter_.is_active
+
+
+def test_a_network_is_dropped_on_the_listener_that_it_crowds_alone(
+    loop: room.SkippingLoop,
+) -> None:
+    with (
+        listening(socket.AF_INET, "127.0.0.1") as crowded,
+        listening(socket.AF_INET, "127.0.0.1") as other,
+    ):
+        filter_ = ConnectionFilter(loop)
+        filter_.guard("crowded", crowded)
+        filter_.guard("other", other)
+        filter_.drop("crowded", "127.0.0.9")
+        pass_time(loop, APPLY_SECONDS)
+        assert is_dropped(connecting(crowded, "127.0.0.9"))
+        assert not is_dropped(connecting(other, "127.0.0.9"))
+
+
+def test_as_many_networks_are_dropped_as_a_program_may_have(loop: room.SkippingLoop) -> None:
+    with listening(socket.AF_INET6, "::1") as opened:
+        filter_ = ConnectionFilter(loop)
+        filter_.guard("", opened)
+        for number in range(1, MAX_DROPPED):
+            assert filter_.drop("", f"fd00:0:0:{number:x}::/64")
+        assert filter_.drop("", "::/64")
+        assert not filter_.drop("", "fd01::/64")
+        pass_time(loop, APPLY_SECONDS)
+        assert is_dropped(connecting(opened, "::1"))
+
+
+def test_who_is_refused_again_and_again_is_dropped_and_what_it_has_is_served_on(play: Play) -> None:
+    async def scene() -> None:
+        async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
+            reader, writer = await served.connect()
+            writer.write(get())
+            await reader.readuntil(b"[]}")
+            opened = served.plane.connections.filter._sockets[0][1]
+            counters = served.plane.counters
+            for number in range(MOST_REFUSED):
+                assert counters.refusals[Reason.CONNECTION_RATE] == 0, number
+                assert [each.status for each in await served.ask(get())] == [503]
+            assert counters.refusals[Reason.CONNECTION_RATE] == 1
+            await reached(lambda: served.plane.connections.filter.is_active)
+            assert is_dropped(connecting(opened, "127.0.0.1"))
+            assert not is_dropped(connecting(opened, "127.0.0.5"))
+            writer.write(get(EVENTS, "Connection: close"))
+            assert [each.status for each in answers(await reader.read())] == [200]
+            writer.close()
+
+    play(scene())
+
+
+def test_a_new_connection_keeps_no_program_in_the_kernel(play: Play) -> None:
+    async def scene() -> None:
+        async with serving(GUESTS) as served:
+            filter_ = served.plane.connections.filter
+            filter_.drop("", "127.0.0.9")
+            await reached(lambda: filter_.is_active)
+            clients = [connecting(filter_._sockets[0][1], "127.0.0.5") for _ in range(20)]
+            for client in clients:
+                client.send(b"G")
+            connections = served.plane.connections
+            await reached(lambda: len(connections) == 20 and not connections._starting)
+            for connection in connections._all:
+                accepted = connection._transport.get_extra_info("socket")
+                with pytest.raises(FileNotFoundError):
+                    accepted.setsockopt(socket.SOL_SOCKET, DETACH, 0)
+            for client in clients:
+                client.close()
+
+    play(scene())
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"no HTTP at all\r\n\r\n", 400), (get("/metadata/nothing", "Content-Length: 9"), 404)],
+)
+def test_a_connection_that_a_refusal_ends_counts_as_one_that_was_refused(
+    data: bytes, status: int
+) -> None:
+    with room.opened() as (plane, _):
+        for number in range(MOST_REFUSED):
+            assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0, number
+            peer = plane.connect()
+            peer.send(data)
+            assert [each.status for each in answers(peer.got)] == [status]
+            peer.abort()
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+
+
+def test_who_connects_anew_for_each_request_over_its_rate_is_dropped_sooner() -> None:
+    with room.opened(rate=Rate(per_second=50, burst=100)) as (plane, turn):
+        statuses = []
+        while plane.counters.refusals[Reason.CONNECTION_RATE] == 0:
+            peer = plane.connect()
+            peer.send(get())
+            turn()
+            statuses += [each.status for each in answers(peer.got)]
+            peer.abort()
+        assert statuses[:100] == [200] * 100
+        # Each connection counts for itself too.
+        most = (CONNECTIONS_PER_SECOND - 100) // (REFUSED_RATE + 1)
+        assert statuses[100:] in ([429] * most, [429] * (most + 1))
+
+
+def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:
+    with room.opened(Limits(connections=8)) as (plane, _):
+        for number in range(2):
+            plane.connect(f"10.9.9.{number}")
+        for _ in range(CONNECTIONS_PER_SECOND // REFUSED_STRANGERS):
+            assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
+            plane.connect("10.9.9.9")
+        assert plane.counters.refusals[Reason.CONNECTIONS_OF_STRANGERS] == 4
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+
+
+def test_a_machine_may_poll_by_new_connections_and_does_not_pay_later() -> None:
+    with room.opened() as (plane, _):
+        for _ in range(10):
+            for _ in range(CONNECTIONS_PER_SECOND - 1):
+                peer = plane.connect()
+                peer.send(get(EVENTS, "Connection: close"))
+                assert b" 200 OK" in peer.got
+            plane.pass_time(1.0)
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
+        for _ in range(CONNECTIONS_PER_SECOND + 1):
+            plane.connect().abort()
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+
+
+def test_who_shares_its_address_with_other_machines_is_never_dropped() -> None:
+    loopback = Listener(address="127.0.0.1")
+    with room.opened() as (plane, _):
+        for _ in range(MOST_REFUSED * 2):
+            plane.connect("127.0.0.1", loopback).send(b"no HTTP\r\n\r\n")
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
+        assert plane.counters.refusals[Reason.FAULTY_REQUEST] == MOST_REFUSED * 2
