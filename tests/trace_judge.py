@@ -23,8 +23,8 @@ class Trace:
         """The highest incarnation that each reader has read of each scope."""
         self._ends: dict[str, Hashable] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
-        self._reboots: set[tuple[Hashable, ...]] = set()
-        """The reboots of hosts, each by its drain and what operators had ordered until then."""
+        self._rebooted: set[str] = set()
+        """The hosts that their drains have rebooted, until an operator has one tried again."""
         self._told: set[Hashable] = set()
         """What was complained of and may be read again."""
 
@@ -55,8 +55,11 @@ class Trace:
         elif after.id in self._ends:
             self.complain(f"{after.id} has ended and is {after.status}")
 
-    def drained(self, before: Drain | None, after: Drain) -> None:
-        """The drain of a host has changed: it follows the table, and repeats nothing unasked."""
+    def drained(self, before: Drain | None, after: Drain, *, ordered: bool) -> None:
+        """The drain of a host has changed: it follows the table, and repeats nothing unasked.
+
+        `ordered` is whether an operator's order changed it: who gives the orders knows that.
+        """
         host = after.host
         if (after.state is HostState.STUCK) != bool(after.stuck_in and after.reason):
             self.complain(f"host {host} is {after.state} in {after.stuck_in}: {after.reason!r}")
@@ -64,17 +67,17 @@ class Trace:
         following = {then for (first, _), then in host_drain.TRANSITIONS.items() if first is state}
         if after.state is not state and after.state not in following:
             self.complain(f"host {host} went from {state} to {after.state}")
-        if after.state is HostState.UP:  # another drain may be asked for within the same instant
-            self._reboots = {one for one in self._reboots if one[0] != host}
+        goes_on = state is HostState.STUCK is not after.state
+        if goes_on and not ordered:
+            self.complain(f"the drain of host {host} was stuck, and goes on without an order")
+        if goes_on or after.state is HostState.UP:
+            self._rebooted.discard(host)
         if after.state is HostState.REBOOTING is not state:
-            asked_for = (host, after.requested_at, after.interventions)
-            if asked_for in self._reboots:
+            if host in self._rebooted:
                 self.complain(f"the drain of host {host} reboots it again")
-            self._reboots.add(asked_for)
-        if before is None or before.requested_at != after.requested_at:
+            self._rebooted.add(host)
+        if ordered or before is None or before.requested_at != after.requested_at:
             return
-        if before.interventions != after.interventions:
-            return  # an operator has it tried again
         asked = {guest.vm_id: (guest.leaves_by, guest.returns_by) for guest in before.guests}
         for guest in after.guests:
             numbers = zip(

@@ -47,7 +47,6 @@ def operation(**changes: object) -> schemas.OperationView:
         outcome="",
         acknowledged_by="",
         attempt=0,
-        interventions=(),
         events=(
             schemas.EventView(
                 id="E",

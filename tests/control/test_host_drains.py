@@ -325,7 +325,7 @@ def test_no_machine_moves_to_a_host_that_is_held_until_that_is_released(site: Si
         assert all(operation.unstarted for operation in site.live())
         assert set(site.where(*ON_H1)) == {"h1", "h2"}
         assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
-        done(site.plane.release(HoldKind.HOST, "h3", by="ann"))
+        done(site.plane.release(HoldKind.HOST, "h3"))
         await site.until(HostState.EMPTY)
         assert "h3" in site.where(*ON_H1)
 
@@ -364,7 +364,7 @@ def test_a_hold_keeps_an_empty_host_from_its_reboot(site: Site) -> None:
         await site.drain("h3", reboot=True)
         await site.settle()
         done(site.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
-        done(site.plane.release(HoldKind.EVERYTHING, "", by="ann"))
+        done(site.plane.release(HoldKind.EVERYTHING, ""))
         await site.settle()
         site.approve()
         await site.settle()
@@ -374,7 +374,7 @@ def test_a_hold_keeps_an_empty_host_from_its_reboot(site: Site) -> None:
             await site.settle()
         assert site.state("h3") is HostState.EMPTY
         assert site.reboots == []
-        done(site.plane.release(HoldKind.HOST, "h3", by="ann"))
+        done(site.plane.release(HoldKind.HOST, "h3"))
         await site.until(HostState.UP, host="h3")
         assert site.reboots == ["h3"]
 

@@ -53,7 +53,7 @@ def test_a_machine_that_comes_to_a_held_host_is_held_at_once(
     house.clock.advance(10 * MINUTE)
     done(house.plane.advance())
     assert house.operation("1.1").status is EventStatus.SCHEDULED
-    released = done(house.plane.release(HoldKind.HOST, "h9", by="ann"))
+    released = done(house.plane.release(HoldKind.HOST, "h9"))
     assert [o.not_before for o in released] == [NOW + 35 * MINUTE]  # it moved on meanwhile
 
 

@@ -396,7 +396,7 @@ def test_a_rolling_update_whose_next_operation_was_lost_is_paused(pair: Pair) ->
     (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
     second.plane.finish("1.1", task.attempt, Outcome(succeeded=True)).result()
     assert second.memory.operations == {}
-    (resumed,) = second.plane.resume(1, by="x").result()
+    (resumed,) = second.plane.resume(1).result()
     assert resumed.id not in {"1.1", "1.2"}
 
 

@@ -296,7 +296,7 @@ def test_a_unit_whose_guest_holds_says_so_and_keeps_no_other_from_going() -> Non
         await site.reach(lambda: list(site.states().values()).count(DONE) == 2)
         assert site.unit("db").state is RUNNING
         assert "held" in site.unit("db").reason
-        done(site.plane.release(HoldKind.MACHINE, "db", by="ann"))
+        done(site.plane.release(HoldKind.MACHINE, "db"))
         await site.reach(site.is_in(RolloutState.DONE))
 
     played(story)
@@ -320,7 +320,7 @@ def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
         done(site.plane.hold(HoldKind.MACHINE, "cache", reason="", by="ann"))
         await site.reach(lambda: site.unit("cache").state is WAITING, approving=False)
         assert site.clock.now() >= NOW + timedelta(hours=1)
-        done(site.plane.release(HoldKind.MACHINE, "cache", by="ann"))
+        done(site.plane.release(HoldKind.MACHINE, "cache"))
         site.clock.advance(timedelta(hours=23))
         await site.reach(site.is_in(RolloutState.DONE))
 
@@ -729,7 +729,7 @@ def test_a_unit_that_is_on_hold_gives_its_place_to_others(kind: HoldKind) -> Non
         await site.reach(lambda: site.unit("db").state is DONE)
         assert "on hold, by ann" in site.unit("cache").reason
         assert site.unit("cache").maintenance == 0
-        done(site.plane.release(kind, place, by="ann"))
+        done(site.plane.release(kind, place))
         await site.settle()
         site.clock.advance(SECOND)
         await site.settle()

@@ -294,7 +294,7 @@ class Stress:
     async def _settle(self) -> None:
         self.store.calm = True
         for hold in await asyncio.to_thread(self._read, lambda reading: reading.holds()):
-            await self._asked(lambda h=hold: self.plane.release(h.kind, h.name, by="anna"))
+            await self._asked(lambda h=hold: self.plane.release(h.kind, h.name))
         async with asyncio.timeout(patience.SECONDS):
             while live := await asyncio.to_thread(
                 self._read, lambda reading: reading.live_operations()
@@ -388,7 +388,7 @@ class Stress:
 
     def _release(self, chance: Chance, _: tuple[Operation, ...]) -> None:
         name = f"set{chance.random.choice('0123')}"
-        self._answer("release", self.plane.release(HoldKind.SCOPE, name, by="anna"))
+        self._answer("release", self.plane.release(HoldKind.SCOPE, name))
 
     def _resolve(self, chance: Chance, live: tuple[Operation, ...]) -> None:
         for operation in live:

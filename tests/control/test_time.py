@@ -259,7 +259,7 @@ def test_stalls_too_far_apart_to_be_of_one_notice_do_not_add_up(start: Start) ->
         start.beat()
         done(start.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
         start.live(15 * MINUTE)
-        done(start.plane.release(HoldKind.EVERYTHING, "", by="ann"))
+        done(start.plane.release(HoldKind.EVERYTHING, ""))
     assert start.not_before() == NOW + 60 * MINUTE
 
 

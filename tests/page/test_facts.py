@@ -179,7 +179,6 @@ def asked(of: Operation) -> Any:
         targets=of.machines,
         requested_by="ann",
         requested_at=of.announced_at,
-        interventions=(),
     )
 
 

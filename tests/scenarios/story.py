@@ -161,20 +161,20 @@ def acknowledge(story: Story, reference: str, by: str = "operator") -> None:
     story.house.ask(lambda plane: plane.acknowledge([reference], by))
 
 
-def resume(story: Story, maintenance: str, by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.resume(int(maintenance), by=by))
+def resume(story: Story, maintenance: str) -> None:
+    story.house.ask(lambda plane: plane.resume(int(maintenance)))
 
 
-def postpone(story: Story, reference: str, to: str, by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.postpone([reference], story.moment(to), by=by))
+def postpone(story: Story, reference: str, to: str) -> None:
+    story.house.ask(lambda plane: plane.postpone([reference], story.moment(to)))
 
 
 def hold(story: Story, kind: str, name: str = "", reason: str = "", by: str = "operator") -> None:
     story.house.ask(lambda plane: plane.hold(HoldKind(kind), name, reason=reason, by=by))
 
 
-def release(story: Story, kind: str, name: str = "", by: str = "operator") -> None:
-    story.house.ask(lambda plane: plane.release(HoldKind(kind), name, by=by))
+def release(story: Story, kind: str, name: str = "") -> None:
+    story.house.ask(lambda plane: plane.release(HoldKind(kind), name))
 
 
 def remove(story: Story, *machines: str) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from forewarn.connectors.port import Task
 from forewarn.maintenance import host_drain
+from forewarn.maintenance.host_drain import DrainOrder
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
-    AuditAction,
     Drain,
     GuestFacts,
     HostFacts,
@@ -39,14 +39,14 @@ ENDINGS: Final = 6
 """How often operators give orders at the end before they undrain every host."""
 
 ORDERS: Final = (
-    AuditAction.RETRY,
-    AuditAction.RETRY,
-    AuditAction.RETRY,
-    AuditAction.SKIP,
-    AuditAction.SKIP,
-    AuditAction.STOP,
-    AuditAction.RETURN,
-    AuditAction.UNDRAIN,
+    DrainOrder.RETRY,
+    DrainOrder.RETRY,
+    DrainOrder.RETRY,
+    DrainOrder.SKIP,
+    DrainOrder.SKIP,
+    DrainOrder.STOP,
+    DrainOrder.RETURN,
+    DrainOrder.UNDRAIN,
 )
 
 
@@ -100,17 +100,19 @@ class Drains:
         if drains:
             self.give(self._chance.choice(drains), self._chance.choice(ORDERS))
 
-    def give(self, drain: Drain, action: AuditAction) -> bool:
+    def give(self, drain: Drain, kind: DrainOrder) -> bool:
         """Give an order; tell whether it was taken."""
         names = [guest.name for guest in drain.guests] or ["nobody"]
-        about_one = action in {AuditAction.SKIP, AuditAction.STOP}
+        about_one = kind in {DrainOrder.SKIP, DrainOrder.STOP}
         machine = self._chance.choice(names) if about_one else ""
-        by = self._town.operators.someone()
 
         def order(view: DrainView, now: datetime) -> DrainStep:
-            return host_drain.order(view, action, by, now, machine)
+            step = host_drain.order(view, kind, now, machine)
+            self._town.judge.ordered = drain.host
+            return step
 
-        taken = self._town.ask(f"drain {action}", self._town.plane.order_drain, drain.host, order)
+        taken = self._town.ask(f"drain {kind}", self._town.plane.order_drain, drain.host, order)
+        self._town.judge.ordered = ""
         if taken is not None:
             self._commanded.pop(drain.host, None)
         return taken is not None
@@ -261,7 +263,7 @@ class Drains:
                 self.give(drain, self._chance.choice(ORDERS))
             town.carry_on()
         for drain in town.memory.all_drains.values():
-            if drain.state is not HostState.UP and not self.give(drain, AuditAction.UNDRAIN):
+            if drain.state is not HostState.UP and not self.give(drain, DrainOrder.UNDRAIN):
                 raise Wrong(f"{drain.host} is {drain.state}, and cannot be undrained")
         town.carry_on()
 

@@ -54,6 +54,8 @@ class Judge:
         self.approved: set[str] = set()
         """Events of which somebody was told that they are approved."""
         self._trace = Trace()
+        self.ordered = ""
+        """The host whose drain the change is about that an operator orders just now."""
         self.running_on: Callable[[str], list[str]] = lambda _: []
         """The machines that really run on a host."""
         self.boot_id: Callable[[str], str] = str
@@ -119,7 +121,7 @@ class Judge:
     def _see_drain(self, new: Drain) -> None:
         """A drain follows its table, and believes a host empty or rebooted when it is."""
         old = self._memory.all_drains.get(new.host)
-        self._trace.drained(old, new)
+        self._trace.drained(old, new, ordered=self.ordered == new.host)
         self._raise_complaint()
         if old is None or old.state is new.state:
             return

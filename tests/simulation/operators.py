@@ -81,8 +81,7 @@ class Operators:
         operation = self._town.some_operation()
         if operation is not None:
             to = self._town.now + timedelta(seconds=self._chance.randint(-60, 7200))
-            by = self.someone()
-            self._town.ask("postpone", self._town.plane.postpone, [operation.id], to, by=by)
+            self._town.ask("postpone", self._town.plane.postpone, [operation.id], to)
 
     def approve_for_guests(self) -> None:
         operation = self._town.some_operation()
@@ -107,13 +106,12 @@ class Operators:
     def release(self) -> None:
         if self._town.memory.holds():
             hold = self._chance.choice(self._town.memory.holds())
-            by = self.someone()
-            self._town.ask("release", self._town.plane.release, hold.kind, hold.name, by=by)
+            self._town.ask("release", self._town.plane.release, hold.kind, hold.name)
 
     def resume(self) -> None:
         if self._town.memory.open_maintenances():
             number = self._town.some(self._town.memory.open_maintenances())
-            self._town.ask("resume", self._town.plane.resume, number, by=self.someone())
+            self._town.ask("resume", self._town.plane.resume, number)
 
     def note(self) -> None:
         if self._town.reported:

@@ -416,7 +416,7 @@ class Town:
         memory = self.memory
         self.writer.dying = False
         for hold in memory.holds():
-            self.ask("release", self.plane.release, hold.kind, hold.name, by="anna")
+            self.ask("release", self.plane.release, hold.kind, hold.name)
         self.carry_on()
         self.listed()
         for operation in list(self.doubted):

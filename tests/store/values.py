@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import (
     Approval,
-    AuditAction,
     Changes,
     Drain,
     DrainGuest,
@@ -16,7 +15,6 @@ from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     HostState,
-    Intervention,
     Machine,
     Maintenance,
     Operation,
@@ -168,9 +166,6 @@ EVENTS = every(
     approval=st.none() | APPROVALS,
     silent=st.booleans(),
 )
-INTERVENTIONS = st.lists(
-    every(Intervention, action=st.sampled_from(AuditAction), at=MOMENTS), max_size=2
-).map(tuple)
 OPERATIONS = every(
     Operation,
     id=NAMES,
@@ -208,7 +203,6 @@ OPERATIONS = every(
     reporting=st.lists(SOME, max_size=3).map(tuple),
     back_by=st.none() | MOMENTS,
     up_at=st.none() | MOMENTS,
-    interventions=INTERVENTIONS,
 )
 WALKS = every(
     RollingUpdate,
@@ -232,7 +226,6 @@ MAINTENANCES = every(
     without_notice=st.booleans(),
     rolling_updates=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
-    interventions=INTERVENTIONS,
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
 TOMBSTONES = every(
@@ -267,5 +260,4 @@ DRAINS = every(
     reboot_asked_at=st.none() | MOMENTS,
     silent_since=st.none() | MOMENTS,
     stuck_in=st.none() | st.sampled_from(HostState),
-    interventions=INTERVENTIONS,
 )

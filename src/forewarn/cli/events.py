@@ -125,26 +125,6 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             output.say(f"{operation.id} is event {_event_ids(operation)}")
 
 
-def interventions(
-    maintenance: "schemas.MaintenanceView", operations: Iterable["schemas.OperationView"]
-) -> None:
-    """Show what operators did with a maintenance and its operations, if anything."""
-    done = [(str(maintenance.number), one) for one in maintenance.interventions]
-    done += [(operation.id, one) for operation in operations for one in operation.interventions]
-    if done:
-        output.say("")
-    output.table(
-        sorted(done, key=lambda pair: pair[1].at),
-        {
-            "REF": lambda pair: pair[0],
-            "ACTION": lambda pair: pair[1].action,
-            "BY": lambda pair: pair[1].by,
-            "AT": lambda pair: pair[1].at,
-            "DETAIL": lambda pair: pair[1].detail,
-        },
-    )
-
-
 def further(steps: Sequence["schemas.FurtherStep"]) -> None:
     """Show the steps that rolling updates have still to announce, if any."""
     if not steps:
@@ -167,9 +147,8 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
 
 
 def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
-    """Show what has happened; and which operators intervened, if any did."""
+    """Show what has happened."""
     listed = list(operations)
-    steered = any(operation.interventions for operation in listed)
     output.table(
         listed,
         {
@@ -183,7 +162,6 @@ def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
             "WAITED": _waited,
             "STARTED BECAUSE": _because,
-            **({"STEERED BY": _steered} if steered else {}),
             "STATUS": standing,
             "TOOK": lambda operation: times.shown_span(operation.took_seconds),
             "OUTCOME": lambda operation: operation.outcome,
@@ -259,13 +237,6 @@ def _event_ids(operation: "schemas.OperationView") -> str:
 def _waited(operation: "schemas.OperationView") -> timedelta | None:
     started = operation.started_at
     return None if started is None else max(timedelta(0), started - operation.announced_at)
-
-
-def _steered(operation: "schemas.OperationView") -> str:
-    actions: dict[str, dict[str, None]] = {}
-    for one in operation.interventions:
-        actions.setdefault(one.by, {})[one.action] = None
-    return "; ".join(f"{by} ({', '.join(done)})" for by, done in actions.items())
 
 
 def _because(operation: "schemas.OperationView") -> str:

@@ -258,17 +258,6 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
                 "IS ON": lambda one: one.host,
             },
         )
-    if its is not None and its.interventions:
-        output.say("")
-        output.table(
-            its.interventions,
-            {
-                "ORDERED": lambda one: one.action,
-                "MACHINE": lambda one: one.detail,
-                "BY": lambda one: one.by,
-                "AT": lambda one: one.at,
-            },
-        )
     if host.stuck_in:
         output.say("")
         for order, text in (HOST_ORDERS | MACHINE_ORDERS).items():

@@ -322,7 +322,6 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
         },
         empty="It has no events in the history.",
     )
-    events.interventions(one, detail.operations)
     events.further(detail.further)
 
 

@@ -238,7 +238,7 @@ FOLDED = frozenset({"WHAT"})
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),
-    *("STEERED BY", "DOMAIN", "NOTICE LEFT", "TOOK", "HOST"),
+    *("DOMAIN", "NOTICE LEFT", "TOOK", "HOST"),
 )
 """The columns that a narrow terminal does without, in this order; then the last ones of the table,
 and never its first."""

@@ -298,10 +298,10 @@ class Plane:
         return self._run(unit, snapshot, commands.cancel_operations, named, reason, whole)
 
     @_job
-    def resume(self, unit: UnitOfWork, number: int, *, by: str) -> Work[Operations]:
+    def resume(self, unit: UnitOfWork, number: int) -> Work[Operations]:
         """Resume a maintenance's paused rolling updates; the answer is what was announced."""
         snapshot = lookup.for_maintenance(unit, number)
-        return self._run(unit, snapshot, commands.resume_rolling, number, by)
+        return self._run(unit, snapshot, commands.resume_rolling, number)
 
     @_job
     def hold(
@@ -315,19 +315,19 @@ class Plane:
         return self._run(unit, lookup.for_hold(unit, hold), commands.place_hold, hold)
 
     @_job
-    def release(self, unit: UnitOfWork, kind: HoldKind, name: str, *, by: str) -> Work[Operations]:
+    def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Work[Operations]:
         """Release a hold; the answer is what it covered."""
-        hold = _hold(unit, kind, name, "", by)
+        hold = _hold(unit, kind, name)
         return self._run(unit, lookup.for_hold(unit, hold), commands.release_hold, hold)
 
     @_job
     def postpone(
-        self, unit: UnitOfWork, references: Sequence[str], not_before: datetime, *, by: str
+        self, unit: UnitOfWork, references: Sequence[str], not_before: datetime
     ) -> Work[Operations]:
         """Move what is Scheduled later than what guests have read."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
         snapshot = lookup.around(unit, named)
-        return self._run(unit, snapshot, commands.postpone_operations, named, not_before, by)
+        return self._run(unit, snapshot, commands.postpone_operations, named, not_before)
 
     @_job
     def acknowledge(
@@ -742,6 +742,6 @@ class Plane:
         return decision
 
 
-def _hold(unit: UnitOfWork, kind: HoldKind, name: str, reason: str, by: str) -> Hold:
+def _hold(unit: UnitOfWork, kind: HoldKind, name: str, reason: str = "", by: str = "") -> Hold:
     name = name if kind is HoldKind.HOST else key(name)
     return Hold(kind=kind, name=name, reason=reason, by=by, at=unit.now)

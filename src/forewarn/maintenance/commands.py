@@ -22,7 +22,6 @@ import msgspec
 from forewarn.maintenance import notice, planner
 from forewarn.maintenance.model import (
     Approval,
-    AuditAction,
     Hold,
     Machine,
     Operation,
@@ -33,7 +32,6 @@ from forewarn.maintenance.model import (
     Snapshot,
     Tombstone,
     Verdict,
-    intervened,
     key,
     listed,
     unseen,
@@ -192,7 +190,7 @@ def _make_way(
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def resume_rolling(working: Transitions, number: int, by: str = "") -> list[str]:
+def resume_rolling(working: Transitions, number: int) -> list[str]:
     """An operator resumes the paused rolling updates of a maintenance."""
     maintenance = working.maintenances.get(number)
     updates = maintenance.rolling_updates if maintenance else ()
@@ -200,8 +198,6 @@ def resume_rolling(working: Transitions, number: int, by: str = "") -> list[str]
     if maintenance is None or not paused:
         message = f"maintenance {number} is not paused"
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
-    for rolling in paused:
-        maintenance = intervened(maintenance, AuditAction.RESUME, by, working.now, rolling.reason)
     running = tuple(
         replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
         for rolling in updates
@@ -356,27 +352,25 @@ def place_hold(working: Transitions, hold: Hold) -> list[str]:
             raise Refused(ErrorCode.CONFLICT, message)
     working.holds.append(hold)
     covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
-    detail = f"{hold}: {hold.reason}".removesuffix(": ")
     for operation in covered:
-        held = intervened(operation, AuditAction.HOLD, hold.by, working.now, detail)
-        working.hold(held, hold.at)
+        working.hold(operation, hold.at)
     return [operation.id for operation in covered]
 
 
 def release_hold(working: Transitions, hold: Hold) -> list[str]:
-    """An operator releases a hold, by its kind and name; its `by` is who releases it."""
+    """An operator releases a hold, by its kind and name."""
     found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
         raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
     working.holds.remove(found[0])
     covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
     for operation in sorted(covered, key=lambda o: (not o.pending, planner.queue_order(o))):
-        working.release(intervened(operation, AuditAction.RELEASE, hold.by, working.now, str(hold)))
+        working.release(operation)
     return [operation.id for operation in covered]
 
 
 def postpone_operations(
-    working: Transitions, operations: Collection[str], asked: datetime, by: str = ""
+    working: Transitions, operations: Collection[str], asked: datetime
 ) -> Collection[str]:
     """An operator moves operations later, all or none."""
     for operation_id in operations:
@@ -405,8 +399,7 @@ def postpone_operations(
         if operation.pending and operation.held_at is not None:
             left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        detail = f"not before {notice.spoken(not_before)}"
-        working.put(intervened(later, AuditAction.POSTPONE, by, working.now, detail))
+        working.put(later)
     return operations
 
 
@@ -712,8 +705,7 @@ def _resolve(working: Transitions, operation_id: str, verdict: Verdict, by: str)
         repeated = replace(
             operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
         )
-        why = operation.outcome_unknown
-        working.put(intervened(repeated, AuditAction.REPEAT, by, working.now, why))
+        working.put(repeated)
         return
     who = by or "an operator"
     outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"

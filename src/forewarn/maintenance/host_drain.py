@@ -24,7 +24,6 @@ import msgspec
 from forewarn.maintenance import host_plan
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
-    AuditAction,
     Drain,
     DrainGuest,
     Hold,
@@ -35,7 +34,6 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     Way,
-    intervened,
     key,
     listed,
 )
@@ -424,15 +422,26 @@ def reboot_failed(drain: Drain, message: str) -> Drain:
 # What operators order.
 
 
-def order(
-    view: DrainView, action: AuditAction, by: str, now: datetime, machine: str = ""
-) -> DrainStep:
-    """Return what an operator's order about a drain does, with the record of it."""
-    if action in _LOOK_AFTER:
-        step = look_after(view, machine, _LOOK_AFTER[action], now)
-    else:
-        step = _ORDERS[action](view, now)
-    return replace(step, drain=intervened(step.drain, action, by, now, machine))
+class DrainOrder(StrEnum):
+    """An order about the drain of a host."""
+
+    UNDRAIN = "undrain"
+    """Open the host and leave its machines where they are."""
+    RETURN = "return"
+    """Open the host and bring its machines home."""
+    RETRY = "retry"
+    """Try again what it is stuck at."""
+    SKIP = "skip"
+    """Go on without a machine."""
+    STOP = "stop"
+    """Go on, and shut a machine down while the host reboots."""
+
+
+def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -> DrainStep:
+    """Return what an operator's order about a drain does."""
+    if kind in _LOOK_AFTER:
+        return look_after(view, machine, _LOOK_AFTER[kind], now)
+    return _ORDERS[kind](view, now)
 
 
 def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
@@ -522,9 +531,9 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
     return replace(following, drain=replace(following.drain, guests=guests))
 
 
-_LOOK_AFTER: Final = MappingProxyType({AuditAction.SKIP: Way.SKIP, AuditAction.STOP: Way.STOP})
-_ORDERS: Final[Mapping[AuditAction, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
-    {AuditAction.UNDRAIN: undrain, AuditAction.RETURN: bring_home, AuditAction.RETRY: retry}
+_LOOK_AFTER: Final = MappingProxyType({DrainOrder.SKIP: Way.SKIP, DrainOrder.STOP: Way.STOP})
+_ORDERS: Final[Mapping[DrainOrder, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
+    {DrainOrder.UNDRAIN: undrain, DrainOrder.RETURN: bring_home, DrainOrder.RETRY: retry}
 )
 
 

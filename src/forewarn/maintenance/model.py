@@ -227,37 +227,6 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 return self.name in map(key, operation.machines)
 
 
-class AuditAction(StrEnum):
-    """What an operator did to an operation, a maintenance or a drain."""
-
-    HOLD = "hold"
-    RELEASE = "release"
-    POSTPONE = "postpone"
-    RESUME = "resume"
-    REPEAT = "repeat"
-    """Let an operation whose outcome was unknown be carried out again."""
-    RETRY = "retry"
-    SKIP = "skip"
-    STOP = "stop"
-    RETURN = "return"
-    UNDRAIN = "undrain"
-
-
-class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of an operator's action on an operation, a maintenance or a drain."""
-
-    action: AuditAction
-    by: str
-    at: datetime
-    detail: str = ""
-    """What was held or released and why, the NotBefore it was postponed to, or the machine that a
-    drain goes on without."""
-
-
-MAX_INTERVENTIONS = 20
-"""The latest interventions that are kept of one thing: more come from a script."""
-
-
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an operation shows in one scope: machines of one update domain."""
 
@@ -372,8 +341,6 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     up_at: datetime | None = None
     """When a Completed operation's update domains count as up; None while machines are awaited, and
     afterwards."""
-    interventions: tuple[Intervention, ...] = ()
-    """What operators did to it besides approving, cancelling and acknowledging, oldest first."""
 
     @property
     def approved(self) -> bool:
@@ -496,8 +463,6 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """Empty where one operation is enough."""
     announced: int = 0
     """How many operations it has announced: the last one's ordinal."""
-    interventions: tuple[Intervention, ...] = ()
-    """What operators did to its rolling updates, oldest first."""
     idempotency_key: str = ""
     """What its request was sent with; a request with an equal one means this maintenance."""
     request_digest: str = ""
@@ -653,8 +618,6 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state that it was in when it got stuck; None where it is not."""
     reason: str = ""
     """Why it is stuck, or what it waits for."""
-    interventions: tuple[Intervention, ...] = ()
-    """The latest orders of operators about it, oldest first."""
 
     @property
     def goes_on(self) -> bool:
@@ -741,17 +704,6 @@ def listed(names: Collection[str], most: int = 5) -> str:
     """Return the first names and how many more there are, for a message."""
     more = len(names) - most
     return ", ".join(itertools.islice(names, most)) + (f" and {more} more" if more > 0 else "")
-
-
-V = TypeVar("V", Operation, Maintenance, Drain)
-
-
-def intervened(value: V, action: AuditAction, by: str, at: datetime, detail: str = "") -> V:
-    """Return it with the record of one more intervention, the oldest dropped past the limit."""
-    made = Intervention(action=action, by=by, at=at, detail=detail)
-    return msgspec.structs.replace(
-        value, interventions=(*value.interventions, made)[-MAX_INTERVENTIONS:]
-    )
 
 
 class Enablement(StrEnum):

@@ -346,8 +346,6 @@ def _of_maintenance(
         kind = NewsType.MAINTENANCE_RESUMED
     else:
         return
-    interventions = after.interventions
-    resumed_by = interventions[-1].by if interventions else ""
     data = NewsData(
         maintenance=after.number,
         event_type=after.event_type,
@@ -359,7 +357,7 @@ def _of_maintenance(
         machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
         scopes=tuple(map(key, after.targets)) if after.target is TargetKind.SCOPE else (),
         host=after.targets[0] if after.target is TargetKind.HOST else "",
-        by=resumed_by if kind is NewsType.MAINTENANCE_RESUMED else after.requested_by,
+        by="" if kind is NewsType.MAINTENANCE_RESUMED else after.requested_by,
         reason=paused[0].reason if kind is NewsType.MAINTENANCE_PAUSED else "",
     )
     subject = f"maintenance {after.number}"

@@ -219,7 +219,6 @@ class Transitions:
             maintenance,
             id=f"{number}.{maintenance.announced + 1}",
             maintenance=number,
-            interventions=(),
             status=EventStatus.QUEUED,
             announced_at=self.now,
             not_before=self.now,

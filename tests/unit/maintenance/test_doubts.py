@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import commands, invariants
-from forewarn.maintenance.model import AuditAction, Intervention, Queueing, Refused, Verdict
+from forewarn.maintenance.model import Queueing, Refused, Verdict
 from forewarn.maintenance.transitions import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -113,11 +113,6 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
     operation = bench.operation("1.1")
     assert (operation.status, operation.outcome_unknown) == (EventStatus.STARTED, "")
     assert (operation.attempt, operation.repeat_after) == (1, 1)
-    assert operation.interventions == (
-        Intervention(
-            action=AuditAction.REPEAT, by="ann", at=bench.now, detail="its runner was lost"
-        ),
-    )
     bench.claim("1.1")
     assert bench.operation("1.1").attempt == 2
     assert bench.operation("1.1").repeat_after == 1

@@ -7,11 +7,8 @@ import pytest
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import commands
 from forewarn.maintenance.model import (
-    MAX_INTERVENTIONS,
-    AuditAction,
     Hold,
     HoldKind,
-    Intervention,
     Refused,
 )
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
@@ -130,33 +127,11 @@ def test_what_is_left_of_a_notice_is_rounded_up_to_whole_seconds() -> None:
     assert bench.operation("1.1").notice_left_seconds == 3600
 
 
-def test_who_held_postponed_and_released_is_written_down() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, "web-0")
-    later = NOW + 60 * MINUTE
-    bench.decide(commands.postpone_operations, operations=("1.1",), asked=later, by="cid")
-    bench.now += MINUTE
-    bench.hold(HoldKind.SCOPE, "web")
-    bench.now += MINUTE
-    bench.release(HoldKind.SCOPE, "web")
-    assert bench.operation("1.1").interventions == (
-        Intervention(
-            action=AuditAction.POSTPONE,
-            by="cid",
-            at=NOW,
-            detail=f"not before {later:%Y-%m-%d %H:%M:%SZ}",
-        ),
-        Intervention(action=AuditAction.HOLD, by="ann", at=NOW + MINUTE, detail="scope web: storm"),
-        Intervention(action=AuditAction.RELEASE, by="bob", at=NOW + 2 * MINUTE, detail="scope web"),
-    )
-
-
 def test_a_hold_needs_no_reason_and_no_name() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     unsigned = Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW)
     bench.decide(commands.place_hold, unsigned)
-    assert [said.detail for said in bench.operation("1.1").interventions] == ["scope web"]
     with pytest.raises(Refused, match=r"scope web .* by somebody since"):
         bench.decide(commands.place_hold, unsigned)
 
@@ -353,22 +328,6 @@ def test_several_are_postponed_all_or_none() -> None:
     with pytest.raises(Refused):
         bench.postpone("1.1", "2.1", to=NOW + timedelta(hours=1))
     assert bench.operation("1.1").not_before == NOW + 15 * MINUTE
-
-
-def test_of_many_interventions_the_latest_are_kept() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, "web-0")
-    for turn in range(MAX_INTERVENTIONS):
-        bench.postpone("1.1", to=NOW + timedelta(hours=turn + 1))
-    bench.hold(HoldKind.EVERYTHING)
-    said = bench.operation("1.1").interventions
-    assert len(said) == MAX_INTERVENTIONS
-    assert said[0].detail == "not before 2026-03-02 14:00:00Z"
-    assert (said[-1].action, said[-1].by, said[-1].detail) == (
-        AuditAction.HOLD,
-        "ann",
-        "everything: storm",
-    )
 
 
 def test_what_comes_to_a_held_host_keeps_the_notice_that_it_had_then() -> None:

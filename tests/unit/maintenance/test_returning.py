@@ -533,7 +533,7 @@ def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledg
     bench.ask(REBOOT, scope="web")
     bench.approve(bench.event("1.1").id)
     bench.finish("1.1", succeeded=False)
-    bench.decide(commands.resume_rolling, 1, by="ann")
+    bench.decide(commands.resume_rolling, 1)
     assert status(bench, "1.2") is EventStatus.QUEUED
     assert bench.operation("1.2").waits_for == "1.1"
     acknowledge(bench, "1.1", even_if_down=True)

@@ -6,8 +6,6 @@ import pytest
 from builders import MINUTE, NOW, Bench, applied
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import (
-    AuditAction,
-    Intervention,
     Maintenance,
     Queueing,
     Refused,
@@ -169,23 +167,6 @@ def test_resuming_leaves_a_rolling_update_finished_that_was() -> None:
         RollingState.FINISHED,
         RollingState.RUNNING,
     ]
-
-
-def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    said = []
-    for step, by in (("1.1", "ann"), ("1.2", "bob")):
-        carry_out(bench, step, succeeded=False)
-        bench.decide(commands.acknowledge_failures, operations=(step,), by=by, even_if_down=True)
-        bench.now += MINUTE
-        bench.decide(commands.resume_rolling, 1, by=by)
-        said.append(
-            Intervention(
-                action=AuditAction.RESUME, by=by, at=bench.now, detail=f"{step} is Failed: no power"
-            )
-        )
-        assert bench.snapshot.maintenances[1].interventions == tuple(said)
 
 
 @pytest.mark.parametrize(

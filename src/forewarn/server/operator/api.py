@@ -36,7 +36,7 @@ ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
 UNKNOWN: Final = "unknown"
 """The filter for machines without a known host, as after a Redeploy that named no new one."""
 
-OF_A_MACHINE = frozenset({schemas.HostOrderKind.SKIP, schemas.HostOrderKind.STOP})
+OF_A_MACHINE = frozenset({host_drain.DrainOrder.SKIP, host_drain.DrainOrder.STOP})
 """The orders about a drain that name a machine."""
 
 OF_A_UNIT = frozenset({RolloutOrderKind.SKIP, RolloutOrderKind.RETRY})
@@ -353,7 +353,7 @@ async def resume(
     """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
     del data  # it is empty
     plane = backend.changing(caller, str(number))
-    return await _listed(backend, plane.resume(number, by=caller.by))
+    return await _listed(backend, plane.resume(number))
 
 
 @routing.post("/v1/postponements", AccessRole.OPERATOR, schemas.PostponementRequest)
@@ -364,7 +364,7 @@ async def postpone(
     later = routing.in_utc(data.not_before, "not_before")
     named = model.listed(data.references, routing.MAX_LISTED)
     plane = backend.changing(caller, f"{named} to {later.isoformat()}")
-    postponed = plane.postpone(data.references, later, by=caller.by)
+    postponed = plane.postpone(data.references, later)
     return await _listed(backend, postponed)
 
 
@@ -382,7 +382,8 @@ async def hold(
     """Block maintenance from starting until released; the answer is what is held now."""
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
     reason = one_line(data.reason, "reason")
-    plane = backend.changing(caller, f"{data.kind} {data.name}".rstrip())
+    place = f"{data.kind} {data.name}".rstrip()
+    plane = backend.changing(caller, f"{place}: {reason}".removesuffix(": "))
     held = plane.hold(data.kind, data.name, reason=reason, by=caller.by)
     return await _listed(backend, held)
 
@@ -394,7 +395,7 @@ async def release(
     """Release a hold; the answer is what it covered."""
     _judge_name("name", kind, name, needed=kind is not model.HoldKind.EVERYTHING)
     plane = backend.changing(caller, f"{kind} {name}".rstrip())
-    released = plane.release(kind, name, by=caller.by)
+    released = plane.release(kind, name)
     return await _listed(backend, released)
 
 
@@ -525,10 +526,9 @@ async def order_drain(
 ) -> schemas.HostDetail:
     """Say how the drain of a host goes on; the answer is the host after it."""
     _judge_name("machine", data.order, data.machine, needed=data.order in OF_A_MACHINE)
-    action = model.AuditAction(data.order)
 
     def order(view: host_drain.DrainView, now: datetime) -> host_drain.DrainStep:
-        return host_drain.order(view, action, caller.by, now, data.machine)
+        return host_drain.order(view, data.order, now, data.machine)
 
     _log.info("an operator orders", host=name, order=data.order, by=caller.by)
     plane = backend.changing(caller, f"{data.order} {data.machine}".rstrip())

@@ -5,7 +5,7 @@ time, which `GET /v1/clock` tells. A field that does not apply is null where it 
 or an object, and `""` where it is text. Unknown keys of a request are refused. Clients should
 ignore keys of an answer that they do not know: later releases add some.
 
-Values that the API shows unchanged (`Alert`, `Approval`, `HostPlan`, `Intervention`,
+Values that the API shows unchanged (`Alert`, `Approval`, `HostPlan`,
 `Tombstone`) are the rules' own types. A shape that differs from the rules' value, because it shows
 names instead of keys or counts instead of lists, has a name that ends in `View`;
 `maintenance.model` explains the fields that both have. A `reference` is an event's id, an operation
@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 
 from forewarn import vocabulary
-from forewarn.maintenance import model, planner
+from forewarn.maintenance import host_drain, model, planner
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_plan import HostPlan
@@ -49,21 +49,6 @@ MAX_ITEMS: Final = 1000
 
 MAX_HOSTS: Final = 1000
 """The most hosts of one request."""
-
-
-class HostOrderKind(StrEnum):
-    """An order about the drain of a host."""
-
-    UNDRAIN = "undrain"
-    """Open the host and leave its machines where they are."""
-    RETURN = "return"
-    """Open the host and bring its machines home."""
-    RETRY = "retry"
-    """Try again what it is stuck at."""
-    SKIP = "skip"
-    """Go on without a machine."""
-    STOP = "stop"
-    """Go on, and shut a machine down while the host reboots."""
 
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -283,7 +268,6 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     outcome: str
     acknowledged_by: str
     attempt: int
-    interventions: tuple[model.Intervention, ...]
     events: tuple[EventView, ...]
 
 
@@ -334,7 +318,6 @@ class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     without_notice: bool
     announced: int
     rolling_updates: tuple[RollingUpdateView, ...]
-    interventions: tuple[model.Intervention, ...]
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):
@@ -585,8 +568,6 @@ class DrainDetail(Value, frozen=True, kw_only=True):
     requested_by: str
     requested_at: datetime
     reboot_asked_at: datetime | None
-    interventions: tuple[model.Intervention, ...]
-    """What operators ordered about it since, oldest first."""
     machines: tuple[DrainedMachine, ...]
 
 
@@ -623,7 +604,7 @@ class HostDrainPlans(Value, frozen=True, kw_only=True):
 class HostOrder(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator orders about the drain of a host."""
 
-    order: HostOrderKind
+    order: host_drain.DrainOrder
     machine: ShortText = ""
     """For `skip` and `stop`: the machine."""
 

@@ -242,8 +242,6 @@ async def show_maintenance(
         its = sorted(reading.operations_of_maintenance(number).values(), key=_ordinal)
         operations = views.operations(its, inventory, now)
         ((view, further),) = views.maintenances([known[number]], inventory)
-        done = [(str(number), one) for one in view.interventions]
-        done += [(each.id, one) for each in operations for one in each.interventions]
         return {
             "one": view,
             "standing": orders.maintenance_standing(view, operations),
@@ -251,7 +249,6 @@ async def show_maintenance(
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "further": further,
-            "interventions": sorted(done, key=lambda pair: pair[1].at),
             "orders": orders.of_maintenance(view, operations),
         }
 
