@@ -337,8 +337,8 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         "nobody has acknowledged",
         1,
     ),
-    "returns": (transitions.Transitions, "_asked_again", unasked, "has not asked again", 2),
-    "held hosts": (commands, "follow_moves", unfollowed, "and says|held by", 1),
+    "returns": (transitions.Transitions, "asked_again", unasked, "has not asked again", 2),
+    "held hosts": (commands, "follow_moves", unfollowed, "and says|held by", 2),
     "arrivals": (commands, "_locate", unannounced, "had no notice", 4),
     "zones": (time_windows, "check", readable, "by the unknown time zone", 3),
     "rolling_updates": (
