@@ -211,11 +211,15 @@ def test_a_request_may_be_delayed_for_longer_than_a_peer_may_be_silent() -> None
     def hurry(service: EmulatedService) -> None:
         service.wire.limits = Limits(head_seconds=0.1, body_seconds=0.1, idle_seconds=0.1)
 
-    with Emulator(scale=1) as emulator:
+    with Emulator() as emulator:
         emulator.read(hurry)
         emulator.machine("web-0")
         emulator.faults("delay", seconds=0.5)
-        with connected(emulator) as connection:
-            connection.sendall(GET)
-            connection.shutdown(socket.SHUT_WR)
-            assert statuses(rest(connection)) == [200]
+        with connected(emulator) as delayed, connected(emulator) as silent:
+            delayed.sendall(GET)
+            delayed.shutdown(socket.SHUT_WR)
+            emulator.until(lambda: emulator.requests, patience.SECONDS)
+            silent.sendall(GET[:40])
+            assert statuses(rest(silent)) == [408]  # so the time of silent peers is over
+            emulator.advance(0.5)
+            assert statuses(rest(delayed)) == [200]

@@ -55,15 +55,6 @@ def emulator(
     port: Annotated[
         int, option("--port", "N", "The guests' port. Default: any free one.", min=0, max=65535)
     ] = 0,
-    scale: Annotated[
-        float | None,
-        option(
-            "--scale",
-            "N",
-            "Let the clock run N times as fast as real time. Default: it stands still until a "
-            "test moves it.",
-        ),
-    ] = None,
 ) -> None:
     """Emulate Scheduled Events for tests.
 
@@ -81,7 +72,7 @@ def emulator(
     over = threading.Event()
     with (
         _errors_told(port),
-        Emulator(port=port, scale=scale) as started,
+        Emulator(port=port) as started,
         handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
     ):
         if fleet is not None:

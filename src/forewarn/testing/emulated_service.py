@@ -3,9 +3,6 @@
 Maintenance that has started lasts as long as the simulated connector's, unless a test ends it
 before. A machine that has asked once is taken to go on asking while the clock is moved: in real
 time it polls a few times at most while fifteen minutes pass. Used on the emulator's thread alone.
-
-The rules live in the emulator's own time. Where that runs, a number of times as fast as real time,
-guests are shown real times: NotBefore is when the event starts by their own clocks.
 """
 
 import asyncio
@@ -17,10 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock
 from forewarn.connectors import simulated
 from forewarn.connectors.port import Outcome
-from forewarn.maintenance import notice
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import (
     Changes,
@@ -73,15 +68,10 @@ class EmulatedService(Harness):
         self,
         rules: RulesSettings,
         beginning: datetime,
-        scale: float,
         run: Callable[[Coroutine[Any, Any, None]], None],
         on_news: Callable[[], None],
     ) -> None:
         self._guests: GuestPlane | None = None
-        self.scale = scale
-        """Seconds of its clock in a real one; 0 for a clock that stands."""
-        self._began = clock.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
         self._calls: list[tuple[timedelta, Callable[[], None]]] = []
         """What is to be called, and when."""
         self._replayed = 0
@@ -110,14 +100,14 @@ class EmulatedService(Harness):
             limits=msgspec.structs.replace(settings.guest, **WITHOUT_TIMES),
             rules=settings.guest_rules,
             backend=self.plane,
-            time=self._guests_time(),
-            wall=(wall := clock.SystemClock() if self.scale else self.clock),
-            request_time=wall,
+            time=self.clock,
+            wall=self.clock,
+            request_time=self.clock,
             on_turn=lambda _: None,  # a test may stop in a debugger: that is no outage
             mint=self._mint,
             handed_over=HandedOver(),
         )
-        self.feed.subscribe(lambda changes: guests.learn(self._in_real_time(changes)))
+        self.feed.subscribe(guests.learn)
         self.feed.subscribe(self._learn)
         await guests.open()
         self.wire = Wire(
@@ -125,7 +115,6 @@ class EmulatedService(Harness):
             guests.refuses,
             self.clock,
             settings.guest,
-            on_request=self.catch_up,
             on_answer=self._note_answer,
             call_later=self._call_later,
         )
@@ -163,33 +152,12 @@ class EmulatedService(Harness):
     async def close(self) -> None:
         """Close the port and every connection."""
         assert self._guests is not None
-        if self._timer is not None:
-            self._timer.cancel()
         for server in self._servers:
             server.close()
         for connection in list(self.wire.open):
             connection.abort()
         self._guests.suspend()
         await self._guests.close()
-
-    def _guests_time(self) -> clock.Clock:
-        if not self.scale:
-            return self.clock
-        return clock.ScaledClock(self.scale, self.beginning, self.beginning)
-
-    def _in_real_time(self, changes: Changes) -> Changes:
-        """Return changes as guests are told of them: in whole seconds, rounded down."""
-        if not self.scale:
-            return changes
-        replace = msgspec.structs.replace
-        shown = tuple(
-            replace(operation, not_before=self._real(operation.not_before).replace(microsecond=0))
-            for operation in changes.operations
-        )
-        return replace(changes, operations=shown)
-
-    def _real(self, moment: datetime) -> datetime:
-        return self.beginning + (moment - self.beginning) / self.scale
 
     async def settle(self) -> None:
         """Return when all that has changed was told to those who wait for it."""
@@ -229,7 +197,6 @@ class EmulatedService(Harness):
         self._is_following = False
         with self._kept_fault():
             self.follow_up()
-        self._arm()
         self._on_news()
 
     @contextlib.contextmanager
@@ -260,40 +227,8 @@ class EmulatedService(Harness):
 
     # Time.
 
-    def catch_up(self) -> None:
-        """Let all happen that is due by now, where time passes by itself."""
-        if self.scale:
-            passed = timedelta(seconds=(clock.monotonic() - self._began) * self.scale)
-            with self._kept_fault():
-                self.run_until(max(passed, self.elapsed))
-
-    def _arm(self) -> None:
-        """Have the next thing happen in its time."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._next_wakeup() if self.scale else None
-        if due is not None:
-            seconds = (due - self.elapsed).total_seconds() / self.scale
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._ring)
-
-    def _ring(self) -> None:
-        self.catch_up()
-        self._follow()
-
-    async def pass_time(self, length: timedelta) -> None:
-        """Let time pass, and all happen that is due meanwhile."""
-        moment = self.elapsed + length
-        if self.scale:  # what was announced before now is due in a whole second, rounded up
-            moment = notice.whole_seconds(self.beginning + moment) - self.beginning
-        while self.scale and self.elapsed < moment:
-            await asyncio.sleep((moment - self.elapsed).total_seconds() / self.scale)
-            self.catch_up()
-        self.run_until(max(moment, self.elapsed))
-
     def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
         self._calls.append((self.elapsed + timedelta(seconds=seconds), act))
-        self._arm()
 
     def _next_wakeup(self) -> timedelta | None:
         known = super()._next_wakeup()
@@ -388,10 +323,7 @@ class EmulatedService(Harness):
     def finish(self, operation: str) -> None:
         """Let an operation take its time and succeed; `""` is for all that have started."""
         for name in self.started(operation):
-            if not self.scale:
-                self.run_until(max(self.elapsed, self._ends.get(name, self.elapsed)))
-            else:
-                self.end(name, Outcome(succeeded=True))
+            self.run_until(max(self.elapsed, self._ends.get(name, self.elapsed)))
 
     def fail(self, operation: str, reason: str) -> None:
         """Let an operation fail now; `""` is for all that have started."""
@@ -425,8 +357,8 @@ class EmulatedService(Harness):
         """Carry out what has started, as far as that goes; return what is awaited then."""
         for _ in range(MAX_STEPS):
             live = self.live()
-            if self.scale or not live:
-                return [_awaited(o) for o in live]
+            if not live:
+                return []
             if self._ends:
                 self.run_until(max(self.elapsed, min(self._ends.values())))
             elif all(o.status is EventStatus.QUEUED for o in live):

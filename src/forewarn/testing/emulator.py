@@ -51,9 +51,6 @@ Span: TypeAlias = timedelta | float | str
 IDLE_SECONDS: Final = 10.0
 """How long `until_idle` and `until` wait, in real seconds: ten polls of a usual handler."""
 
-MAX_SCALE: Final = 10_000
-"""As of the service's own clock: the shortest notice is then 3 ms."""
-
 CLOSE_SECONDS: Final = 30.0
 """How long the end waits for the thread, which only closes sockets then."""
 
@@ -155,10 +152,7 @@ class Emulator:
     Args:
         rules: Settings of `[rules]`, such as `{"preset": "azure"}`.
         port: The port on 127.0.0.1; 0 is any free one.
-        beginning: What a clock that stands shows at first; None for the time of day.
-        scale: None for a clock that stands until it is told. Otherwise the clock runs this many
-            times as fast as real time, and guests read real times: with 60, fifteen minutes of
-            notice are fifteen seconds, and NotBefore is in fifteen seconds.
+        beginning: What the clock shows at first; None for the time of day.
     """
 
     def __init__(
@@ -167,15 +161,7 @@ class Emulator:
         rules: Mapping[str, object] | None = None,
         port: int = 0,
         beginning: datetime | None = None,
-        scale: float | None = None,
     ) -> None:
-        if scale is not None and not 0 < scale <= MAX_SCALE:
-            message = f"invalid scale {scale!r}: must be more than 0 and at most {MAX_SCALE}"
-            raise ValueError(message)
-        if scale is not None and beginning is not None:
-            message = "a clock with a scale begins with the time of day: leave beginning out"
-            raise ValueError(message)
-        self._scale = scale or 0.0
         given = dict(rules or {})
         preset = settings.AZURE if given.get("preset") == "azure" else {}
         self._rules = msgspec.convert({**preset, **given}, settings.RulesSettings)
@@ -257,10 +243,9 @@ class Emulator:
         try:
             try:
                 beginning = self._beginning or clock.SystemClock().now()
-                if not self._scale:
-                    beginning = beginning.replace(microsecond=0)
+                beginning = beginning.replace(microsecond=0)
                 self._service = EmulatedService(
-                    self._rules, beginning, self._scale, loop.run_until_complete, self._tell
+                    self._rules, beginning, loop.run_until_complete, self._tell
                 )
                 port = loop.run_until_complete(self._service.open(self._port))
             except BaseException as error:  # noqa: BLE001 - whoever starts it gets it
@@ -459,14 +444,13 @@ class Emulator:
         """Let time pass.
 
         When this returns, all that is due by then has happened, documents show it, and waiting
-        requests are answered. A clock with a scale is waited for.
+        requests are answered.
         """
         length = span(by)
 
         async def advance() -> None:
-            self._service.catch_up()
             self._service.follow_up()
-            await self._service.pass_time(length)
+            self._service.run_until(self._service.elapsed + length)
             await self._service.settle()
 
         self._call(advance())
@@ -657,14 +641,12 @@ class Emulator:
         """Return what the service answers, on its own thread."""
 
         async def ask() -> T:
-            self._service.catch_up()
             return question(self._service)
 
         return self._call(ask())
 
     def _change(self, order: Callable[[EmulatedService], T]) -> T:
         async def carry_out() -> T:
-            self._service.catch_up()
             self._service.follow_up()
             done = order(self._service)
             await self._service.settle()

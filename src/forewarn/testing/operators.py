@@ -114,7 +114,7 @@ class Operators:
             listeners=frozenset([""]),
             clock=clock,
             up_since=now,
-            scale=service.scale or 1.0,
+            scale=1.0,
             readiness=_ready,
             heartbeat=service.heartbeat,
             replicas=Replicas(service.store, own, follower, told, machine, sightings=seen),
@@ -174,7 +174,6 @@ class _EmulatorApi:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's
         """Answer a request, or pass it on."""
-        self._service.catch_up()
         route = self._routes.get((scope["method"], scope["path"]))
         if route is None:
             await self._application(scope, receive, send)
@@ -197,7 +196,7 @@ class _EmulatorApi:
 
     async def _advance(self, body: bytes) -> None:
         wanted = msgspec.json.decode(body, type=AdvanceRequest)
-        await self._service.pass_time(self._service.length(wanted.seconds))
+        self._service.run_until(self._service.elapsed + self._service.length(wanted.seconds))
 
     async def _finish(self, body: bytes) -> None:
         wanted = msgspec.json.decode(body or b"{}", type=EndRequest)

@@ -109,7 +109,6 @@ class Wire:
         clock: Clock,
         limits: Limits,
         *,
-        on_request: Callable[[], None],
         on_answer: Callable[[Exchange], None],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
@@ -117,7 +116,6 @@ class Wire:
         self.refuses = refuses
         self.clock = clock
         self.limits = limits
-        self.on_request = on_request
         self.on_answer = on_answer
         self.call_later = call_later
         self.faults = FaultPlan()
@@ -161,7 +159,6 @@ class Wire:
 
     def record(self, request: HttpRequest, body: bytes) -> Exchange:
         """Record a request."""
-        self.on_request()
         asked = exchange.read_target(request.target)
         named = None if asked is None else asked.machine
         made = Exchange(
