@@ -1,7 +1,7 @@
 """Time: the only file of the package that reads a clock.
 
 A `Clock` tells the time of day and waits. Deciders take `now` as an argument. Shells take a
-`Clock`, so that a test or the demo can shorten fifteen minutes' notice.
+`Clock`, so that a test can shorten fifteen minutes' notice.
 """
 
 import contextlib
@@ -55,30 +55,6 @@ class SystemClock:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for would make a task of the waiting
                 await wake.wait()
-
-
-class ScaledClock:
-    """A clock that runs `factor` times as fast as the machine's, from a given origin.
-
-    It showed `origin` when the machine's time of day was `real_origin`, both aware. Its time
-    follows from these alone, so a process that is started again goes on where the one before would
-    be by now.
-    """
-
-    def __init__(self, factor: float, origin: datetime, real_origin: datetime) -> None:
-        assert factor > 0
-        self._factor = factor
-        self._origin = origin
-        self._real_origin = real_origin
-
-    def now(self) -> datetime:
-        return self._origin + (datetime.now(UTC) - self._real_origin) * self._factor
-
-    def monotonic(self) -> float:
-        return time.monotonic() * self._factor
-
-    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
-        await SystemClock().wait(seconds / self._factor, wake)
 
 
 class ManualClock:

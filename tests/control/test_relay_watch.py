@@ -91,7 +91,6 @@ class RelayReplica:
             ServiceClock(clock),
             clock,
             replica=name,
-            scale=1.0,
             has_all=lambda host, epoch, sequence: self.all_known,
             on_void=self.void.append,
         )

@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 import patience
-from forewarn.clock import ScaledClock, SystemClock
+from forewarn.clock import SystemClock
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
@@ -123,7 +123,7 @@ class Stalling(Wrapped):
 class Connector:
     """Takes its time, fails, loses results; and notices two attempts at once."""
 
-    def __init__(self, clock: ScaledClock, chance: Chance, wrong: list[str]) -> None:
+    def __init__(self, clock: ServiceClock, chance: Chance, wrong: list[str]) -> None:
         self._clock = clock
         self._random = chance.random
         self._wrong = wrong

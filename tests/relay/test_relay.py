@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import patience
-from forewarn.clock import ScaledClock, SystemClock
-from forewarn.control.replicas import SharedSightings
-from forewarn.maintenance.model import Changes, Sighting
+from forewarn.clock import SystemClock
+from forewarn.maintenance.model import Changes
 from forewarn.protocol import codec
 from forewarn.relay import cache
 from forewarn.relay.cache import REVOKED_SECONDS, StateUnusable
@@ -258,21 +257,6 @@ async def test_the_service_hears_which_machines_ask_and_by_which_version(tmp_pat
         assert (seen.machine, seen.version) == ("web-0", "2020-07-01")
         assert (seen.agent, seen.reason) == ("held", "backup")
         assert 0 <= seen.age_seconds < HALF_AN_HOUR
-
-
-@played
-async def test_ages_are_real_seconds_where_the_services_clock_is_scaled(tmp_path: Path) -> None:
-    service = filled()
-    origin = SystemClock().now() - timedelta(hours=1)
-    service.rules = GuestRules(rate_per_second=0, clock_scale=60.0, clock_origin=origin)
-    asked_at = ScaledClock(60.0, origin, origin).now() - timedelta(hours=1)
-    await service.start()
-    async with relaying(settings(tmp_path, service)) as relay:
-        seen = SharedSightings(lambda _: Sighting(asked_at=asked_at, version="2020-07-01"))
-        seen.hear("web-0")
-        await relay.relay._forwarding.tell(seen)
-        assert 60 <= service.seen[0].age_seconds < HALF_AN_HOUR
-    await service.stop()
 
 
 @played

@@ -19,7 +19,7 @@ from forewarn.server.service import connector_of
 from forewarn.store import memory
 from forewarn.store.port import StoreUnusable
 from patience import eventually
-from server.running import NOON, Flaky, Running, fleet, hurried, request_reboot, settings_in
+from server.running import NOON, Flaky, Hurried, Running, fleet, request_reboot, settings_in
 from store.engines import NEEDS_POSTGRESQL, open_postgresql
 
 
@@ -32,8 +32,8 @@ def replica(folder: Path, name: str) -> settings.Settings:
 def test_a_replica_tells_its_operators_what_another_one_did(tmp_path: Path) -> None:
     store = memory.MemoryStore(shared=True)
     with (
-        Running(replica(tmp_path / "a", "a"), store, real=hurried()) as first,
-        Running(replica(tmp_path / "b", "b"), store, real=hurried()) as second,
+        Running(replica(tmp_path / "a", "a"), store, real=Hurried()) as first,
+        Running(replica(tmp_path / "b", "b"), store, real=Hurried()) as second,
     ):
         first.client().ask("PUT", "/v1/fleet", fleet())
         request_reboot(first.client())
@@ -65,7 +65,7 @@ def test_a_replica_does_not_take_over_the_folder_of_another_ones_runs(tmp_path: 
 
 def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path) -> None:
     store = Flaky(memory.MemoryStore(shared=True))
-    with Running(replica(tmp_path / "a", "a"), store, real=hurried()) as running:
+    with Running(replica(tmp_path / "a", "a"), store, real=Hurried()) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         store.away = True

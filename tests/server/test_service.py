@@ -37,10 +37,10 @@ from server.running import (
     NOON,
     Client,
     Flaky,
+    Hurried,
     Running,
     fleet,
     guids,
-    hurried,
     request_reboot,
     settings_in,
 )
@@ -207,7 +207,7 @@ def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
     store = WriteOnlyAway(memory.MemoryStore())
     go_on = threading.Event()
-    with Running(settings_in(tmp_path), store, real=hurried()) as running:
+    with Running(settings_in(tmp_path), store, real=Hurried()) as running:
         client = running.client()
         store.trouble = go_on.wait
         try:

@@ -66,6 +66,7 @@ def refusal(folder: Path, text: str, environment: dict[str, str]) -> str:
             "loopback",
         ),
         ("[fleet.libvirt]\nsync = true\n", "fleet.libvirt.uris", "there are 0"),
+        ("[relay]\nlisten = '127.0.0.1:0'\n[clock]\nscale = 2\n", "relay.listen", "real time"),
         ("[fleet.libvirt]\nuris = { h1 = 'h1' }\n", "fleet.libvirt.uris", "'h1'"),
         ("[fleet.libvirt]\nuris = { '' = 'x:///' }\n", "fleet.libvirt.uris", "''"),
         ("[operator]\nlisten = 'localhost:80'\n", "operator.listen", "'[::1]:8172'"),

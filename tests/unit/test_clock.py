@@ -55,27 +55,3 @@ def test_a_wait_ends_when_it_is_woken() -> None:
         return manual.monotonic()
 
     assert asyncio.run(play()) == 0.0
-
-
-def test_a_scaled_clock_goes_on_from_its_origin_after_a_restart() -> None:
-    real = datetime.now(UTC) - timedelta(seconds=10)
-    first = clock.ScaledClock(90, START, real)
-    second = clock.ScaledClock(90, START, real)
-    shown = first.now()
-    assert shown >= START + timedelta(minutes=15)
-    assert timedelta(0) <= second.now() - shown < timedelta(hours=12)
-
-
-def test_a_scaled_clock_needs_a_factor_above_zero() -> None:
-    with pytest.raises(AssertionError):
-        clock.ScaledClock(0, START, START)
-
-
-def test_a_scaled_wait_lasts_its_scaled_time() -> None:
-    async def play() -> float:
-        scaled = clock.ScaledClock(1_000_000, START, datetime.now(UTC))
-        before = scaled.monotonic()
-        await asyncio.wait_for(scaled.wait(seconds=20_000, wake=asyncio.Event()), patience.SECONDS)
-        return scaled.monotonic() - before
-
-    assert asyncio.run(play()) >= 20_000

@@ -70,7 +70,6 @@ class RelayWatch(Rounds):
         real: Clock,
         *,
         replica: str,
-        scale: float,
         has_all: Callable[[str, str, int], bool],
         on_void: Callable[[str], None],
     ) -> None:
@@ -79,7 +78,6 @@ class RelayWatch(Rounds):
         self._store = store
         self._at = clock.at
         self._replica = replica
-        self._scale = scale
         self._has_all = has_all
         self._on_void = on_void
         self.tokens: dict[str, RelayToken] = {}
@@ -174,7 +172,7 @@ class RelayWatch(Rounds):
             host=host,
             replica=self._replica,
             version=version,
-            started_at=now - timedelta(seconds=age_seconds * self._scale),
+            started_at=now - timedelta(seconds=age_seconds),
             heard_at=now,
             due_at=now,
             epoch=epoch,
@@ -197,7 +195,7 @@ class RelayWatch(Rounds):
         known = self.relays.get(host)
         if known is None or known.replica != self._replica or known.heard_at != heard_at:
             return
-        due = self._time.now() + timedelta(seconds=seconds * self._scale)
+        due = self._time.now() + timedelta(seconds=seconds)
         self.relays[host] = replace(known, due_at=due)
         self._unsaved.add(host)
 
@@ -213,7 +211,7 @@ class RelayWatch(Rounds):
         if seconds < STALL_SECONDS:
             return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
-        self._record(host, timedelta(seconds=seconds * self._scale))
+        self._record(host, timedelta(seconds=seconds))
 
     def _record(self, host: str, length: timedelta) -> None:
         def done(recorded: "Future[int]") -> None:
@@ -328,7 +326,7 @@ class RelayWatch(Rounds):
         except BaseException:
             self._unsaved |= hosts
             raise
-        self._read_to = at - OVERLAP * self._scale
+        self._read_to = at - OVERLAP
         for relay in found.values():
             self._take(self._after_start(relay) if since is None else relay)
 
@@ -360,9 +358,8 @@ class RelayWatch(Rounds):
     def _terms(self) -> RelayTerms:
         return RelayTerms(
             replica=self._replica,
-            began_at=self._since - SETTLE * self._scale,
+            began_at=self._since - SETTLE,
             since=self._since,
-            scale=self._scale,
             tokens=self._oldest,
             behind=self._behind,
         )
@@ -381,7 +378,7 @@ class RelayWatch(Rounds):
 
     def settle(self) -> None:
         """Judge no relay before each had time to ask: at the start, and after an outage."""
-        self._since = self._time.now() + SETTLE * self._scale
+        self._since = self._time.now() + SETTLE
         self._awaits = True
 
 

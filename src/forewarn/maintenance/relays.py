@@ -79,8 +79,6 @@ class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
     an outage of the service moves all notices itself."""
     since: datetime
     """Since when relays have had time to be heard again after that: before, none is away."""
-    scale: float = 1.0
-    """Seconds of the service in one real second: relays live in real time."""
     tokens: Mapping[str, datetime] = {}
     """The hosts whose relays have a token: when the oldest valid one was made."""
     behind: Mapping[str, datetime] = {}
@@ -145,7 +143,7 @@ def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
     """Tell whether a relay should have asked again by now."""
     patience = LATE if relay.replica == terms.replica else LATE + HEARSAY
     due_at = min(relay.due_at, terms.behind.get(relay.host, relay.due_at))
-    return now - max(due_at, terms.since) > patience * terms.scale
+    return now - max(due_at, terms.since) > patience
 
 
 def is_guarded(relay: Relay, made: datetime | None) -> bool:
@@ -181,7 +179,7 @@ def judge(
         return has_asked and has_all(relay)
 
     hold, release = [], []
-    due_before = now - LATE * terms.scale
+    due_before = now - LATE
     for relay in relays:
         is_due = relay.due_at < due_before or relay.host in terms.behind
         if not is_due and relay.held_for is None:

@@ -17,7 +17,7 @@ import structlog
 
 from forewarn import status_port
 from forewarn.client.session import CLOCKS_AGREE_SECONDS
-from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.clock import Clock, SystemClock
 from forewarn.control.replicas import SharedSightings
 from forewarn.maintenance import notice
 from forewarn.maintenance.model import Changes, Sighting
@@ -325,15 +325,14 @@ class HostRelay:
             self._guests.reload()
 
     def _plane(self, rules: GuestRules) -> GuestPlane:
-        time = clock_of(rules, self._wall)
         return GuestPlane(
             listeners=self._settings.guest.listener,
             limits=self._settings.guest,
             rules=rules,
             backend=self._forwarding,
-            time=time,
-            wall=time,
-            request_time=clock_of(rules, self._steady),
+            time=self._wall,
+            wall=self._wall,
+            request_time=self._steady,
             on_turn=self._turn,
             mint=self._mint,
             handed_over=self._handed_over,
@@ -350,9 +349,6 @@ class HostRelay:
         """Take news over: once it is saved, guests are answered by it."""
         before = self._held
         after, change = cache.take(before, news)
-        if before is not None and not _same_clock(before.rules, after.rules):
-            # Every time that guests were told is by the other clock.
-            raise Crashed("the service's clock has another scale now: starting again")
         if after != before:
             await self._save(after, news)
         self._held = after
@@ -377,9 +373,8 @@ class HostRelay:
         return None if self._guests is None else self._guests.seen(machine)
 
     def _age(self, at: datetime) -> float:
-        """Return how long ago a request was, in real seconds."""
-        rules = GuestRules() if self._held is None else self._held.rules
-        return (clock_of(rules, self._steady).now() - at).total_seconds() / rules.clock_scale
+        """Return how long ago a request was, in seconds."""
+        return (self._steady.now() - at).total_seconds()
 
     def _arrival(self, source: Source) -> DelayedAnswer | None:
         return self._forwarding.arrival(source) if self._freshness.is_true else None
@@ -578,17 +573,6 @@ class HostRelay:
             **({} if self._guests is None else self._guests.figures()),
         }
         return metrics_page(self.status(process), figures)
-
-
-def clock_of(rules: GuestRules, real: Clock) -> Clock:
-    """Return the service's clock."""
-    if rules.clock_scale == 1 or rules.clock_origin is None:
-        return real
-    return ScaledClock(rules.clock_scale, rules.clock_origin, rules.clock_origin)
-
-
-def _same_clock(one: GuestRules, other: GuestRules) -> bool:
-    return (one.clock_scale, one.clock_origin) == (other.clock_scale, other.clock_origin)
 
 
 def _runs(task: "asyncio.Task[None] | None") -> bool:

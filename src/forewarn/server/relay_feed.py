@@ -13,7 +13,6 @@ are not known are ignored, and those that are absent have their defaults. So a n
 default, and none is ever given another meaning.
 """
 
-from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -95,10 +94,6 @@ class GuestRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     enablement: str = "always"
     disable_after_seconds: float = 86400.0
     first_response_delay_seconds: float = 0.0
-    clock_scale: float = 1.0
-    """Seconds of the service in one real second."""
-    clock_origin: datetime | None = None
-    """When the service's clock and the real one showed the same, if it is scaled."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -151,6 +151,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
                 on_turn=watch.turn,
                 mint=process.mint,
                 handed_over=handed_over,
+                scale=settings.clock.scale,
             ),
             mint=process.mint,
             handed_over=handed_over,

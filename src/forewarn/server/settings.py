@@ -430,7 +430,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def guest_rules(self) -> GuestRules:
-        """How guests are answered, here and by relays; a scaled clock's origin is the store's."""
+        """How guests are answered, here and by relays."""
         rules = self.rules
         return GuestRules(
             post_without_header=self.guest.post_without_header,
@@ -439,7 +439,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             enablement=rules.enablement,
             disable_after_seconds=rules.disable_after_seconds,
             first_response_delay_seconds=rules.first_response_delay_seconds,
-            clock_scale=self.clock.scale,
         )
 
     @property
@@ -448,7 +447,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.fleet.libvirt.python or self.connector.libvirt.python
 
     def __post_init__(self) -> None:
-        """Refuse to watch no host, and more than one process can."""
+        """Refuse to watch no host, or more than one process can, and relays of a scaled clock."""
+        if self.relay.listen and self.clock.scale != 1:
+            message = "relays live in real time: they need a clock.scale of 1"
+            raise FieldError("relay.listen", message)
         hosts = len(self.hypervisors)
         if self.fleet.libvirt.sync and not 0 < hosts <= MAX_HOSTS:
             message = f"sync = true needs 1 to {MAX_HOSTS} hosts, here or of the connector"

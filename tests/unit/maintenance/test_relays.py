@@ -95,23 +95,17 @@ def test_an_absence_that_begins_while_relays_come_back_counts_whole() -> None:
     assert held(heard, since + LATE + SECOND, started) == "hold 14"
 
 
-def test_in_scaled_time_a_relay_has_as_many_real_seconds() -> None:
-    scaled = msgspec.structs.replace(TERMS, scale=90.0)
-    assert held(relay(), NOW + MINUTE + 90 * LATE, scaled) == ""
-    assert held(relay(), NOW + MINUTE + 90 * LATE + SECOND, scaled) != ""
-
-
 def test_each_relay_is_judged_by_itself_to_the_moment() -> None:
     late = NOW + 5 * MINUTE
     on_time, away = relay(late), relay(host="h2")
     back = relay(late, host="h3", held_for=NOW)
-    terms = msgspec.structs.replace(TERMS, tokens={"h1": NOW, "h2": NOW, "h3": NOW}, scale=1.5)
+    terms = msgspec.structs.replace(TERMS, tokens={"h1": NOW, "h2": NOW, "h3": NOW})
     found = relays.judge([on_time, away, back], terms, lambda _: True, late)
     assert found == relays.RelayHolds(((away, NOW),), (back,))
     assert found
     assert relays.RelayHolds(release=(back,))
     assert not relays.RelayHolds()
-    edge = NOW + MINUTE + 1.5 * LATE
+    edge = NOW + MINUTE + LATE
     assert not relays.judge([away], terms, lambda _: True, edge)
     assert relays.judge([away], terms, lambda _: True, edge + SECOND)
 

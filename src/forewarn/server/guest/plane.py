@@ -64,6 +64,7 @@ class GuestPlane:
         on_turn: Callable[[float], None],
         mint: Callable[[], str],
         handed_over: HandedOver,
+        scale: float = 1.0,
         age: Callable[[], int] | None = None,
     ) -> None:
         self._handed_over = handed_over
@@ -86,7 +87,7 @@ class GuestPlane:
             monotonic=clock.monotonic,
             counters=self._counters,
         )
-        writer = self._writer = AnswerWriter(wall, request_time, mint(), rules.clock_scale, age)
+        writer = self._writer = AnswerWriter(wall, request_time, mint(), scale, age)
         self._polls = Polls(self._registry, self._documents, limiter=limiter, writer=writer)
         self._connections = Connections(
             self._endpoint,

@@ -40,8 +40,7 @@ MAX_BODY: Final = 1024 * 1024
 """The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
 
 MAX_SECONDS: Final = 1000 * 366 * 86_400.0
-"""The longest age or stall by the service's clock, a thousand years: dates begin with year 1. A
-clock's scale is 10,000 at most, so a relay may always have run for a month."""
+"""The longest age or stall, a thousand years: dates begin with year 1."""
 
 MAX_PARAMETERS: Final = 10
 """The most query parameters of a request: a relay sends two."""
@@ -100,7 +99,6 @@ class RelayApplication:
         clock: Clock,
         saw: Callable[[str, Sighting], None],
         *,
-        scale: float = 1.0,
         waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
     ) -> None:
         self._hub = hub
@@ -108,7 +106,6 @@ class RelayApplication:
         self._backend = backend
         self._clock = clock
         self._saw = saw
-        self._scale = scale
         self._waits = waits
         self.unavailable = ""
         """Why relays are sent to another replica; `""` while they are answered."""
@@ -240,7 +237,7 @@ class RelayApplication:
         seen = _read(relay_feed.decode_sightings, body)
         if len(seen) > relay_feed.MAX_SIGHTINGS:
             raise _Refused(400, ErrorCode.INVALID, "too many machines")
-        ages = [timedelta(seconds=self._checked(one.age_seconds) * self._scale) for one in seen]
+        ages = [timedelta(seconds=self._checked(one.age_seconds)) for one in seen]
         now = self._clock.now()
         for one, age in zip(seen, ages, strict=True):
             machine = self._hub.machine(host, one.machine)
@@ -275,9 +272,8 @@ class RelayApplication:
 
     def _checked(self, seconds: float) -> float:
         """Return real seconds that a relay told, if a date can lie so far back."""
-        if not 0.0 <= seconds * self._scale <= MAX_SECONDS:
-            most = MAX_SECONDS / self._scale
-            message = f"invalid length of {seconds:g} s: expected 0 to {most:g}"
+        if not 0.0 <= seconds <= MAX_SECONDS:
+            message = f"invalid length of {seconds:g} s: expected 0 to {MAX_SECONDS:g}"
             raise _Refused(400, ErrorCode.INVALID, message)
         return seconds
 
@@ -370,14 +366,11 @@ class RelayPlane:
             clock,
             real,
             replica=replica,
-            scale=rules.clock_scale,
             has_all=self.hub.has_all,
             on_void=self.hub.wake,
         )
         self.hub.on_change = self.watch.changed
-        self._application = RelayApplication(
-            self.hub, self.watch, plane, clock, saw, scale=rules.clock_scale
-        )
+        self._application = RelayApplication(self.hub, self.watch, plane, clock, saw)
         self._reached = reached
         self._server: connections.Server | None = None
 
