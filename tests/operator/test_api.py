@@ -514,7 +514,7 @@ BODIES = {
     "POST /v1/relays/tokens": {"host": "h1"},
     "POST /v1/tokens": {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"},
     "POST /v1/logins": {},
-    "POST /v1/webhooks": {"name": "ours", "url": "https://a.example/", "types": ["hold.*"]},
+    "POST /v1/webhooks": {"name": "ours", "url": "https://a.example/", "types": ["hold"]},
     "POST /v1/webhooks/{name}/tests": {},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1"},

@@ -79,7 +79,7 @@ TROUBLE: Final = {
         'forewarn_start_lateness_seconds_bucket{instance="one", le="30.0"}': "0+9x240",
         'forewarn_start_lateness_seconds_bucket{instance="one", le="+Inf"}': "0+9x240",
     },
-    "ForewarnWebhookBehind": {'forewarn_webhook_waiting_seconds{webhook="chat"}': "700"},
+    "ForewarnWebhookBehind": {'forewarn_alerts{kind="webhook-behind"}': "1"},
     "ForewarnReplicaMissing": {'forewarn_build_info{instance="two", job="forewarn"}': "1x30"},
     "ForewarnReplicaBehind": {f"forewarn_replica_behind_seconds{SERVICE}": "8"},
     "ForewarnChangesLost": {'forewarn_alerts{kind="lost-changes"}': "1"},

@@ -21,31 +21,18 @@ WEBHOOKS = st.builds(
     url=TEXTS,
     types=st.lists(TEXTS).map(tuple),
     secret=TEXTS,
-    created_by=TEXTS,
-    created_at=MOMENTS,
-    done_sequence=NUMBERS,
-    done_index=NUMBERS,
-    failing_since=st.none() | MOMENTS,
-    tries=NUMBERS,
+    next_sequence=NUMBERS,
+    next_index=NUMBERS,
+    waiting_since=st.none() | MOMENTS,
     next_try_at=st.none() | MOMENTS,
+    tries=NUMBERS,
     trouble=TEXTS,
-    disabled_at=st.none() | MOMENTS,
-    delivered=NUMBERS,
-    delivered_at=st.none() | MOMENTS,
-    holder=TEXTS,
-    lease_until=st.none() | MOMENTS,
+    missed_at=st.none() | MOMENTS,
 )
 
 
 def webhook(name: str, url: str = "https://a.example/") -> Webhook:
-    return Webhook(
-        name=name,
-        url=url,
-        secret="whsec_",
-        created_by="ann",
-        created_at=NOW,
-        done_sequence=0,
-    )
+    return Webhook(name=name, url=url, secret="whsec_", next_sequence=0)
 
 
 def put(store: Store, *webhooks: Webhook) -> None:

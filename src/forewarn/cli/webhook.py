@@ -6,8 +6,9 @@ import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.follow import TypesOption
 from forewarn.cli.operator_client import OperatorClient, asks, segment
-from forewarn.cli.options import argument, flag, option
+from forewarn.cli.options import argument, flag
 
 if TYPE_CHECKING:
     from forewarn.server.operator import webhook_schemas
@@ -23,14 +24,7 @@ def add(
     name: Annotated[str, argument("NAME", "The webhook's name.")],
     url: Annotated[str, argument("URL", "Where to send, https://...")],
     *,
-    types: Annotated[
-        list[str] | None,
-        option(
-            "--type",
-            "TYPE",
-            "Only this type of news, such as operation.failed or 'rollout.*'. Repeatable.",
-        ),
-    ] = None,
+    types: TypesOption = None,
     insecure: Annotated[
         bool, flag("--insecure", "Allow plain http to another machine, which others can read.")
     ] = False,
@@ -47,24 +41,19 @@ def add(
 @app.command("list")
 @asks
 def list_(*, service: OperatorClient) -> None:
-    """List the webhooks, and how their deliveries go."""
+    """List the webhooks, and how far each has come."""
     service.get("/v1/webhooks").show(_draw)
 
 
 @app.command()
 @asks
 def test(name: NameArgument, *, service: OperatorClient) -> None:
-    """Send a test to a webhook.
-
-    If it is accepted, a webhook that failed or was disabled goes on at once. Exit status: 0 if it
-    is accepted, 3 if not.
-    """
+    """Send a test to a webhook. Exit status: 0 if it is accepted, 3 if not."""
     tree = service.post(f"/v1/webhooks/{segment(name)}/tests").tree()
     if service.as_json:
         output.document(tree)
     if not tree["accepted"]:
-        where = tree["webhook"]["url"]
-        message = f"{where} did not accept the test: {output.printable(tree['trouble'])}"
+        message = f"{name} did not accept the test: {output.printable(tree['trouble'])}"
         raise Failed(ExitStatus.REFUSED, message)
     if not service.as_json:
         output.say(f"{name} has accepted the test")
@@ -95,10 +84,10 @@ def _draw(found: "webhook_schemas.WebhookList") -> None:
         found.webhooks,
         {
             "NAME": lambda one: one.name,
-            "STATE": lambda one: one.state,
-            "DELIVERED": lambda one: one.delivered,
-            "LAST": lambda one: one.delivered_at,
-            "NEXT TRY": lambda one: one.next_try_at,
+            "NEXT": lambda one: one.next,
+            "WAITS SINCE": lambda one: one.waiting_since,
+            "TRIES": lambda one: one.tries,
+            "MISSED": lambda one: one.missed_at,
             "TROUBLE": lambda one: one.trouble,
             "URL": lambda one: one.url,
             "TYPES": lambda one: ", ".join(one.types) or "all",

@@ -21,7 +21,7 @@
     executor         claims started operations by leases, and has their connector carry them out
     host_drains      drives the drains of hosts, and has the hosts rebooted
     rollouts         drives rollouts, and has their checks run
-    webhooks         delivers news to webhooks
+    webhooks         sends news to webhooks
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
 Used by `server` and `testing`.

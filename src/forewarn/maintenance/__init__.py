@@ -24,6 +24,6 @@ transaction's body may run twice. Imports only `vocabulary`.
     host_observations  what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     news         what outsiders are told of a change
-    webhooks     who is told of it by HTTP, and when to try again
+    webhooks     who gets it by HTTP, how far each has come, and when to try again
     invariants   what must hold of every snapshot
 """

@@ -83,8 +83,8 @@ class AlertKind(StrEnum):
     """A replica fell silent without being stopped."""
     FAILING = "failing"
     """A part of the service fails again and again, at one thing or as a whole."""
-    WEBHOOK_DISABLED = "webhook-disabled"
-    """A webhook has accepted no news for a day, and is told of none any more."""
+    WEBHOOK_BEHIND = "webhook-behind"
+    """A webhook has not accepted news for ten minutes, or missed some."""
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.HOST_STUCK: "host show {1}",
         AlertKind.ROLLOUT_HALTED: "rollout show {1}",
         AlertKind.ROLLOUT_WAITS: "rollout resume {1}",
-        AlertKind.WEBHOOK_DISABLED: "webhook test {1}",
+        AlertKind.WEBHOOK_BEHIND: "webhook test {1}",
     }
 )
 """What an operator tells `forewarn` once the cause is understood: of what the alert is about, or of

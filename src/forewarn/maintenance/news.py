@@ -22,12 +22,20 @@ from forewarn.maintenance.model import (
     HostState,
     Maintenance,
     Operation,
+    Refused,
     RollingState,
     RollingUpdate,
     key,
 )
 from forewarn.maintenance.rollout_model import Rollout, RolloutState
-from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType, TargetKind
+from forewarn.vocabulary import (
+    ApproverKind,
+    ErrorCode,
+    EventSource,
+    EventStatus,
+    EventType,
+    TargetKind,
+)
 
 MAX_NAMES: Final = 20
 """Names of machines, scopes or events in one item: `machine_count` says how many there are."""
@@ -192,6 +200,23 @@ def numbered(sequence: int, stored: bytes) -> tuple[NumberedNews, ...]:
         json = b'{"id":"%b",%b' % (id_.encode(), bytes(raw)[1:])
         found.append(NumberedNews(id_, index, _type_of(raw).type, json))
     return tuple(found)
+
+
+def chosen(types: Collection[str]) -> frozenset[str]:
+    """Return the types that a reader wants; `operation` and `operation.` stand for all of those.
+
+    Empty for all. Refused (INVALID) where there is no such type.
+    """
+    found: set[str] = set()
+    for named in (one for each in types for one in each.split(",") if one):
+        fitting = {t for t in NewsType if t == named or t.startswith(f"{named.rstrip('.*')}.")}
+        if not fitting:
+            message = (
+                f"no type of news {named!r}: expected one such as operation.started, or operation"
+            )
+            raise Refused(ErrorCode.INVALID, message, type=named)
+        found |= fitting
+    return frozenset(found)
 
 
 def of_operations(

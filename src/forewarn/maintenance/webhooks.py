@@ -1,21 +1,24 @@
-"""Webhooks: who is told of news by HTTP, how far each has come, and when to try again.
+"""Webhooks: who gets news by HTTP, how far each has come, and when to try again.
 
-News is delivered to a webhook in its order, one item at a time, at least once. An item that is not
-accepted is tried again, later each time, for a day; then the webhook is disabled. Items after it
-wait: a receiver never hears that an operation has ended before it hears that it has started.
+A webhook gets news in order, one item at a time, at least once. Its row has a cursor: the first
+item that it has not accepted. An item that is refused is tried again, later each time, until the
+webhook is removed. Items after it wait: a receiver never hears that an operation has ended before
+it hears that it has started.
+
+The same row is the lock that keeps two replicas from sending side by side: whoever sends first
+writes that nobody else may try for a while. If that replica dies, the while passes.
 """
 
 import ipaddress
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Refused
-from forewarn.maintenance.news import MAX_ITEMS, NewsType
 from forewarn.vocabulary import ErrorCode
 
 MAX_WEBHOOKS: Final = 20
@@ -24,27 +27,26 @@ MAX_WEBHOOKS: Final = 20
 MAX_URL: Final = 2000
 """The most characters of a URL: those of chat services have some 300."""
 
-FIRST_DELAY: Final = timedelta(seconds=5)
+TURN: Final = timedelta(seconds=30)
+"""How long the other replicas leave an item to the one that sends it: twice its longest request."""
+
+FIRST_PAUSE: Final = timedelta(seconds=5)
 """Before the second try; twice as long before each one after that."""
 
-LONGEST_DELAY: Final = timedelta(hours=1)
-"""Between two tries: a receiver that is back hears of it within this."""
+LONGEST_PAUSE: Final = timedelta(minutes=10)
+"""Between two tries: a receiver that is repaired gets its news within this."""
 
-JITTER: Final = 0.25
-"""The part of a delay by which it varies: receivers behind one proxy are not asked all at once."""
+BEHIND: Final = timedelta(minutes=10)
+"""The age of an item that is still to be accepted, from which on there is an alert."""
 
-GIVE_UP: Final = timedelta(days=1)
-"""How long an item is tried before the webhook is disabled: a weekend's outage of a chat service is
-rare, and after a day nobody wants to read what was scheduled."""
-
-LEASE: Final = timedelta(seconds=60)
-"""How long a replica may deliver to a webhook unless it renews that."""
+MISSED_SHOWN: Final = timedelta(days=1)
+"""How long an alert says that a webhook has missed news: nothing brings it back."""
 
 MAX_TROUBLE: Final = 300
 """The most characters of why a delivery failed."""
 
-GONE: Final = 410
-"""The status by which a receiver says that it will never take another (Standard Webhooks)."""
+Place: TypeAlias = tuple[int, int]
+"""The transaction of an item, and its place there."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,33 +56,28 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """Whole; chat services put a secret into it, so only `shown_url` is ever shown."""
     types: tuple[str, ...] = ()
-    """The types that it is told of, such as `operation.failed` or `rollout.*`; empty for all."""
+    """The types that it gets, for `news.chosen`; empty for all."""
     secret: str
     """What its requests are signed with, as Standard Webhooks writes it: `whsec_` and Base64."""
-    created_by: str
-    created_at: datetime
-    done_sequence: int
-    """The transaction of the last item that it was told of, or that it is not told of."""
-    done_index: int = MAX_ITEMS
-    """The place of that item in its transaction."""
-    failing_since: datetime | None = None
-    """When the next item was refused first; None where it was not."""
-    tries: int = 0
-    """How often it was refused."""
+    next_sequence: int
+    """The transaction that its cursor is at."""
+    next_index: int = 0
+    """The place of the next item in that transaction."""
+    waiting_since: datetime | None = None
+    """When the item at the cursor happened; None while no item is known to wait."""
     next_try_at: datetime | None = None
+    """No replica tries before this: one is sending, or the last try has failed."""
+    tries: int = 0
+    """How often the item at the cursor was refused."""
     trouble: str = ""
     """Why it was refused last."""
-    disabled_at: datetime | None = None
-    delivered: int = 0
-    delivered_at: datetime | None = None
-    holder: str = ""
-    """The replica that delivers; `""` for none."""
-    lease_until: datetime | None = None
+    missed_at: datetime | None = None
+    """When its cursor last met news that was deleted, and went on at the oldest that was left."""
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The last item that it is done with."""
-        return self.done_sequence, self.done_index
+    def cursor(self) -> Place:
+        """The first item that it has not accepted."""
+        return self.next_sequence, self.next_index
 
     @property
     def shown_url(self) -> str:
@@ -89,31 +86,9 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         hidden = parts.path not in {"", "/"} or parts.query
         return f"{parts.scheme}://{parts.netloc}/{'...' if hidden else ''}"
 
-    def wants(self, kind: str) -> bool:
-        """Return whether it is told of news of this type."""
-        return not self.types or any(
-            kind == one or (one.endswith(".*") and kind.startswith(one[:-1])) for one in self.types
-        )
-
-    def held_by(self, replica: str, now: datetime) -> bool:
-        """Return whether this replica delivers to it now."""
-        leased = self.lease_until is not None and now < self.lease_until
-        return leased and self.holder == replica
-
-    def free_for(self, replica: str, now: datetime) -> bool:
-        """Return whether this replica may deliver to it."""
-        leased = self.lease_until is not None and now < self.lease_until
-        return self.disabled_at is None and (not leased or self.holder == replica)
-
-
-class DeliveryFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not accepted."""
-
-    reason: str
-    status: int = 0
-    """Of the answer; 0 where there was none."""
-    retry_after: timedelta | None = None
-    """How long the receiver asked to wait."""
+    def free(self, now: datetime) -> bool:
+        """Return whether any replica may try now."""
+        return self.next_try_at is None or self.next_try_at <= now
 
 
 def judge_url(url: str, *, insecure: bool) -> None:
@@ -152,63 +127,52 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def judge_types(types: Iterable[str]) -> None:
-    """Refuse (INVALID) what is neither a type of news nor a group of types."""
-    groups = {f"{kind.partition('.')[0]}.*" for kind in NewsType}
-    for kind in types:
-        if kind not in groups and kind not in list(NewsType):
-            message = (
-                f"at types: unknown type of news {kind!r}: expected one such as "
-                "'operation.failed', or a group such as 'rollout.*' (docs/reference/news.md)"
-            )
-            raise Refused(ErrorCode.INVALID, message, where="types")
-
-
-def delivered(webhook: Webhook, place: tuple[int, int], now: datetime) -> Webhook:
-    """Return a webhook that has accepted the item at this place."""
-    count = webhook.delivered + 1
-    return passed(enabled(webhook), place, delivered=count, delivered_at=now)
-
-
-def passed(webhook: Webhook, place: tuple[int, int], **more: object) -> Webhook:
-    """Return a webhook that is done with the item at this place, which it was not told of."""
+def passed(webhook: Webhook, place: Place) -> Webhook:
+    """Return a webhook that is done with everything before a place; any replica may try next."""
+    refusals = {} if place == webhook.cursor else {"tries": 0, "trouble": ""}
     sequence, index = place
-    return msgspec.structs.replace(webhook, done_sequence=sequence, done_index=index, **more)
-
-
-def enabled(webhook: Webhook) -> Webhook:
-    """Return a webhook that has accepted a request: nothing of it fails any more."""
-    return msgspec.structs.replace(
-        webhook, failing_since=None, tries=0, next_try_at=None, trouble="", disabled_at=None
-    )
-
-
-def failed(webhook: Webhook, failure: DeliveryFailure, now: datetime, chance: float) -> Webhook:
-    """Return a webhook that has not accepted its next item; `chance` is from 0 to below 1."""
-    since = webhook.failing_since or now
-    given_up = now - since >= GIVE_UP or failure.status == GONE
-    wait = min(FIRST_DELAY * 2 ** min(webhook.tries, 30), LONGEST_DELAY)
-    wait *= 1 + JITTER * (2 * chance - 1)
-    if failure.retry_after is not None:
-        wait = max(wait, min(failure.retry_after, LONGEST_DELAY))
     return msgspec.structs.replace(
         webhook,
-        failing_since=since,
-        tries=webhook.tries + 1,
-        next_try_at=None if given_up else now + wait,
-        trouble=failure.reason[:MAX_TROUBLE],
-        disabled_at=now if given_up else None,
+        next_sequence=sequence,
+        next_index=index,
+        waiting_since=None,
+        next_try_at=None,
+        **refusals,
     )
 
 
-def alerts_of(webhooks: Iterable[Webhook]) -> Iterator[Alert]:
-    """Yield an alert for each webhook that is disabled."""
+def sending(webhook: Webhook, place: Place, at: datetime, now: datetime) -> Webhook:
+    """Return a webhook whose next item, at this place and of that time, one replica is to send."""
+    moved = passed(webhook, place)
+    return msgspec.structs.replace(moved, waiting_since=at, next_try_at=now + TURN)
+
+
+def refused(webhook: Webhook, trouble: str, now: datetime) -> Webhook:
+    """Return a webhook that has not accepted its next item."""
+    pause = min(FIRST_PAUSE * 2 ** min(webhook.tries, 30), LONGEST_PAUSE)
+    return msgspec.structs.replace(
+        webhook,
+        tries=webhook.tries + 1,
+        next_try_at=now + pause,
+        trouble=trouble[:MAX_TROUBLE],
+    )
+
+
+def missed(webhook: Webhook, oldest: int, now: datetime) -> Webhook:
+    """Return a webhook that goes on at the oldest transaction whose news is kept."""
+    return msgspec.structs.replace(passed(webhook, (oldest, 0)), missed_at=now)
+
+
+def alerts_of(webhooks: Iterable[Webhook], now: datetime) -> Iterator[Alert]:
+    """Yield an alert for each webhook that is behind, or has missed news lately."""
     for webhook in webhooks:
-        if webhook.disabled_at is not None:
-            message = (
-                f"the webhook {webhook.name} is disabled, because {webhook.shown_url} accepts "
-                f"nothing: {webhook.trouble}; news since then waits for up to a week; once "
-                f"'forewarn webhook test {webhook.name}' succeeds, it goes on"
-            )
+        since, said = webhook.missed_at, []
+        if webhook.waiting_since is not None and now - webhook.waiting_since >= BEHIND:
+            since = webhook.waiting_since
+            why = f": {webhook.trouble}" if webhook.trouble else ""
+            said.append(f"{webhook.shown_url} has not accepted news for ten minutes{why}")
+        if webhook.missed_at is not None and now - webhook.missed_at < MISSED_SHOWN:
+            said.append("news was deleted by its age before it was accepted: read the state again")
+        if since is not None and said:
             about = f"webhook {webhook.name}"
-            yield Alert(AlertKind.WEBHOOK_DISABLED, about, message, webhook.disabled_at)
+            yield Alert(AlertKind.WEBHOOK_BEHIND, about, "; ".join(said), since)

@@ -41,6 +41,7 @@ from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
+from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine, Operation
@@ -51,7 +52,7 @@ from forewarn.server.operator import application, auth, connections
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.routing import Backend, ServiceState
-from forewarn.server.operator.webhook_requests import Webhooks
+from forewarn.server.operator.webhook_requests import Sender
 from forewarn.server.page.live import Live
 from forewarn.server.page.now import Facts, SharedNow
 from forewarn.server.page.rendering import Renderer
@@ -198,7 +199,7 @@ class Service:
         self._reached = connections.ReachedLimits()
         audit = auth.AuditLog(self._plane, real)
         self._door = auth.Door(audit, watch, real, mint, settings.operator.has_page)
-        self._backend = self._backend_of(store, mint)
+        self._backend = self._backend_of(store)
         self._page = self._page_of(own.process)
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -254,12 +255,9 @@ class Service:
         lost = self._follower.lost
         return f"{self._database}-{lost.token}" if lost is not None else self._database
 
-    def _backend_of(self, store: Store, mint: Callable[[], str]) -> Backend:
-        name, tls_ca = self._own.name, self._settings.webhooks.tls_ca
-        self._webhooks = Webhooks(
-            self._plane, store, self._watch, self._real, replica=name, mint=mint, ca_file=tls_ca
-        )
-        return Backend(
+    def _backend_of(self, store: Store) -> Backend:
+        self._sender = Sender(self._real, self._settings.webhooks.tls_ca)
+        backend = Backend(
             plane=self._plane,
             news=self._news,
             store=store,
@@ -278,7 +276,6 @@ class Service:
                 self._reached.counter,
                 self._reached_by_relays.counter,
                 *self._door.collectors,
-                self._webhooks,
             ),
             figures=self._figures,
             tasks=lambda: self._executor.running,
@@ -290,8 +287,12 @@ class Service:
             page_url=(lambda: self._page_url) if self._door.has_page else None,
             relays=self._relays.watch if self._relays is not None else None,
             observed=self._observed,
-            webhooks=self._webhooks,
+            sender=self._sender,
         )
+        self._webhooks = Deliveries(
+            self._plane, backend.read, self._watch, self._real, self._sender.send
+        )
+        return backend
 
     async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
@@ -375,7 +376,7 @@ class Service:
         if (relays := self._relays) is not None:
             self._feed.tell(lambda reached: relays.hub.reach(reached.sequence))
         self._feed.tell(self._news.learn)
-        self._feed.tell(self._webhooks.deliveries.hear)
+        self._feed.tell(self._webhooks.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
     def _start_parts(self) -> None:
@@ -457,7 +458,7 @@ class Service:
             for task in self._watching:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._webhooks.close()
+            self._sender.close()
             await asyncio.to_thread(self._writer.close)
             if self._following is not None:
                 await asyncio.to_thread(self._following.close)
@@ -532,7 +533,7 @@ class Service:
     def _rounds(self) -> Iterator[Rounds]:
         """Yield the parts that work in rounds."""
         yield from (self._ticker, self._executor, self._returns, self._hosts, self._rollouts)
-        yield from (self._sync, self._webhooks.deliveries)
+        yield from (self._sync, self._webhooks)
         if self._relays is not None:
             yield self._relays.watch
 

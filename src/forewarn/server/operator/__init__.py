@@ -13,7 +13,7 @@
     inventory    the fleet and what is live, in memory, and a search in it
     metrics      what Prometheus reads
     auth         who may ask: tokens, sessions, users, the Host and the Origin
-    webhook_requests  what webhooks are sent; signs, sends and counts their requests
+    webhook_requests  signs and sends the requests of webhooks
     connections  uvicorn's connections, and their limits
 
 Only `server` and, for the JSON's shapes, `cli` import this package.

@@ -7,7 +7,6 @@ and metrics. docs/reference/api.md describes each route; a test compares.
 import asyncio
 import functools
 import threading
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from forewarn.control import accounts, relay_watch
 from forewarn.control import webhooks as orders
-from forewarn.maintenance import model
+from forewarn.maintenance import model, news
 from forewarn.maintenance import webhooks as rules
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
@@ -30,8 +29,7 @@ from forewarn.server.operator import auth, metrics, routing, schemas, views, web
 from forewarn.server.operator.auth import TOKEN_FILE
 from forewarn.server.operator.errors import RETRY_SECONDS
 from forewarn.server.operator.routing import Backend, TheBackend, TheCaller, one_line
-from forewarn.server.operator.webhook_requests import Webhooks
-from forewarn.server.operator.webhook_schemas import WebhookState
+from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import AuditQuery
 from forewarn.version import __version__
 from forewarn.vocabulary import AccessRole, ErrorCode
@@ -138,9 +136,9 @@ async def read_audit(
 
 @routing.get("/v1/webhooks", AccessRole.VIEWER, routing.WEBHOOKS)
 async def list_webhooks(backend: TheBackend) -> webhook_schemas.WebhookList:
-    """List the webhooks, and how each accepts what it is told."""
+    """List the webhooks, and how far each has come."""
     found = await backend.read(lambda reading: reading.webhooks())
-    return webhook_schemas.WebhookList(webhooks=_webhooks(found.values()))
+    return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, found.values())))
 
 
 @routing.post(
@@ -150,22 +148,16 @@ async def add_webhook(
     backend: TheBackend, caller: TheCaller, data: JSONBody[webhook_schemas.WebhookRequest]
 ) -> webhook_schemas.NewWebhook:
     """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
-    sending = _sending(backend)
+    _sender(backend)
     rules.judge_url(data.url, insecure=data.insecure)
-    rules.judge_types(data.types)
-    webhook = model.mapped(
-        Webhook,
-        data,
-        secret=secret_files.new_webhook_secret(),
-        created_by=caller.by,
-        created_at=backend.now(),
-        done_sequence=0,
+    news.chosen(data.types)  # or it is refused
+    secret = secret_files.new_webhook_secret()
+    webhook = Webhook(
+        name=data.name, url=data.url, types=data.types, secret=secret, next_sequence=0
     )
     plane = backend.changing(caller, f"{webhook.name}: {webhook.shown_url}")
     added = await backend.done(plane.order(orders.add, webhook))
-    sending.deliveries.look()
-    (shown,) = _webhooks([added])
-    return webhook_schemas.NewWebhook(webhook=shown, secret=added.secret)
+    return webhook_schemas.NewWebhook(webhook=_shown(added), secret=secret)
 
 
 @routing.delete("/v1/webhooks", AccessRole.ADMIN, routing.WEBHOOKS)
@@ -173,11 +165,9 @@ async def remove_webhooks(
     backend: TheBackend, caller: TheCaller, name: routing.Names
 ) -> webhook_schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
-    sending = _sending(backend)
     plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
     removed = await backend.done(plane.order(orders.remove, name))
-    sending.deliveries.look()
-    return webhook_schemas.WebhookList(webhooks=_webhooks(removed))
+    return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 
 
 @routing.post(
@@ -192,43 +182,26 @@ async def test_webhook(
     name: FromPath[str],
     data: JSONBody[webhook_schemas.WebhookTestRequest],
 ) -> webhook_schemas.WebhookTest:
-    """Send a webhook a test; if it is accepted, a webhook that failed or was disabled goes on."""
+    """Send a webhook a test, beside its news."""
     del data  # it is empty
-    sending = _sending(backend)
+    caller.detail = name
     found = await backend.read(lambda reading: reading.webhooks())
-    webhook = found.get(name)
-    if webhook is None:
+    if name not in found:
         raise model.unknown("webhook", name)
-    failure = await sending.test(webhook)
-    trouble = "" if failure is None else failure.reason
-    caller.detail = f"{name}: {trouble}" if trouble else name
-    if not trouble:
-        plane = backend.changing(caller, webhook.name)
-        webhook = await backend.done(plane.order(orders.enable, webhook))
-        sending.deliveries.look()
-    (shown,) = _webhooks([webhook])
-    return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble, webhook=shown)
+    trouble = await _sender(backend).test(found[name], backend.now())
+    return webhook_schemas.WebhookTest(accepted=not trouble, trouble=trouble)
 
 
-def _sending(backend: Backend) -> Webhooks:
-    if backend.webhooks is None:
+def _sender(backend: Backend) -> Sender:
+    if backend.sender is None:
         raise model.Refused(ErrorCode.CONFLICT, "an emulator has no webhooks")
-    return backend.webhooks
+    return backend.sender
 
 
-def _webhooks(found: Iterable[Webhook]) -> tuple[webhook_schemas.WebhookView, ...]:
-    return tuple(
-        model.mapped(
-            webhook_schemas.WebhookView, webhook, url=webhook.shown_url, state=_state(webhook)
-        )
-        for webhook in found
-    )
-
-
-def _state(webhook: Webhook) -> WebhookState:
-    if webhook.disabled_at is not None:
-        return WebhookState.DISABLED
-    return WebhookState.ACTIVE if webhook.failing_since is None else WebhookState.FAILING
+def _shown(webhook: Webhook) -> webhook_schemas.WebhookView:
+    following = "{}-{}".format(*webhook.cursor)
+    shape = webhook_schemas.WebhookView
+    return model.mapped(shape, webhook, url=webhook.shown_url, next=following)
 
 
 # Relays.

@@ -45,7 +45,7 @@ from forewarn.server.operator import auth, errors, schemas, views
 from forewarn.server.operator.auth import Accounts
 from forewarn.server.operator.errors import RESPONSES
 from forewarn.server.operator.inventory import Inventory, MachineSearch
-from forewarn.server.operator.webhook_requests import Webhooks
+from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
@@ -228,8 +228,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns what the machines of a scope, by its key, read in a version; on the loop's thread."""
     page_url: Callable[[], str] | None = None
     """Returns where browsers reach the page; None where there is none."""
-    webhooks: Webhooks | None = None
-    """Sends news to webhooks; None where nobody does."""
+    sender: Sender | None = None
+    """Sends requests to webhooks; None where nobody does."""
     relays: RelayWatch | None = None
     """Knows the relays of hosts; None where they do not reach this process."""
     observed: Callable[[], Iterable[alerts.Alert]] = tuple

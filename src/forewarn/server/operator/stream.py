@@ -11,8 +11,9 @@ from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from forewarn.control.changefeed import NewsTail, Some, Told
+from forewarn.maintenance import news
 from forewarn.maintenance.model import Refused
-from forewarn.maintenance.news import NewsType, NumberedNews
+from forewarn.maintenance.news import NumberedNews
 from forewarn.server.operator import auth, routing
 from forewarn.server.operator.routing import TheBackend, TheCaller
 from forewarn.store.port import StoreError
@@ -78,28 +79,11 @@ async def follow(
     """Send news as it happens, after the item with the number that the reader has."""
     tail = backend.news
     is_valid = backend.accounts.validity(caller.token, backend.now)
-    stream = NewsStream(tail, chosen(types), is_valid=is_valid)
+    stream = NewsStream(tail, news.chosen(types), is_valid=is_valid)
     if place := last_id or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
     count_reader(request, tail, backend.accounts)
     return Stream(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
-
-
-def chosen(types: Collection[str]) -> frozenset[str]:
-    """Return the types that a reader wants; `operation` and `operation.` stand for all of those.
-
-    Empty for all. Refused (INVALID) where there is no such type.
-    """
-    found: set[str] = set()
-    for named in (one for each in types for one in each.split(",") if one):
-        fitting = {t for t in NewsType if t == named or t.startswith(f"{named.rstrip('.*')}.")}
-        if not fitting:
-            message = (
-                f"no type of news {named!r}: expected one such as operation.started, or operation"
-            )
-            raise Refused(ErrorCode.INVALID, message, type=named)
-        found |= fitting
-    return frozenset(found)
 
 
 class Followed(Protocol):

@@ -1,7 +1,6 @@
 """The JSON of webhooks: the shapes of requests and answers, as `schemas` has the others."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -13,23 +12,13 @@ MAX_TYPES = 40
 """The most types of news that a webhook names: there are some 35."""
 
 
-class WebhookState(StrEnum):
-    """Whether a webhook accepts what it is told."""
-
-    ACTIVE = "active"
-    FAILING = "failing"
-    """It did not accept the next item, which is tried again."""
-    DISABLED = "disabled"
-    """It accepted nothing for a day, and is told of nothing until a test succeeds."""
-
-
 class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Asks for a new webhook."""
 
     name: TokenName
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
     types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
-    """Types of news such as `operation.failed`, or groups such as `rollout.*`; empty for all."""
+    """Types of news such as `operation.failed`, or kinds such as `rollout`; empty for all."""
     insecure: bool = False
     """Whether the URL may be http to another machine."""
 
@@ -45,21 +34,17 @@ class WebhookView(Value, frozen=True, kw_only=True):
     url: str
     """Without its path and query: those of chat services are secrets."""
     types: tuple[str, ...]
-    state: WebhookState
-    failing_since: datetime | None
+    next: str
+    """Its cursor: the number of the first item that it has not accepted, or would be next."""
+    waiting_since: datetime | None
+    """When that item happened; null while none waits."""
     tries: int
-    """How often the next item was refused."""
+    """How often that item was refused."""
     next_try_at: datetime | None
     trouble: str
     """Why it was refused last."""
-    disabled_at: datetime | None
-    delivered: int
-    """How many items it has accepted."""
-    delivered_at: datetime | None
-    holder: str
-    """The replica that delivers to it, or did so last."""
-    created_by: str
-    created_at: datetime
+    missed_at: datetime | None
+    """When it last went on after news that was deleted before it was accepted."""
 
 
 class NewWebhook(Value, frozen=True, kw_only=True):
@@ -76,10 +61,8 @@ class WebhookList(Value, frozen=True, kw_only=True):
 
 
 class WebhookTest(Value, frozen=True, kw_only=True):
-    """What came of a test."""
+    """The result of a test."""
 
     accepted: bool
     trouble: str
     """Why it was not accepted; `""` if it was."""
-    webhook: WebhookView
-    """As it is after the test."""
