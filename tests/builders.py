@@ -14,15 +14,18 @@ from forewarn.maintenance.model import (
     Event,
     Hold,
     HoldKind,
+    Machine,
+    Maintenance,
     Operation,
     Policy,
     Queueing,
     Scope,
     Sighting,
-    Snapshot,
+    Tombstone,
     key,
 )
 from forewarn.maintenance.transitions import Decision
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
@@ -79,6 +82,49 @@ def mint(prefix: str = "0") -> Callable[[], str]:
     return lambda: f"{prefix * 8}-0000-4000-8000-{next(numbers):012x}"
 
 
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A World at one instant, with what is over besides: a test may keep it and alter a copy."""
+
+    scopes: dict[str, Scope] = {}
+    machines: dict[str, Machine] = {}
+    operations: dict[str, Operation] = {}
+    maintenances: dict[int, Maintenance] = {}
+    holds: tuple[Hold, ...] = ()
+    tombstones: dict[str, Tombstone] = {}
+    retired: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, world: World) -> "Snapshot":
+        """What a World has."""
+        tables = {name: dict(getattr(world, name)) for name in cls.__struct_fields__}
+        return cls(**tables | {"holds": _in_order(world.holds.values())})
+
+    def world(self) -> World:
+        """The World that has it."""
+        return World(**msgspec.structs.asdict(self))
+
+
+def succeed(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
+    """Have one snapshot follow another, as a decision changed it; None for all that differs."""
+    world = before.world()
+    mark = world.mark()
+    differs = Changes(
+        scopes=_new(before.scopes, after.scopes),
+        machines=_new(before.machines, after.machines),
+        operations=_new(before.operations, after.operations),
+    )
+    world.take(differs)
+    invariants.check_succession(world, world.since(mark), differs if changes is None else changes)
+
+
+def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    return tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
+
+
+def _new(before: dict[Any, Any], after: dict[Any, Any]) -> tuple[Any, ...]:
+    return tuple(value for name, value in after.items() if before.get(name) != value)
+
+
 def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
     """What a store would hold after these changes."""
     machines = {k: m for k, m in snapshot.machines.items() if k not in changes.removed_machines}
@@ -90,10 +136,10 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
         maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
         tombstones={k: v for k, v in snapshot.tombstones.items() if k not in changes.revived}
         | {tombstone.key: tombstone for tombstone in changes.tombstones},
-        holds=(
-            *(hold for hold in snapshot.holds if hold not in changes.released),
-            *changes.holds,
+        holds=_in_order(
+            (*(hold for hold in snapshot.holds if hold not in changes.released), *changes.holds)
         ),
+        retired=snapshot.retired,
     )
 
 
@@ -111,26 +157,22 @@ class Bench:
         self.numbers = itertools.count(1)
         self.policy = Policy(queue=queue)
         self.sightings: dict[str, Sighting] = {}
-        self.user_events_pending = 0
-        first = fleet_file.apply(Snapshot(), wanted, prune=False, mint=self.mint)
+        first = fleet_file.apply(World(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
 
     def decide(self, rule: Callable[..., Iterable[str]], *given: Any, **named: Any) -> Decision:
-        snapshot = msgspec.structs.replace(
-            self.snapshot, user_events_pending=self.user_events_pending
-        )
+        world = self.snapshot.world()
         decision = commands.decide(
-            snapshot,
+            world,
             lambda working: rule(working, *given, **named),
             self.now,
             self.mint,
             self.policy,
             sighting=self.sightings.get,
         )
-        after = applied(self.snapshot, decision.changes)
-        invariants.check(after)
-        invariants.check_succession(self.snapshot, after)
-        self.snapshot = after
+        assert Snapshot.of(world) == self.snapshot
+        self.snapshot = applied(self.snapshot, decision.changes)
+        invariants.check(self.snapshot.world())
         return decision
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:

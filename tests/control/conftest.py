@@ -12,6 +12,7 @@ from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
+from forewarn.control.unit_of_work import Work
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
@@ -19,6 +20,11 @@ from forewarn.store import memory
 from forewarn.store.port import Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventType
 from store.wrapped import Wrapped
+
+
+def put(plane: Plane, changes: Changes) -> None:
+    """Change what no rule would."""
+    done(plane.order(lambda _, __: Work(None, changes)))
 
 
 class House:
@@ -30,12 +36,18 @@ class House:
         self.feed = Changefeed()
         self.told: list[Changes] = []
         self.feed.subscribe(self.told.append)
-        self.plane = Plane(
-            InlineWriter(self.store, self.clock, self.feed),
-            mint("b"),
-            Policy(queue=Queueing.START),
-        )
+        self._mint = mint("b")
+        self.restart()
         self.plane.apply_fleet(FLEET).result()
+
+    def restart(self) -> None:
+        """Have another plane, which reads the store again."""
+        writer = InlineWriter(self.store, self.clock, self.feed)
+        self.plane = Plane(writer, self._mint, Policy(queue=Queueing.START))
+
+    def put(self, changes: Changes) -> None:
+        """Change what no rule would."""
+        put(self.plane, changes)
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Plan:
         request = Request(event_type=event_type, machines=machines, **more)

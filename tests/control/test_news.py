@@ -326,8 +326,7 @@ def test_a_start_that_takes_a_check_back_tells_no_new_rollout(house: House, read
     with house.store.read() as reading:
         begun = reading.rollouts()[1]
     run = CheckProgress(run=1, began_at=NOW, lease_until=NOW + HOUR)
-    with house.store.write() as transaction:
-        transaction.save(Changes(rollouts=(msgspec.structs.replace(begun, check=run),)))
+    house.put(Changes(rollouts=(msgspec.structs.replace(begun, check=run),)))
     reader()
     done(house.plane.release_claims("here"))
     with house.store.read() as reading:

@@ -18,6 +18,7 @@ from forewarn.control import outbox
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
+from forewarn.control.unit_of_work import Work, world_of
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance import news
 from forewarn.maintenance.model import (
@@ -32,6 +33,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.world import World
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
     ChangeRecord,
@@ -41,8 +43,10 @@ from forewarn.store.port import (
     Reading,
     StoreError,
     StoreUnavailable,
+    Transaction,
 )
 from forewarn.vocabulary import EventStatus, EventType
+from store.wrapped import Wrapped
 
 
 class Memory:
@@ -69,6 +73,11 @@ class Memory:
 
     def known(self) -> Known:
         return Known(dict(self.scopes), dict(self.machines), dict(self.operations))
+
+
+def vars_of(world: World) -> dict[str, object]:
+    """The tables and indexes of a World."""
+    return {name: value for name, value in vars(world).items() if isinstance(value, dict)}
 
 
 class ReplicaProcess:
@@ -101,8 +110,10 @@ class ReplicaProcess:
         return self.plane.request(request).result(patience.SECONDS).operations[0].id
 
     def is_whole(self) -> None:
-        """Compare memory with the store."""
+        """Compare memory with the store: the loop's, and the writer's World."""
+        world = self.plane.order(lambda unit, _: Work(unit.world)).result(patience.SECONDS)
         with self.store.read() as reading:
+            assert vars_of(world) == vars_of(world_of(reading))
             assert self.memory.scopes == reading.scopes()
             assert self.memory.machines == reading.machines()
             assert self.memory.operations == reading.live_operations()
@@ -233,6 +244,43 @@ def test_more_rows_than_are_read_at_once_are_all_read_before_the_answer(pair: Pa
     assert [c.revived[0] for c in second.memory.told[1:-1]] == [
         str(number) for number in range(outbox.MAX_ROWS + 3)
     ]
+
+
+class Unsure(Wrapped):
+    """A real store that fails at the end of a transaction, before its commit or after it."""
+
+    before: StoreError | None = None
+    after: StoreError | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with super().write() as transaction:
+            yield transaction
+            if self.before is not None:
+                raise self.before
+        if self.after is not None:
+            raise self.after
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_store_is(
+    shared: bool,
+) -> None:
+    store = Unsure(MemoryStore(shared=shared))
+    only = ReplicaProcess(store, "a")  # type: ignore[arg-type]
+    only.plane.apply_fleet(FLEET).result()
+    only.ask("web-0")
+    store.before = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        only.plane.cancel(["1"], reason="").result()
+    store.before, store.after = None, OutcomeUnknown("the connection is lost")
+    with pytest.raises(OutcomeUnknown):
+        only.plane.cancel(["1"], reason="").result()
+    store.after = None
+    world = only.plane.order(lambda unit, _: Work(unit.world)).result()
+    with store.read() as reading:
+        assert vars_of(world) == vars_of(world_of(reading))
+        assert reading.live_operations() == {}
 
 
 # The store loses its last changes.

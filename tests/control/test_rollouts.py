@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from builders import NOW, SECOND
-from control.conftest import done
+from control.conftest import done, put
 from control.test_host_drains import Site
 from forewarn.control import rollouts
 from forewarn.control.outbox import everything, known_of
@@ -517,8 +517,7 @@ def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> N
 
     site.begin(RolloutTargets(machines=("db",)), **CHECKED)
     due = msgspec.structs.replace(site.rollout(), check=CheckProgress(due=True))
-    with site.store.write() as transaction:
-        transaction.save(Changes(rollouts=(due,)))
+    put(site.plane, Changes(rollouts=(due,)))
     first = step("r1").check
     assert first is not None
     second = step("r2")

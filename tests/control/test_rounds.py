@@ -99,8 +99,7 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
     house.ask(REBOOT, "web-0")
     with house.store.read() as reading:
         whole = Changes(scopes=tuple(reading.scopes(["bastion"]).values()))
-    with house.store.write() as transaction:
-        transaction.save(Changes(removed_scopes=("bastion",)))
+    house.put(Changes(removed_scopes=("bastion",)))
     ticker = Ticker(house.plane, house.clock, Retention())
 
     async def story() -> None:
@@ -109,8 +108,7 @@ def test_an_operation_that_cannot_go_on_keeps_no_other_from_starting(house: Hous
         await let_pass(house, SECOND, FAILING)
         assert alerts(ticker) == [(AlertKind.FAILING, "1.1")]
         assert ticker.obstacle == ""
-        with house.store.write() as transaction:
-            transaction.save(whole)
+        house.put(whole)
         await let_pass(house, SECOND, 2)
         assert house.operation("1.1").status is EventStatus.STARTED
         await let_pass(house, TRIED_AGAIN)
@@ -177,9 +175,8 @@ def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
     for machine in ("web-0", "bastion"):
         house.ask(REBOOT, machine, no_notice=True)
     whole = house.operation("1.1")
-    with house.store.write() as transaction:
-        broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
-        transaction.save(Changes(operations=(broken,)))
+    broken = msgspec.structs.replace(whole, held_at=NOW)  # no rule leads to this
+    house.put(Changes(operations=(broken,)))
     executor = Executor(house.plane, Rebooting(), house.clock, "here")  # type: ignore[arg-type]
 
     async def story() -> None:
@@ -187,8 +184,7 @@ def test_an_operation_that_cannot_be_claimed_keeps_no_other_from_its_connector(
         assert house.operation("2.1").status is EventStatus.COMPLETED
         assert alerts(executor) == [(AlertKind.FAILING, "1.1")]
         assert executor.obstacle == ""
-        with house.store.write() as transaction:
-            transaction.save(Changes(operations=(whole,)))
+        house.put(Changes(operations=(whole,)))
         await let_pass(house, SECOND, 2)
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert alerts(executor) == []

@@ -43,11 +43,11 @@ from forewarn.maintenance.model import (
     Policy,
     Refused,
     Sighting,
-    Snapshot,
     Verdict,
     key,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.world import World
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
@@ -420,7 +420,7 @@ class Stress:
                 (operation,) = reading.operations_of_events([event_id]).values()
                 assert approval in [event.approval for event in operation.events]
         operations = {id_: operation for each in told for id_, operation in each.items()}
-        invariants.check(Snapshot(scopes=scopes, machines=machines, operations=operations))
+        invariants.check(World(scopes=scopes, machines=machines, operations=operations))
         assert self.inventory.scopes == scopes
         assert self.mirror.machines == machines
         assert self.inventory.operations == {}

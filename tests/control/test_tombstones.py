@@ -27,6 +27,7 @@ def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: H
     done(house.plane.remove_machines(["bastion"]))
     with house.store.write() as transaction:
         tombstones.lift(transaction, 100)
+    house.restart()
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 105
 
@@ -84,8 +85,7 @@ def test_removed_machines_are_raised_with_a_restored_store_and_the_oldest_forgot
         Tombstone(name=f"old-{n:05}", scope="web", incarnation=1, at=before)
         for n in range(tombstones.MAX_REMOVED - 1)
     ]
-    with house.store.write() as transaction:
-        transaction.save(Changes(tombstones=tuple(old)))
+    house.put(Changes(tombstones=tuple(old)))
     done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
     remove_after_an_event(house)
     done(house.plane.remove_machines(["web-2"]))

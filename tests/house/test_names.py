@@ -11,7 +11,7 @@ RETIRED = re.compile(
     "dealing|desk|draft|errands|hands|host_documents|ledger|loading|looking|news_tail|opening|"
     "pace|parting|prefer|rate|reading|request_headers|retired|roster|runs|sentences|snapshots|"
     "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|turns|view|vitals|"
-    "waiting|watched|words|working_set|world|writing"
+    "waiting|watched|words|working_set|writing"
 )
 """What modules were once called, before the names of docs/architecture.md."""
 

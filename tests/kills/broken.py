@@ -26,9 +26,9 @@ def answer_before_commit() -> None:
 
     class Hasty(writer._Committer):
         def commit(self, batch: Sequence[writer.Waiting]) -> None:
-            with self._store.write() as transaction:
-                for job, _, future in batch:
-                    unit = UnitOfWork(transaction, self._clock.now())
+            with self._memory.transaction() as (transaction, world):
+                for job, future in batch:
+                    unit = UnitOfWork(transaction, world, self.clock.now())
                     try:
                         work = job(unit)
                     except Exception as error:  # noqa: BLE001 - as the whole one does
@@ -37,7 +37,7 @@ def answer_before_commit() -> None:
                     unit.apply(work.changes)
                     unit.save()
                     for changes in unit.saved:
-                        self._feed.publish(changes)
+                        self.follower._feed.publish(changes)
                     future.set_result(work.result)
 
     writer._Committer = Hasty  # type: ignore[misc]  # that is the break
@@ -63,15 +63,11 @@ def forget_fencing() -> None:
     import msgspec
 
     from forewarn.connectors import command
-    from forewarn.maintenance import commands, model, transitions
-    from forewarn.store import queries
+    from forewarn.maintenance import commands, model, transitions, world
 
-    def claimable(
-        self: queries.SqlReading, now: datetime, limit: int
-    ) -> dict[str, model.Operation]:
+    def claimable(self: world.World, now: datetime, limit: int) -> list[str]:
         assert now.tzinfo
-        statement = queries._OPERATIONS.where(queries._to_carry_out).limit(limit)
-        return self._operations([self._run(statement)])
+        return [*self.started][:limit]
 
     def claim(on: transitions.Transitions, operations: Iterable[str], *more: Any) -> Iterable[str]:
         for name in operations:
@@ -91,21 +87,20 @@ def forget_fencing() -> None:
     whole_claim, commands.claim_tasks = commands.claim_tasks, claim
     runs: Any = command.TaskRuns
     whole_make, runs._make = runs._make, make
-    queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
+    world.World.claimable = claimable  # type: ignore[method-assign]
     transitions.Transitions.claimed = claimed  # type: ignore[method-assign]
 
 
 def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
-    from forewarn.control import lookup, plane
+    from forewarn.control import plane
     from forewarn.control.unit_of_work import UnitOfWork, Work
     from forewarn.maintenance import commands
 
     def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
         def job(unit: UnitOfWork) -> Work[Any]:
             for hold in unit.holds():
-                snapshot = lookup.for_hold(unit, hold)
-                unit.apply(self._decide(unit, snapshot, commands.release_hold, hold).changes)
+                unit.apply(self._decide(unit, commands.release_hold, hold).changes)
             return Work(None)
 
         self._writer.submit(job).result()
@@ -201,7 +196,7 @@ def forget_returns() -> None:
     def asked_again(self: transitions.Transitions, _: object, __: str) -> model.Sighting:
         return model.Sighting(asked_at=self.now, version="2020-07-01")
 
-    transitions.Transitions._asked_again = asked_again  # type: ignore[assignment]  # the break
+    transitions.Transitions.asked_again = asked_again  # type: ignore[assignment]  # the break
     commands.has_returned = lambda operation, _: bool(operation.awaited)
 
 

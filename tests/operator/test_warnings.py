@@ -7,13 +7,13 @@ import pytest
 
 from builders import mint
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Snapshot
+from forewarn.maintenance.world import World
 from forewarn.server.operator import views
 
 
 def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:
     wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet_file.Fleet)
-    applied = fleet_file.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
+    applied = fleet_file.apply(World(), wanted, prune=False, mint=mint("d"))
     return views.fleet_change(applied, dry_run=True, listeners=listeners).warnings
 
 

@@ -14,10 +14,10 @@ from forewarn.maintenance.model import (
     Operation,
     Queueing,
     Sighting,
-    Snapshot,
     StartCause,
     key,
 )
+from forewarn.maintenance.world import World
 from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
@@ -330,4 +330,4 @@ class Judge:
             ):
                 raise Wrong(f"{event_id} was approved, and the store does not know")
         live = memory.live_operations()
-        invariants.check(Snapshot(scopes=memory.all_scopes, operations=live))
+        invariants.check(World(scopes=memory.all_scopes, operations=live))

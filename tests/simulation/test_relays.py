@@ -108,7 +108,7 @@ class TownWithRelays(Town):
                 raise Wrong(f"{name}: NotBefore went back under a hold")
 
     def settle(self) -> None:
-        self.writer.dying = False
+        self.writer.restart()
         while self.away:
             self.relay_returns()
         super().settle()

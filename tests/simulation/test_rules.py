@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from builders import SCALE_SETS, Bench
-from forewarn.maintenance import commands, fleet_file, planner
+from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import (
     HoldKind,
     Operation,
@@ -272,7 +272,7 @@ class Rules(RuleBasedStateMachine):
     @invariant()
     def what_is_ready_starts_or_waits_for_something_that_is_down(self) -> None:
         for operation in self.bench.snapshot.operations.values():
-            if planner.gives_way(operation):
+            if operation.gives_way:
                 assert operation.held_at is not None
             elif operation.status is EventStatus.QUEUED:
                 ahead = self.bench.operation(operation.waits_for)
@@ -286,7 +286,7 @@ class Rules(RuleBasedStateMachine):
                 assert self.bench.operation(operation.waits_for).down
                 continue
             assert not operation.approved
-            due = commands.wakeup_at(operation)
+            due = operation.wakeup_at
             assert due == operation.not_before
 
     @invariant()

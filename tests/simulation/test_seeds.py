@@ -17,8 +17,8 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import lookup, tombstones
 from forewarn.control.executor import Executor
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
-from forewarn.control.writer import NO_NEEDS, Job
+from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory
+from forewarn.control.writer import Job
 from forewarn.maintenance import (
     alerts,
     commands,
@@ -32,6 +32,7 @@ from forewarn.maintenance import (
     transitions,
 )
 from forewarn.maintenance.model import Changes, HostState, Operation, Refused, Sighting
+from forewarn.maintenance.world import World
 from forewarn.store import sqlite
 from forewarn.store.port import Store
 from forewarn.vocabulary import EventStatus
@@ -120,10 +121,10 @@ class Twice(MemoryWriter):
 
     def __init__(self, store: Store, mint: Mint, *given: Any) -> None:
         super().__init__(*given)
-        self._store = store
+        self._real = WriterMemory(store)
         self._mint = mint
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
+    def submit(self, job: Job) -> Answered:
         works: list[Work] = []
 
         def remembered(unit: UnitOfWork) -> Work:
@@ -131,12 +132,12 @@ class Twice(MemoryWriter):
             return works[-1]
 
         began = self._mint.last
-        answer = super().submit(remembered, needs)
+        answer = super().submit(remembered)
         if answer.crashed:
             return answer
         ended, self._mint.last = self._mint.last, began
-        with self._store.write() as transaction:
-            unit = UnitOfWork(transaction, self._clock())
+        with self._real.transaction() as (transaction, world):
+            unit = UnitOfWork(transaction, world, self._clock())
             try:
                 work = job(unit)
             except Refused as refusal:
@@ -203,12 +204,12 @@ def readable(windows: Any, zone: str) -> None:
     return None
 
 
-def short_sighted(working: transitions.Transitions, scope: str) -> list[Operation]:
+def short_sighted(known: World, scope: str) -> list[Operation]:
     """An operation is met in its first scope alone."""
-    return [o for o in live_in(working, scope) if o.events[0].scope == scope]
+    return [o for o in live_in(known, scope) if o.events[0].scope == scope]
 
 
-live_in = transitions.Transitions.live_in
+live_in = World.live_in
 
 
 def unfollowed(working: transitions.Transitions, moved: set[str]) -> list[str]:
@@ -294,10 +295,6 @@ def no_alerts(drains: Any) -> tuple[Any, ...]:
     return ()
 
 
-def unrecorded(_: Any, changes: Changes, __: Any) -> Changes:
-    return changes
-
-
 def all_at_once(text: str, units: int) -> int:
     return units
 
@@ -348,8 +345,8 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
         "not on the attention list",
         4,
     ),
-    "snapshots": (
-        transitions.Transitions,
+    "indexes": (
+        World,
         "live_in",
         short_sighted,
         "are down|is also in operation|is announced although",
@@ -370,7 +367,13 @@ BREAKS: dict[str, tuple[Any, str, Any, str, int]] = {
     "hosts": (commands, "finish_task", hosts_unheard, "is on", 1),
     "moving": (fleet_file, "_check_live", nothing, "moves or goes", 1),
     "incarnations": (fleet_file, "_skip_incarnations", nothing, "was at incarnation", 2),
-    "removed scopes": (tombstones, "record", unrecorded, "is new at", 32),
+    "removed scopes": (
+        tombstones,
+        "keep",
+        nothing,
+        "is new at|retired is not what the store has",
+        32,
+    ),
     "rollouts' limit": (rollout_model, "amount", all_at_once, "are under way, at most", 32),
     "rollouts' windows": (rollout, "_window", at_any_hour, "outside its windows", 2),
     "rollouts' checks": (

@@ -161,7 +161,7 @@ class Town:
     def restart(self) -> None:
         """Start from what was committed: nobody holds a claim, and connectors run on."""
         chance = self.chance
-        self.writer.dying = False
+        self.writer.restart()
         away = step = timedelta(0)
         if chance.random() < 0.3:
             away = timedelta(seconds=chance.randint(6, 7200))
@@ -414,7 +414,7 @@ class Town:
             Wrong: Something is neither.
         """
         memory = self.memory
-        self.writer.dying = False
+        self.writer.restart()
         for hold in memory.holds():
             self.ask("release", self.plane.release, hold.kind, hold.name)
         self.carry_on()

@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
-from forewarn.control.writer import NO_NEEDS, Job
+from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory, world_of
+from forewarn.control.writer import Job
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.memory import MemoryStore
+from simulation.rollout_judge import Wrong
 
 
 class Answered:
@@ -76,19 +77,29 @@ class MemoryWriter:
         clock: Callable[[], datetime],
         judge: Callable[[Changes, datetime], None],
     ) -> None:
-        self._memory = memory
+        self._store = memory
+        self._memory = WriterMemory(memory)
         self._clock = clock
         self._judge = judge
         self.dying = False
         self.hear: Callable[[bytes], None] = lambda _: None
         """Is told the news of each change."""
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
-        del needs  # there is nothing to read ahead
+    def restart(self) -> None:
+        """Forget what the process had in memory, which was what the store has."""
+        self.dying = False
+        with self._memory.transaction() as (transaction, world):
+            stored = world_of(transaction)
+            for name, table in vars(stored).items():
+                if isinstance(table, dict) and getattr(world, name) != table:
+                    raise Wrong(f"in memory, {name} is not what the store has")
+        self._memory = WriterMemory(self._store)
+
+    def submit(self, job: Job) -> Answered:
         now = self._clock()
         try:
-            with self._memory.write() as transaction:
-                unit = JudgedUnit(lambda changes: self._see(changes, now), transaction, now)
+            with self._memory.transaction() as (transaction, world):
+                unit = JudgedUnit(lambda changes: self._see(changes, now), transaction, world, now)
                 try:
                     work: Work = job(unit)
                 except Refused as refusal:  # as in a batch: the others' changes are committed

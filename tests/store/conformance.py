@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance import commands
 from forewarn.maintenance.model import (
+    AT_ONCE,
     Approval,
     Changes,
     Drain,
@@ -114,7 +114,7 @@ class Values:
             assert reading.machines() == {one.key: one}
             assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
             assert reading.operations([whole.id]) == {whole.id: whole}
-            assert reading.next_wakeup() == commands.wakeup_at(whole)
+            assert reading.next_wakeup() == whole.wakeup_at
             assert reading.holds() == (held,)
             assert reading.tombstones() == {gone.key: gone}
             assert reading.drains() == {drained.host: drained}
@@ -288,64 +288,20 @@ class Questions:
         with store.read() as reading:
             assert set(reading.live_operations(["web", "batch"])) == {"1.2"}
 
-    def test_what_is_due_comes_earliest_first_and_not_before_its_time(self, store: Store) -> None:
+    def test_the_next_wakeup_is_the_earliest_of_all(self, store: Store) -> None:
         late = operation("1.1", not_before=NOW + 20 * MINUTE)
-        soon = operation("1.2", not_before=NOW + 10 * MINUTE)
+        save(store, with_maintenances(late, operation("1.2", **STARTED)))
+        with store.read() as reading:
+            assert reading.next_wakeup() == late.not_before
         ready = operation("1.3", event("R", "web", "web-0", approval=APPROVAL))
-        waits = operation("1.4", event("W", "web", "web-0", approval=APPROVAL), waits_for="1.3")
-        half = operation(
-            "1.5", event("H", "web", "w", approval=APPROVAL), event("I", "batch", "b_0")
-        )
-        running = operation("1.6", **STARTED)
-        save(store, with_maintenances(late, soon, ready, waits, half, running))
+        save(store, with_maintenances(ready))
         with store.read() as reading:
-            assert reading.next_wakeup() == commands.AT_ONCE
-            assert list(reading.due(NOW - 60 * MINUTE, 10)) == ["1.3"]
-            assert list(reading.due(soon.not_before, 10)) == ["1.3", "1.2"]
-            assert list(reading.due(NOW + 60 * MINUTE, 10)) == ["1.3", "1.2", "1.5", "1.1"]
-            assert list(reading.due(NOW + 60 * MINUTE, 2)) == ["1.3", "1.2"]
-            before = soon.not_before - datetime.resolution
-            assert list(reading.due(before, 10)) == ["1.3"]
+            assert reading.next_wakeup() == AT_ONCE
 
-    def test_only_started_operations_without_a_lease_are_claimable(self, store: Store) -> None:
-        fresh = operation("1.1", **STARTED | {"started_at": NOW + MINUTE})
-        older = operation("1.2", **STARTED)
-        lost = operation("1.3", **STARTED, lease_until=NOW + MINUTE, executor="x", attempt=1)
-        held = operation("1.4", **STARTED, lease_until=NOW + 2 * MINUTE, executor="x", attempt=1)
-        over = operation("1.5", status=EventStatus.FAILED, lease_until=NOW)
-        save(store, with_maintenances(fresh, older, lost, held, over, operation("1.6")))
-        with store.read() as reading:
-            assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2", "1.3", "1.1"]
-            assert list(reading.claimable(NOW + MINUTE, 1)) == ["1.2"]
-            assert list(reading.claimable(NOW + MINUTE - datetime.resolution, 10)) == ["1.2", "1.1"]
-
-    def test_what_is_in_doubt_is_nobodys_to_claim(self, store: Store) -> None:
-        doubtful = operation("1.1", **STARTED, outcome_unknown="nobody knows")
-        leased = operation("1.2", **STARTED, outcome_unknown="nobody knows", lease_until=NOW)
-        save(store, with_maintenances(doubtful, leased))
-        with store.read() as reading:
-            assert reading.claimable(NOW + MINUTE, 10) == {}
-            assert set(reading.live_operations()) == {"1.1", "1.2"}
-        save(store, with_maintenances(msgspec.structs.replace(leased, outcome_unknown="")))
-        with store.read() as reading:
-            assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2"]
-
-    def test_a_held_operation_is_due_at_its_not_before_though_it_is_approved(
-        self, store: Store
-    ) -> None:
-        approved = event("A", "web", "web-0", approval=APPROVAL)
-        held = operation("1.1", approved, held_at=NOW, notice_left_seconds=60)
-        save(store, with_maintenances(held))
-        with store.read() as reading:
-            assert reading.due(held.not_before - datetime.resolution, 10) == {}
-            assert reading.due(held.not_before, 10) == {"1.1": held}
-            assert reading.next_wakeup() == held.not_before
-
-    def test_what_no_guest_sees_needs_no_approval_to_be_due(self, store: Store) -> None:
+    def test_what_no_guest_sees_is_live_in_its_scope(self, store: Store) -> None:
         shown = event("A", "web", "web-0", approval=APPROVAL)
         save(store, with_maintenances(operation("1.1", shown, event("B", "off", silent=True))))
         with store.read() as reading:
-            assert list(reading.due(NOW, 10)) == ["1.1"]
             assert set(reading.live_operations(["off"])) == {"1.1"}
 
     def test_machines_are_found_by_their_host_as_it_is_written(self, store: Store) -> None:

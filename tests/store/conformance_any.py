@@ -185,10 +185,6 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: [r.operations_of_events([f"{id_}-A"]) for id_ in IDS],
     lambda r, _: r.live_operations(),
     lambda r, _: r.live_operations(["web"]),
-    lambda r, now: in_order(r.due(now, 99)),
-    lambda r, now: len(r.due(now, 1)),
-    lambda r, now: in_order(r.claimable(now, 99)),
-    lambda r, now: in_order(r.claimable(now, 1)),
     lambda r, _: in_order(r.unacknowledged_failures(99)),
     lambda r, _: r.next_wakeup(),
 ]

@@ -1,8 +1,8 @@
 """The control plane: the rules put to work on the store.
 
-    plane            one method for each thing asked: read, decide, check, save, publish
-    lookup           which part of the store a decision gets to see, and what a reference means
-    unit_of_work     what one transaction has read, and what it is going to save
+    plane            one method for each thing asked: decide, check, save, publish
+    lookup           what a reference means, and what drains, rollouts and connectors get to see
+    unit_of_work     what a transaction works on: the World, and the store beside it
     writer           the one thread that writes; requests that wait together share a commit
     accounts         operators' tokens, and the record of what operators ask
     tombstones       the incarnations of what was removed

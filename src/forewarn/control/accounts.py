@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
-from forewarn.control.writer import NO_NEEDS, Job, Writer
+from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.control.writer import Job, Writer
 from forewarn.maintenance.accounts import DONE, AuditRecord, Token
 from forewarn.maintenance.model import Changes, Refused, unknown
 from forewarn.store.port import Reading
@@ -80,7 +80,7 @@ class AuditedWriter:
         self._request = request
         self._describe = describe
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
+    def submit(self, job: Job) -> "Future[Any]":
         """Submit the job, and the record with it."""
         request = self._request
 
@@ -96,7 +96,7 @@ class AuditedWriter:
         def ended(future: "Future[Any]") -> None:
             request.recorded = request.recorded or future.exception() is None
 
-        future = self._writer.submit(audited, needs)
+        future = self._writer.submit(audited)
         future.add_done_callback(ended)
         return future
 

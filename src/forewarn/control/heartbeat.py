@@ -20,7 +20,6 @@ from forewarn.control.service_clock import Served, ServiceClock
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.maintenance import commands, notice
 from forewarn.maintenance.alerts import Alert, store_down
-from forewarn.maintenance.model import Snapshot
 from forewarn.store.port import JUMP, Reading, StoreError, StoreUnavailable
 
 SETTING: Final = "serving"
@@ -189,5 +188,4 @@ def set_back(
     if served is not None:
         served = msgspec.structs.replace(served, until=min(served.until, now))
         store.put_setting(SETTING, msgspec.json.encode(served).decode())
-    snapshot = Snapshot(scopes=store.scopes(), operations=unit.live_operations())
-    return Work(behind, decide(unit, snapshot, commands.set_back, behind).changes)
+    return Work(behind, decide(unit, commands.set_back, behind).changes)

@@ -113,7 +113,9 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[Changes]).decode
+decode: Final = msgspec.json.Decoder(list[Changes]).decode
+"""Read the body of a row of the format JSON."""
+
 replace = msgspec.structs.replace
 _log = structlog.get_logger(__name__)
 
@@ -481,7 +483,7 @@ class Follower:
                 # Rows were trimmed while this process stood still, or one is of a later release.
                 self._read_again()
                 return
-            self._publish_all(_decode(row.body))
+            self._publish_all(decode(row.body))
             self._reach(row.position)
 
     def _publish_all(self, saved: Iterable[Changes]) -> None:

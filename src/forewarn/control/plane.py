@@ -1,6 +1,6 @@
 """The control plane: one method for each thing asked.
 
-Each method is a job of the writer: read a snapshot, decide, check the invariants, save, publish. It
+Each method is a job of the writer: decide on the World, check the invariants, save, publish. It
 returns a future, because requests that wait together share a commit; a refusal or a store that is
 away is raised by the future. Questions do not wait for whoever writes. Any thread may call them.
 
@@ -10,7 +10,6 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 
 import copy
 import functools
-import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -19,16 +18,15 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import lookup, tombstones
+from forewarn.control import lookup
 from forewarn.control.accounts import AuditedWriter, OperatorRequest
-from forewarn.control.unit_of_work import Decide, Needs, UnitOfWork, Work
+from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import (
     commands,
     fleet_file,
     host_drain,
     host_plan,
-    invariants,
     planner,
     rollout_check,
 )
@@ -47,13 +45,12 @@ from forewarn.maintenance.model import (
     Policy,
     Refused,
     Sightings,
-    Snapshot,
     Verdict,
     key,
     unseen,
 )
 from forewarn.maintenance.rollout_check import CheckRun
-from forewarn.maintenance.transitions import Decision, NotLoaded, Transitions
+from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
@@ -154,73 +151,41 @@ class Plane:
         dry_run: bool = False,
     ) -> Work[fleet_file.Applied]:
         """Make the fleet match a fleet file; `dry_run` changes nothing."""
-        store = unit.store
-        snapshot = Snapshot(
-            scopes=store.scopes(),
-            machines=store.machines(),
-            operations=unit.live_operations(),
-            tombstones=store.tombstones(),
-            retired=tombstones.scopes(store),
-            holds=store.holds(),
-        )
         applied = fleet_file.apply(
-            snapshot, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
+            unit.world, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
         )
-        if dry_run:
-            return Work(applied)
-        changes = applied.changes
-        if any(operation.unstarted for operation in snapshot.operations.values()):
-            gone = {*changes.removed_machines}
-            machines = snapshot.machines | {machine.key: machine for machine in changes.machines}
-            after = msgspec.structs.replace(
-                snapshot,
-                scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-                machines={name: one for name, one in machines.items() if name not in gone},
-                maintenances=unit.open_maintenances(),
-            )
-            changes = self._followed(unit, after, changes, snapshot.machines)
-        tombstones.forget(store, changes)
-        return Work(applied, changes)
+        return Work(applied, Changes() if dry_run else self._followed(unit, applied.changes))
 
     @_job
     def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet_file.Applied]:
         """Take machines out of the fleet, all or none, with scopes that they leave empty."""
-        scopes = {m.scope for m in unit.machines([key(name) for name in names]).values()}
-        snapshot = Snapshot(
-            scopes=unit.scopes(scopes),
-            machines=unit.machines_of(scopes),
-            operations=unit.live_operations(scopes),
-            holds=unit.holds(),
-        )
-        applied = fleet_file.remove(snapshot, names)
-        after = lookup.for_moves(unit, dict.fromkeys(applied.changes.removed_machines))
-        return Work(applied, self._followed(unit, after, applied.changes, snapshot.machines))
+        applied = fleet_file.remove(unit.world, names)
+        return Work(applied, self._followed(unit, applied.changes))
 
     @_job
     def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> Work[tuple[Machine, ...]]:
         """Record the hosts of machines, by key; the answer is the machines whose host is new."""
-        before = unit.machines(list(hosts))
         moved = tuple(
             msgspec.structs.replace(machine, host=hosts[machine.key])
-            for machine in before.values()
+            for machine in unit.machines(hosts).values()
             if machine.host != hosts[machine.key]
         )
-        after = lookup.for_moves(unit, {machine.key: machine for machine in moved})
-        return Work(moved, self._followed(unit, after, Changes(machines=moved), before))
+        return Work(moved, self._followed(unit, Changes(machines=moved)))
 
-    def _followed(
-        self, unit: UnitOfWork, after: Snapshot, changes: Changes, before: Mapping[str, Machine]
-    ) -> Changes:
-        """Return changes of the fleet with what follows for operations from where machines are.
-
-        `after` has the machines as they are after the changes, `before` those that changed.
-        """
-        where = {name: machine.host for name, machine in before.items()}
-        moved = {m.key for m in changes.machines if where.get(m.key) != m.host}
+    def _followed(self, unit: UnitOfWork, changes: Changes) -> Changes:
+        """Return changes of the fleet with what follows for operations from where machines are."""
+        world = unit.world
+        moved = {
+            machine.key
+            for machine in changes.machines
+            if (before := world.machines.get(machine.key)) is None or before.host != machine.host
+        }
         moved.update(changes.removed_machines)
-        if not moved:
+        if not moved or not any(one.unstarted for one in world.operations.values()):
             return changes
-        decided = self._decide(unit, after, commands.follow_moves, moved).changes
+        with world.supposing():
+            world.take(changes)
+            decided = self._decide(unit, commands.follow_moves, moved).changes
         scopes = {scope.key: scope for scope in (*changes.scopes, *decided.scopes)}
         return msgspec.structs.replace(
             changes,
@@ -242,12 +207,10 @@ class Plane:
         now.
         """
         if request.idempotency_key and (known := lookup.granted(unit, request)) is not None:
-            operations = tuple(unit.store.operations_of_maintenance(known.number).values())
+            operations = tuple(unit.operations_of_maintenance(known.number).values())
             return Work(planner.Plan(maintenance=known, operations=operations))
-        limited = self._policy.user_initiated_limit > 0
-        snapshot = lookup.for_request(unit, request, limited=limited)
         number = 0 if dry_run else unit.next_maintenance_number()
-        decision = self._decide(unit, snapshot, commands.request_maintenance, request, number)
+        decision = self._decide(unit, commands.request_maintenance, request, number)
         assert decision.maintenance is not None
         plan = planner.Plan(
             maintenance=decision.maintenance,
@@ -270,7 +233,7 @@ class Plane:
             approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=unit.now)
             return self._approve(unit, ids, approval, scope)
 
-        return self._writer.submit(job, Needs(scopes=(scope,), events=ids))
+        return self._writer.submit(job)
 
     @_job
     def approve_for_guests(
@@ -294,14 +257,13 @@ class Plane:
         """Cancel operations that have not started, and whatever has not of maintenances."""
         named = lookup.resolve(unit, *references)
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
-        snapshot = lookup.around(unit, named, rolling=True)
-        return self._run(unit, snapshot, commands.cancel_operations, named, reason, whole)
+        return self._run(unit, commands.cancel_operations, named, reason, whole)
 
     @_job
     def resume(self, unit: UnitOfWork, number: int) -> Work[Operations]:
         """Resume a maintenance's paused rolling updates; the answer is what was announced."""
-        snapshot = lookup.for_maintenance(unit, number)
-        return self._run(unit, snapshot, commands.resume_rolling, number)
+        lookup.known_maintenance(unit, number)
+        return self._run(unit, commands.resume_rolling, number)
 
     @_job
     def hold(
@@ -312,13 +274,15 @@ class Plane:
         The name is `""` for everything.
         """
         hold = _hold(unit, kind, name, reason, by)
-        return self._run(unit, lookup.for_hold(unit, hold), commands.place_hold, hold)
+        lookup.known_place(unit, hold)
+        return self._run(unit, commands.place_hold, hold)
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Work[Operations]:
         """Release a hold; the answer is what it covered."""
         hold = _hold(unit, kind, name)
-        return self._run(unit, lookup.for_hold(unit, hold), commands.release_hold, hold)
+        lookup.known_place(unit, hold)
+        return self._run(unit, commands.release_hold, hold)
 
     @_job
     def postpone(
@@ -326,8 +290,7 @@ class Plane:
     ) -> Work[Operations]:
         """Move what is Scheduled later than what guests have read."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
-        snapshot = lookup.around(unit, named)
-        return self._run(unit, snapshot, commands.postpone_operations, named, not_before)
+        return self._run(unit, commands.postpone_operations, named, not_before)
 
     @_job
     def acknowledge(
@@ -336,16 +299,13 @@ class Plane:
         """Acknowledge failures, so that they are no alerts any more; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
-        return self._run(
-            unit, lookup.ending(unit, named), rule, named, by, even_if_down=even_if_down
-        )
+        return self._run(unit, rule, named, by, even_if_down=even_if_down)
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
         """Record that machines of these scopes (keys) asked for their events."""
         known = unit.scopes(scopes)
-        decision = self._decide(unit, Snapshot(scopes=known), commands.record_requests, known)
-        return Work(None, decision.changes)
+        return Work(None, self._decide(unit, commands.record_requests, known).changes)
 
     # Time.
 
@@ -368,8 +328,7 @@ class Plane:
             length = limit(store, unit.now, length)
         if not length:
             return Work(0)
-        snapshot = Snapshot(scopes=store.scopes(), operations=unit.live_operations())
-        decision = self._decide(unit, snapshot, commands.extend_notices, length)
+        decision = self._decide(unit, commands.extend_notices, length)
         if setting is not None:
             store.put_setting(*setting)
         return Work(len(decision.operations), decision.changes)
@@ -378,7 +337,7 @@ class Plane:
         """Tell which operations `advance` would start, or end."""
 
         def job(unit: UnitOfWork) -> Work[tuple[str, ...]]:
-            return Work(tuple(unit.store.due(unit.now, ADVANCE_BATCH)))
+            return Work(tuple(unit.world.due(unit.now, ADVANCE_BATCH)))
 
         return self._writer.submit(job)
 
@@ -388,22 +347,18 @@ class Plane:
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
-        due = unit.store.due(unit.now, ADVANCE_BATCH) if self._starts(unit) else {}
+        due = unit.world.due(unit.now, ADVANCE_BATCH) if self._starts(unit) else []
         if operation:
-            due = {operation: due[operation]} if operation in due else {}
+            due = [operation] if operation in due else []
         if not due:
             return Work(0)
-        if all(o.pending and not o.closed(unit.now) for o in due.values()):
-            snapshot = lookup.around(unit, due)
-        else:  # some are over, or come up, and let others go on
-            snapshot = lookup.ending(unit, due)
-        return Work(len(due), self._decide(unit, snapshot, commands.advance_time, due).changes)
+        return Work(len(due), self._decide(unit, commands.advance_time, due).changes)
 
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
         """Look again at the machines that these operations await."""
         known = unit.operations(operations)
-        return self._run(unit, lookup.ending(unit, known), commands.record_returns, known)
+        return self._run(unit, commands.record_returns, known)
 
     def next_wakeup(self) -> "Future[datetime | None]":
         """Tell when `advance` has something to do next; None while nothing is scheduled."""
@@ -427,7 +382,7 @@ class Plane:
     @_job
     def claimable(self, unit: UnitOfWork, limit: int) -> Work[tuple[str, ...]]:
         """Return the ids of the operations that `claim` would claim."""
-        return Work(tuple(unit.store.claimable(unit.now, limit)))
+        return Work(tuple(unit.world.claimable(unit.now, limit)))
 
     @_job
     def claim(
@@ -444,26 +399,21 @@ class Plane:
 
         Of those that are found, it is the share of one of so many replicas, rounded up.
         """
-        free = unit.learn(unit.store.claimable(unit.now, limit))
+        free = unit.world.claimable(unit.now, limit)
         if operation:
-            free = {operation: free[operation]} if operation in free else {}
+            free = [operation] if operation in free else []
         if not free:
             return Work(())
         share = -(-len(free) // replicas)
-        free = dict(itertools.islice(free.items(), share))
-        snapshot = Snapshot(operations=free)
-        decision = self._decide(unit, snapshot, commands.claim_tasks, free, executor, lease)
+        decision = self._decide(unit, commands.claim_tasks, free[:share], executor, lease)
         tasks = lookup.tasks(unit, decision.operations)
         return Work(tasks, decision.changes)
 
     def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[Operations]":
         """Lengthen a claim; a stale attempt is refused."""
-
-        def job(unit: UnitOfWork) -> Work[Operations]:
-            snapshot = Snapshot(operations=unit.operations([operation]))
-            return self._run(unit, snapshot, commands.renew_lease, operation, attempt, lease)
-
-        return self._writer.submit(job, Needs(operations=(operation,)))
+        return self._end(
+            operation, lambda working: commands.renew_lease(working, operation, attempt, lease)
+        )
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         """Record how an operation ended; a stale attempt is refused."""
@@ -478,7 +428,7 @@ class Plane:
                 hosts=outcome.hosts,
             )
 
-        return self._end(operation, finish, outcome.hosts.values())
+        return self._end(operation, finish)
 
     def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
         """Record that nobody knows how an operation ended; a stale attempt is refused.
@@ -494,8 +444,7 @@ class Plane:
     ) -> Work[Operations]:
         """Record the result of operations whose outcome is unknown, or have them repeated."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
-        snapshot = lookup.ending(unit, named)
-        return self._run(unit, snapshot, commands.resolve_outcomes, named, verdict, by)
+        return self._run(unit, commands.resolve_outcomes, named, verdict, by)
 
     def started(self) -> "Future[frozenset[str]]":
         """Return the ids of the operations that are Started."""
@@ -534,10 +483,8 @@ class Plane:
             held = {i: o for i, o in held.items() if o.executor == executor}
         renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
         concerned = held | renamed
-        decision = self._decide(
-            unit, Snapshot(operations=concerned), commands.release_leases, concerned, heir
-        )
-        known = unit.store.rollouts().values()
+        decision = self._decide(unit, commands.release_leases, concerned, heir)
+        known = unit.world.rollouts.values()
         lost = [one for one in known if alone or one.check.replica == executor]
         checks = tuple(rollout_check.released(one) for one in lost if one.check.lease_until)
         return Work(len(held), msgspec.structs.replace(decision.changes, rollouts=checks))
@@ -572,10 +519,7 @@ class Plane:
         for ask in step.asks:
             try:
                 number = unit.next_maintenance_number()
-                snapshot = lookup.for_request(unit, ask.request, limited=False)
-                decision = self._decide(
-                    unit, snapshot, commands.request_maintenance, ask.request, number
-                )
+                decision = self._decide(unit, commands.request_maintenance, ask.request, number)
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
@@ -615,10 +559,9 @@ class Plane:
     def _changes_of(self, unit: UnitOfWork, before: Drain, step: DrainStep) -> Changes:
         changes = Changes()
         if step.cancel:
-            snapshot = lookup.around(unit, unit.operations(step.cancel), rolling=True)
+            unit.operations(step.cancel)
             reason = f"the drain of host {before.host} stopped"
-            rule = commands.cancel_operations
-            changes = self._decide(unit, snapshot, rule, step.cancel, reason).changes
+            changes = self._decide(unit, commands.cancel_operations, step.cancel, reason).changes
         if step.drain != before:
             changes = msgspec.structs.replace(changes, drains=(step.drain,))
         return changes
@@ -672,30 +615,29 @@ class Plane:
         unit.store.put_setting(PROBE, unit.now.isoformat())
         return Work(None)
 
-    def _end(
-        self, operation: str, command: commands.Command, hosts: Collection[str] = ()
-    ) -> "Future[Operations]":
-        def job(unit: UnitOfWork) -> Work[Operations]:
-            snapshot = lookup.ending(unit, unit.operations([operation]), hosts)
-            return self._run(unit, snapshot, command)
+    def _end(self, operation: str, command: commands.Command) -> "Future[Operations]":
+        """Decide on a report about an operation, which may be over."""
 
-        return self._writer.submit(job, Needs(operations=(operation,), ending=True))
+        def job(unit: UnitOfWork) -> Work[Operations]:
+            unit.operations([operation])
+            return self._run(unit, command)
+
+        return self._writer.submit(job)
 
     def _approve(
         self, unit: UnitOfWork, ids: tuple[str, ...], approval: Approval, scope: str | None
     ) -> Work[Operations]:
-        snapshot = lookup.around(unit, unit.operations_of_events(ids))
-        return self._run(unit, snapshot, commands.approve_events, ids, approval, scope)
+        unit.operations_of_events(ids)
+        return self._run(unit, commands.approve_events, ids, approval, scope)
 
     def _run(
         self,
         unit: UnitOfWork,
-        snapshot: Snapshot,
         command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Work[Operations]:
-        decision = self._decide(unit, snapshot, command, *args, **kwargs)
+        decision = self._decide(unit, command, *args, **kwargs)
         return Work(decision.operations, decision.changes)
 
     def _starts(self, unit: UnitOfWork) -> bool:
@@ -706,40 +648,21 @@ class Plane:
     def _decide(
         self,
         unit: UnitOfWork,
-        snapshot: Snapshot,
         command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:
-        """Decide, and check what the decision leads to before it is saved."""
         policy = msgspec.structs.replace(
             self._policy, starts=self._starts(unit), listening=self._listening()
         )
-        try:
-            decision = commands.decide(
-                snapshot,
-                lambda working: command(working, *args, **kwargs),
-                unit.now,
-                self._mint,
-                policy,
-                sighting=self._sighting,
-            )
-        except NotLoaded:
-            more = lookup.wider(unit, snapshot)
-            if more.loaded == snapshot.loaded:  # a defect, and no way out of it
-                raise
-            return self._decide(unit, more, command, *args, **kwargs)
-        changes = decision.changes
-        if changes:
-            after = Snapshot(
-                scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-                machines=snapshot.machines | {m.key: m for m in changes.machines},
-                operations=snapshot.operations | {o.id: o for o in changes.operations},
-                holds=(*(h for h in snapshot.holds if h not in changes.released), *changes.holds),
-            )
-            invariants.check(after, changes.operations)
-            invariants.check_succession(snapshot, after, changes)
-        return decision
+        return commands.decide(
+            unit.world,
+            lambda working: command(working, *args, **kwargs),
+            unit.now,
+            self._mint,
+            policy,
+            sighting=self._sighting,
+        )
 
 
 def _hold(unit: UnitOfWork, kind: HoldKind, name: str, reason: str = "", by: str = "") -> Hold:

@@ -16,7 +16,6 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import lookup
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.ticker import Rounds
@@ -444,8 +443,7 @@ def hold(unit: UnitOfWork, decided: Decide, relay: Relay, since: datetime) -> Wo
     changes = Changes()
     if other is None:
         new = _new_hold(relay.host, since, unit.now)
-        snapshot = lookup.for_host_hold(unit, new)
-        changes = decided(unit, snapshot, commands.place_hold, new).changes
+        changes = decided(unit, commands.place_hold, new).changes
     # Decided first: what a refused job has written by then is committed with its batch.
     unit.store.mark_relay(relay.host, relay.heard_at)
     return Work(replace(known, held_for=relay.heard_at), changes)
@@ -472,7 +470,7 @@ def record_stall(unit: UnitOfWork, decided: Decide, host: str, length: timedelta
         commands.release_hold(working, new)
         return held
 
-    decision = decided(unit, lookup.for_host_hold(unit, new), pause)
+    decision = decided(unit, pause)
     return Work(len(decision.operations), decision.changes)
 
 
@@ -480,7 +478,7 @@ def _released(unit: UnitOfWork, decided: Decide, host: str) -> Changes:
     held = _host_hold(unit, host)
     if held is None or held.by != relays.BY:
         return Changes()
-    return decided(unit, lookup.for_host_hold(unit, held), commands.release_hold, held).changes
+    return decided(unit, commands.release_hold, held).changes
 
 
 def _host_hold(unit: UnitOfWork, host: str) -> Hold | None:

@@ -208,7 +208,7 @@ def start(unit: UnitOfWork, _: Decide, wanted: Rollout) -> Work[Rollout]:
 
     One that was started already under its idempotency key is answered as it is now.
     """
-    known = unit.store.rollouts()
+    known = dict(sorted(unit.world.rollouts.items()))
     if (asked := deciding.granted(wanted, known.values())) is not None:
         return Work(asked)
     number = max(known, default=0) + 1
@@ -240,13 +240,12 @@ def step(
         return Work(Stepped())
     news = lookup.rollout_news(unit, before)
     following = deciding.follow(before, news, unit.now)
-    reader = lookup.UnitReader(unit, before)
 
     def footprint(one: RolloutUnit) -> Footprint:
-        return deciding.footprint(reader.machines(one), before.policy.spread)
+        return deciding.footprint(lookup.machines_of_unit(unit, one), before.policy.spread)
 
     def occupied(one: RolloutUnit, takes: Footprint) -> str:
-        return _occupied(unit, one, reader.machines(one), takes)
+        return _occupied(unit, one, lookup.machines_of_unit(unit, one), takes)
 
     following, step = deciding.step(following, footprint, occupied, unit.now)
     changes = Changes()
@@ -320,8 +319,7 @@ def steer(
 def _ask(unit: UnitOfWork, decided: Decide, request: Request) -> tuple[int, Changes]:
     """Ask for the maintenance of a unit, as an operator would."""
     number = unit.next_maintenance_number()
-    snapshot = lookup.for_request(unit, request, limited=True)
-    return number, decided(unit, snapshot, commands.request_maintenance, request, number).changes
+    return number, decided(unit, commands.request_maintenance, request, number).changes
 
 
 def _drain_unit(unit: UnitOfWork, of: Rollout, one: RolloutUnit, survey: HostSurvey) -> Changes:
@@ -346,9 +344,8 @@ def _recall(unit: UnitOfWork, decided: Decide, of: Rollout, news: UnitNews) -> C
     live = {o.id: o for n in numbers for o in news.operations.get(n, ()) if o.live}
     if not live:
         return Changes()
-    snapshot = lookup.around(unit, live, rolling=True)
     reason = f"rollout {of.number} is {of.state}"
-    return decided(unit, snapshot, commands.recall_maintenances, numbers, reason).changes
+    return decided(unit, commands.recall_maintenances, numbers, reason).changes
 
 
 # What an operator asks for.

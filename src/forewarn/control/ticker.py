@@ -238,7 +238,7 @@ class Ticker(Rounds):
     def learn(self, changes: Changes) -> None:
         """Wake up for what is due earlier than what was known."""
         for operation in changes.operations:
-            if self._due(commands.wakeup_at(operation)):
+            if self._due(operation.wakeup_at):
                 self._wake.set()
 
     async def _round(self) -> timedelta:

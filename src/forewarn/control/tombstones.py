@@ -6,12 +6,14 @@ back with other events behind it (protocol.md section 7), and a client that comp
 see nothing new.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from forewarn.maintenance.model import Changes, Tombstone
+from forewarn.maintenance.world import Name, World
 from forewarn.store.port import Reading, Transaction
 
 SETTING: Final = "retired incarnations"
@@ -34,48 +36,34 @@ def scopes(reading: Reading) -> dict[str, int]:
     return _numbers.decode(kept) if kept else {}
 
 
-def record(transaction: Transaction, changes: Changes, now: datetime) -> Changes:
-    """Return the changes with a tombstone of each machine that they remove, whoever removes it.
+def record(world: World, before: Mapping[Name, Any], now: datetime) -> None:
+    """Leave a tombstone of each machine that was removed, whoever removed it.
 
-    The last incarnations of the scopes that they remove are written down at once.
+    `before` is what `World.since` says. Where these are too many, the oldest of those that
+    operators removed go.
     """
-    if changes.removed_scopes:
-        removed = transaction.scopes(changes.removed_scopes)
-        last = {name: s.incarnation for name, s in removed.items() if s.incarnation > 0}
-        if last:
-            _put(transaction, scopes(transaction) | last)
-    if not changes.removed_machines:
-        return changes
-    machines = transaction.machines(changes.removed_machines)
-    known = transaction.scopes({machine.scope for machine in machines.values()})
-    # A machine that asks while the change is told may still read what its scope comes to by it.
-    known |= {scope.key: scope for scope in changes.scopes if scope.key in known}
-    deleted = {tombstone.key: tombstone for tombstone in changes.tombstones}
-    made = [tombstone for name, tombstone in deleted.items() if name not in machines]
-    for name, machine in machines.items():
-        incarnation = known[machine.scope].incarnation
-        tombstone = deleted.get(name) or Tombstone(name=machine.name, at=now)
+    for (kind, name), machine in before.items():
+        if kind != "machines" or machine is None or name in world.machines:
+            continue
+        # A machine that asks while the change is told may still read what its scope comes to by it.
+        scope = world.scopes.get(machine.scope)
+        incarnation = scope.incarnation if scope else world.retired.get(machine.scope, 0)
+        is_deleted = ("tombstones", name) in before and name in world.tombstones
+        tombstone = world.tombstones[name] if is_deleted else Tombstone(name=machine.name, at=now)
         if tombstone.event_type or incarnation > 0:
-            made.append(replace(tombstone, scope=machine.scope, incarnation=incarnation))
-    excess = _excess(transaction, sum(tombstone.event_type is None for tombstone in made))
-    return replace(changes, tombstones=tuple(made), revived=(*changes.revived, *excess))
-
-
-def _excess(reading: Reading, new: int) -> list[str]:
-    """Return the keys of the oldest removed machines, as many as are too many with these new."""
-    if not new:
-        return []
-    removed = [t for t in reading.tombstones().values() if t.event_type is None]
+            world.tombstones[name] = replace(
+                tombstone, scope=machine.scope, incarnation=incarnation
+            )
+    removed = [one for one in world.tombstones.values() if one.event_type is None]
     removed.sort(key=lambda tombstone: (tombstone.at, tombstone.key))
-    return [tombstone.key for tombstone in removed[: max(0, len(removed) + new - MAX_REMOVED)]]
+    for tombstone in removed[: max(0, len(removed) - MAX_REMOVED)]:
+        del world.tombstones[tombstone.key]
 
 
-def forget(transaction: Transaction, changes: Changes) -> None:
-    """Forget the scopes that a change of the fleet adds again."""
-    kept = scopes(transaction)
-    back = {scope.key for scope in changes.scopes}
-    if not back.isdisjoint(kept):
-        _put(transaction, {name: number for name, number in kept.items() if name not in back})
+def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> None:
+    """Write down the incarnations of removed scopes, if these have changed."""
+    if any(kind == "retired" for kind, _ in before):
+        _put(transaction, dict(world.retired))
 
 
 def highest(reading: Reading) -> int:

@@ -1,20 +1,27 @@
-"""What one transaction has read, and what it is going to save.
+"""What a transaction of the writer works on: the World, and the store beside it.
 
-The requests of a batch share one. Each is decided by itself, in the order of arrival, on what the
-ones before it led to; a value is read from the store once, and the last value of each is saved
-once, at the end (by `writer`; `store.postgresql` says what becomes of a COMMIT whose answer is
-lost). What cannot be answered from memory is asked of the store after a save.
+The World has all that is alive, so a decision asks the store for nothing. The jobs of a batch share
+one transaction; each is decided by itself, in the order of arrival, on what the ones before it led
+to, and the last value of each key is saved once, at the end (by `writer`; `store.postgresql` says
+what becomes of a COMMIT whose answer is lost). The store is asked for history alone, after a save.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from operator import attrgetter
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from forewarn.control import tombstones
+from forewarn.control.outbox import (
+    JSON,
+    MAX_ROWS,
+    Known,
+    LostChanges,
+    decode,
+    latest_loss,
+)
 from forewarn.maintenance import news
 from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
@@ -25,42 +32,28 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Scope,
-    Snapshot,
 )
 from forewarn.maintenance.news import NewsItem
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.transitions import Decision, Transitions
-from forewarn.store.port import Transaction
+from forewarn.maintenance.world import IndexBroken, World
+from forewarn.store.port import (
+    ChangeRecord,
+    Position,
+    Reading,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Transaction,
+)
 
 K = TypeVar("K")
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
-
-_KEYS: Final[dict[str, Callable[[Any], Any]]] = {
-    "scopes": attrgetter("key"),
-    "machines": attrgetter("key"),
-    "operations": attrgetter("id"),
-    "maintenances": attrgetter("number"),
-    "tombstones": attrgetter("key"),
-    "drains": attrgetter("host"),
-    "rollouts": attrgetter("number"),
-}
-"""The fields of Changes of which the last value of each key is saved at the end."""
-
-_ALONE = (
-    "removed_rollouts",
-    "removed_scopes",
-    "holds",
-    "released",
-    "revived",
-    "tokens",
-    "revoked_tokens",
-    "relay_tokens",
-    "void_relay_tokens",
-)
-"""The fields of Changes of which one value is saved at a time."""
+_BESIDE = ("tokens", "revoked_tokens", "relay_tokens", "void_relay_tokens")
+"""The fields of Changes that no decision looks at: they are saved at once."""
 
 
 class Work(msgspec.Struct, Generic[T], frozen=True):
@@ -70,142 +63,195 @@ class Work(msgspec.Struct, Generic[T], frozen=True):
     changes: Changes = Changes()
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is going to ask for, so that a whole batch is read at once. Only ever a hint."""
+def world_of(reading: Reading) -> World:
+    """Return all that is alive in the store."""
+    return World(
+        scopes=reading.scopes(),
+        machines=reading.machines(),
+        operations=reading.live_operations(),
+        maintenances=reading.open_maintenances(),
+        holds=reading.holds(),
+        tombstones=reading.tombstones(),
+        retired=tombstones.scopes(reading),
+        drains=reading.drains(),
+        rollouts=reading.rollouts(),
+    )
 
-    scopes: tuple[str, ...] = ()
-    """Keys: what is live there."""
-    events: tuple[str, ...] = ()
-    """Ids, in upper case."""
-    operations: tuple[str, ...] = ()
-    ending: bool = False
-    """Whether these operations may end, which lets rolling updates go on."""
+
+class WriterMemory:
+    """The World of a writer, which is that of the store in each of its transactions.
+
+    It is filled in the first one. Where several processes share the store, what the others have
+    committed since is taken over before anything is decided.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._world: World | None = None
+        self._position = Position()
+        """The last change of the outbox that is in the World."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[tuple[Transaction, World]]:
+        """Open a transaction, and the World as it is there; both keep what is done, or neither.
+
+        Raises:
+            StoreError: As `Store.write` does.
+        """
+        position = self._position
+        try:
+            with self._store.write() as transaction:
+                world = self._world = self._caught_up(transaction)
+                yield transaction, world
+                if self._store.shared:
+                    position = transaction.position()
+            world.settle()
+            self._position = position
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def _undo(self, error: BaseException) -> None:
+        world, self._world = self._world, None
+        if isinstance(error, StoreError) and not isinstance(error, StoreUnavailable):
+            return  # nobody can tell what the store has: the next transaction reads it
+        if world is not None:
+            with suppress(IndexBroken):
+                world.undo()
+                self._world = world
+
+    def _caught_up(self, transaction: Transaction) -> World:
+        world = self._world
+        if world is not None and not self._store.shared:
+            return world
+        last = transaction.position()
+        while world is not None and self._position != last:
+            rows = transaction.changes_after(max(0, self._position.sequence - 1), MAX_ROWS)
+            world = self._follow(world, rows)
+        if world is None:
+            world = world_of(transaction)
+        self._position = last
+        return world
+
+    def _follow(self, world: World, rows: Iterable[ChangeRecord]) -> World | None:
+        """Take over what others committed; None where that cannot be told from the rows."""
+        known = self._position.sequence == 0
+        moved = False
+        for row in rows:
+            if not known:
+                if row.position != self._position:
+                    return None
+                known = True
+                continue
+            if row.sequence != self._position.sequence + 1 or row.format != JSON:
+                return None
+            for changes in decode(row.body):
+                world.take(changes)
+            world.settle()
+            self._position, moved = row.position, True
+        return world if moved else None
 
 
 class UnitOfWork:
-    """One transaction of the writer: the store as it will be if this is committed."""
+    """One transaction of the writer: what is alive, and the store as it will be when committed."""
 
-    def __init__(self, transaction: Transaction, now: datetime) -> None:
+    def __init__(self, transaction: Transaction, world: World, now: datetime) -> None:
+        self.world = world
         self.now = now
         self.may_start: bool | None = None
         """Whether anything may start in this transaction; None until it was asked."""
         self.saved: list[Changes] = []
         """What was saved so far; to be told once it is committed."""
         self._transaction = transaction
-        # A key that leads to None is known not to be there.
-        self._scopes: dict[str, Scope | None] = {}
-        self._machines: dict[str, Machine | None] = {}
-        self._operations: dict[str, Operation | None] = {}
-        self._order: dict[str, int] = {}
-        """Of operations, as they were met."""
-        self._by_event: dict[str, str | None] = {}
-        # Known operations and machines by place; whole for the places that are in `_whole`.
-        self._in_scope: dict[str, dict[str, None]] = {}
-        self._members: dict[str, dict[str, None]] = defaultdict(dict)
-        self._on_host: dict[str, dict[str, None]] = defaultdict(dict)
-        self._whole: dict[str, set[str]] = {"live": set(), "members": set(), "on host": set()}
-        self._open: dict[int, Maintenance] | None = None
-        self._holds: tuple[Hold, ...] | None = None
-        self._drains: dict[str, Drain] | None = None
-        self._rollouts: dict[int, Rollout | None] = {}
+        self._mark = world.mark()
+        """All before it is saved."""
+        self._last_number = 0
+        """Of the maintenances that are not saved yet."""
         self._notes: list[AuditRecord] = []
         self._new_numbers: set[int] = set()
         """Those given to maintenances in this transaction."""
         self._news: list[NewsItem] = []
         self._closed: set[int] = set()
         """The maintenances that were open and are not any more."""
-        self._begin()
 
-    # Answered from memory, as far as it goes. Keys that are not there are left out.
+    # What is alive. Keys that are not there are left out.
 
     def scopes(self, keys: Collection[str]) -> dict[str, Scope]:
         """Return these scopes by key."""
-        if missing := _missing(self._scopes, keys):
-            self._scopes.update(dict.fromkeys(missing) | self._transaction.scopes(missing))
-        return _known(self._scopes, keys)
+        return _known(self.world.scopes, keys)
 
     def machines(self, keys: Collection[str]) -> dict[str, Machine]:
         """Return these machines by key."""
-        if missing := _missing(self._machines, keys):
-            self._learn_machines(self._transaction.machines(missing), missing)
-        return _known(self._machines, keys)
+        return _known(self.world.machines, keys)
 
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
         """Return the machines of these scopes, by key."""
-        return self._machines_at("members", self._members, scopes, self._transaction.machines_of)
+        return {one.key: one for scope in scopes for one in self.world.machines_of(scope)}
 
     def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
         """Return the machines on these hosts, by key."""
-        return self._machines_at("on host", self._on_host, hosts, self._transaction.machines_on)
-
-    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
-        """Return these operations, live or over, by id."""
-        if missing := _missing(self._operations, ids):
-            self._learn_operations(self._transaction.operations(missing), missing)
-        return _known(self._operations, ids)
-
-    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
-        """Return the operations, live or over, that these events (upper-case ids) belong to."""
-        if missing := _missing(self._by_event, event_ids):
-            self._learn_operations(self._transaction.operations_of_events(missing))
-            for event_id in missing:
-                self._by_event.setdefault(event_id, None)
-        return self.operations([i for e in event_ids if (i := self._by_event[e]) is not None])
+        return {one.key: one for host in hosts for one in self.world.machines_on(host)}
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         """Return what is live in these scopes, or anywhere, by id."""
         if scopes is None:
-            return self.learn(self.store.live_operations())
-        if missing := _missing(self._whole["live"], scopes):
-            self._learn_operations(self._transaction.live_operations(missing))
-            self._whole["live"].update(missing)
-        ids: Collection[str] = [id_ for scope in scopes for id_ in self._in_scope.get(scope, ())]
-        if len(ids) > 1 and len(scopes) > 1:  # in the order of reading: a set of scopes has none
-            ids = sorted(set(ids), key=self._order.__getitem__)
-        known = self._operations
-        return {i: found for i in ids if (found := known[i]) is not None and found.live}
-
-    def open_maintenances(self) -> dict[int, Maintenance]:
-        """Return the maintenances that are open, by number, the oldest first."""
-        if self._open is None:
-            self._open = dict(self.store.open_maintenances())
-        return self._open
+            return {name: one for name, one in self.world.operations.items() if one.live}
+        return {one.id: one for scope in scopes for one in self.world.live_in(scope)}
 
     def holds(self) -> tuple[Hold, ...]:
-        """Return all holds."""
-        if self._holds is None:
-            self._holds = self._transaction.holds()
-        return self._holds
+        """Return all holds, the oldest first, those of one instant by kind and name."""
+        holds = self.world.holds.values()
+        return tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
 
-    def drains(self) -> dict[str, Drain]:
+    def drains(self) -> Mapping[str, Drain]:
         """Return the latest drain of each host."""
-        if self._drains is None:
-            self._drains = self._transaction.drains() | self._unsaved["drains"]
-        return self._drains
+        return self.world.drains
 
     def rollout(self, number: int) -> Rollout | None:
         """Return a rollout."""
-        if number not in self._rollouts:
-            self._rollouts[number] = self._transaction.rollouts([number]).get(number)
-        return self._rollouts[number]
+        return self.world.rollouts.get(number)
+
+    # What is alive, or history. Operations are recalled: a decision may concern them.
+
+    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+        """Return these operations, live or over, by id."""
+        if over := [name for name in ids if name not in self.world.operations]:
+            self._recall(self._transaction.operations(over))
+        return _known(self.world.operations, ids)
+
+    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+        """Return the operations, live or over, that these events (upper-case ids) belong to."""
+        of_event = self.world.of_event
+        if over := [name for name in event_ids if name not in of_event]:
+            self._recall(self._transaction.operations_of_events(over))
+        return self.operations([one for name in event_ids for one in of_event.of(name)])
+
+    def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
+        """Return a maintenance's operations, live or over, by id."""
+        self._recall(self.store.operations_of_maintenance(number))
+        return _known(self.world.operations, self.world.of_maintenance.of(number))
+
+    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
+        """Return these maintenances by number."""
+        known = _known(self.world.maintenances, numbers)
+        over = [number for number in numbers if number not in known]
+        return self._transaction.maintenances(over) | known if over else known
+
+    def _recall(self, found: Mapping[str, Operation]) -> None:
+        for operation in found.values():
+            self.world.recall(operation)
+
+    # Everything else.
 
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators, by name; new ones are saved at once."""
         return self._transaction.tokens()
 
-    # Everything else.
-
     def next_maintenance_number(self) -> int:
         """Return the number of the next maintenance; it is taken when that is saved."""
-        unsaved = max(self._unsaved["maintenances"], default=0)
-        number = max(self._transaction.next_maintenance_number(), unsaved + 1)
+        number = max(self._transaction.next_maintenance_number(), self._last_number + 1)
         self._new_numbers.add(number)
         return number
-
-    def learn(self, operations: dict[str, Operation]) -> dict[str, Operation]:
-        """Take over what was just read of the store: what a decision changes has to be known."""
-        self._learn_operations(operations)
-        return operations
 
     @property
     def store(self) -> Transaction:
@@ -216,31 +262,13 @@ class UnitOfWork:
     def apply(self, changes: Changes) -> None:
         """Take over what a job came to."""
         self._tell(changes)
-        # Of these only one change is saved at a time: a hold may be put and released in one batch.
-        alone = {name: value for name in _ALONE if (value := getattr(changes, name))}
-        if alone:
+        numbers = (one.number for one in changes.maintenances)
+        self._last_number = max(self._last_number, *numbers, 0)
+        self.world.take(changes)
+        beside = {name: value for name in _BESIDE if (value := getattr(changes, name))}
+        if beside:
             self.save()
-        for kind, key_of in _KEYS.items():
-            self._unsaved[kind] |= {key_of(value): value for value in getattr(changes, kind)}
-        self._scopes |= {scope.key: scope for scope in changes.scopes}
-        self._scopes |= dict.fromkeys(changes.removed_scopes)
-        for operation in changes.operations:
-            if self._operations.get(operation.id) is None:
-                self._operations.pop(operation.id, None)
-                self._learn_operations({operation.id: operation})
-            else:  # its events never change, so it is indexed already
-                self._operations[operation.id] = operation
-        self._replace_machines({machine.key: machine for machine in changes.machines})
-        self._replace_machines(dict.fromkeys(changes.removed_machines))
-        if self._drains is not None:
-            self._drains |= self._unsaved["drains"]
-        self._rollouts |= self._unsaved["rollouts"]
-        if self._open is not None and changes.maintenances:
-            known = self._open | {one.number: one for one in changes.maintenances}
-            self._open = {number: one for number, one in sorted(known.items()) if one.open}
-        if alone:
-            self._save(msgspec.structs.replace(self._changes(), **alone))
-            self._holds = None
+            self._save(Changes(**beside))
 
     def note(self, record: AuditRecord) -> None:
         """Have a record in the audit log, which is saved with what it is about."""
@@ -249,101 +277,63 @@ class UnitOfWork:
     def told(self) -> bytes:
         """Return the news of all that was saved, as it is stored."""
         if ended := self._closed | news.ended(self._news):
-            outcomes = self.store.outcomes(ended - self.open_maintenances().keys())
-            self._news += news.finished(outcomes, self.now)
+            known = self.world.maintenances
+            over = {number for number in ended if number not in known or not known[number].open}
+            self._news += news.finished(self.store.outcomes(over), self.now)
         return news.encode(self._news)
 
     def _tell(self, changes: Changes) -> None:
-        known = self._operations
-        unknown = [o.id for o in changes.operations if o.id not in known]
-        if unknown := [name for name in unknown if not self._is_new(name)]:
-            self.operations(unknown)
+        world = self.world
         if _has_others(changes):
-            # Read, not only what happens to be known: what was there before is no news.
+            numbers = [one.number for one in changes.maintenances]
+            known = _known(world.maintenances, numbers)
             before = news.Before(
-                maintenances=self.open_maintenances() if changes.maintenances else {},
-                drains=self.drains() if changes.drains else {},
-                rollouts={one.number: self.rollout(one.number) for one in changes.rollouts},
+                maintenances={number: one for number, one in known.items() if one.open},
+                drains=world.drains,
+                rollouts=world.rollouts,
             )
             self._news += news.of_others(before, changes, self._new_numbers, self.now)
             self._closed |= news.closed(before.maintenances, changes.maintenances)
-            self._new_numbers.difference_update(one.number for one in changes.maintenances)
-        self._news += news.of_operations(known, changes.operations, self.now)
-
-    def _is_new(self, operation: str) -> bool:
-        maintenance, _, ordinal = operation.partition(".")
-        known = (self._open or {}).get(int(maintenance))
-        if known is not None:
-            return int(ordinal) > known.announced
-        return int(maintenance) in self._new_numbers
+            self._new_numbers.difference_update(numbers)
+        self._news += news.of_operations(world.operations, changes.operations, self.now)
 
     def save(self) -> None:
         """Save what is not saved yet."""
-        if changes := self._changes():
+        world = self.world
+        before = world.since(self._mark)
+        if changes := world.changes(before):
+            if changes.removed_machines:
+                tombstones.record(world, before, self.now)
+                changes = world.changes(world.since(self._mark))
             self._save(changes)
+            tombstones.keep(self._transaction, world, before)
+            self._mark = world.mark()
         if self._notes:
             self._transaction.record(self._notes)
             self._notes = []
 
     def _save(self, changes: Changes) -> None:
-        self._transaction.save(tombstones.record(self._transaction, changes, self.now))
+        self._transaction.save(changes)
         self.saved.append(changes)
-        self._begin()
 
-    def _begin(self) -> None:
-        self._unsaved: dict[str, dict[Any, Any]] = {kind: {} for kind in _KEYS}
-        self._removed: dict[str, None] = {}
-        """The keys of machines."""
 
-    def _changes(self) -> Changes:
-        unsaved = {kind: tuple(values.values()) for kind, values in self._unsaved.items()}
-        return Changes(removed_machines=tuple(self._removed), **unsaved)
+def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
+    """Return all that memory begins with: where, what, and when the store last lost changes.
 
-    # What is known already is newer than what the store has.
-
-    def _learn_operations(self, found: dict[str, Operation], asked: Iterable[str] = ()) -> None:
-        for id_, operation in found.items():
-            if id_ not in self._operations:
-                self._operations[id_] = operation
-                self._order.setdefault(id_, len(self._order))
-                for event in (*operation.events, *operation.dropped):
-                    self._by_event[event.id] = id_
-                    self._in_scope.setdefault(event.scope, {})[id_] = None
-        for id_ in asked:
-            self._operations.setdefault(id_, None)
-
-    def _learn_machines(self, found: dict[str, Machine], asked: Iterable[str] = ()) -> None:
-        for key, machine in found.items():
-            if key not in self._machines:
-                self._machines[key] = machine
-                self._members[machine.scope][key] = None
-                self._on_host[machine.host][key] = None
-        self._machines.update((key, None) for key in asked if key not in self._machines)
-
-    def _replace_machines(self, new: dict[str, Machine] | dict[str, None]) -> None:
-        for key, machine in new.items():
-            old = self._machines.pop(key, None)
-            if old is not None:
-                self._members[old.scope].pop(key, None)
-                self._on_host[old.host].pop(key, None)
-            if machine is None:
-                self._unsaved["machines"].pop(key, None)
-                self._removed[key] = None
-            else:
-                self._removed.pop(key, None)
-            self._learn_machines({} if machine is None else {key: machine}, (key,))
-
-    def _machines_at(
-        self,
-        what: str,
-        known: dict[str, dict[str, None]],
-        places: Collection[str],
-        read: Callable[[list[str]], dict[str, Machine]],
-    ) -> dict[str, Machine]:
-        if missing := _missing(self._whole[what], places):
-            self._learn_machines(read(missing))
-            self._whole[what].update(missing)
-        return self.machines([key for place in places for key in known.get(place, ())])
+    The values are the World's own, so that they are there once.
+    """
+    world, store = unit.world, unit.store
+    known = Known(
+        world.scopes,
+        world.machines,
+        unit.live_operations(),
+        world.drains,
+        store.tokens(),
+        world.rollouts,
+        store.relay_tokens(),
+    )
+    known = Known(*(dict(table) for table in msgspec.structs.astuple(known)))
+    return store.position(), known, latest_loss(store)
 
 
 def _has_others(changes: Changes) -> bool:
@@ -359,12 +349,8 @@ def _has_others(changes: Changes) -> bool:
     )
 
 
-def _missing(known: Collection[K], keys: Iterable[K]) -> list[K]:
-    return [key for key in keys if key not in known]
-
-
-def _known(known: dict[K, V | None], keys: Iterable[K]) -> dict[K, V]:
-    return {key: value for key in keys if (value := known[key]) is not None}
+def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
+    return {name: value for name in keys if (value := table.get(name)) is not None}
 
 
 class Decide(Protocol):
@@ -373,7 +359,6 @@ class Decide(Protocol):
     def __call__(
         self,
         unit: UnitOfWork,
-        snapshot: Snapshot,
         command: Callable[Concatenate[Transitions, P], Iterable[str]],
         *args: P.args,
         **kwargs: P.kwargs,

@@ -1,7 +1,7 @@
 """The one writer: requests that wait together share a transaction, and so its commit.
 
-A job decides on what its unit of work shows and returns new values. The writer saves them, commits,
-tells the changefeed, and only then answers. A refusal, and a defect, concerns its own job alone: it
+A job decides on the World and returns new values. The writer saves them, commits, tells the
+changefeed, and only then answers. A refusal, and a defect, concerns its own job alone: it
 is raised before anything of that job is saved. If the saving or the commit fails otherwise, the
 batch is undone and each job runs in a transaction of its own, so that only the guilty one fails.
 
@@ -21,11 +21,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
-from forewarn.control import lookup
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.outbox import Follower
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory
 from forewarn.maintenance.model import Refused
 from forewarn.store.port import ChangeRecord, Position, Reading, Store, StoreError, StoreUnavailable
 
@@ -36,14 +35,12 @@ LONG_SECONDS: Final = 1.0
 """What waited for the store so long in vain speaks for what waits behind it: each by itself would
 wait as long again, and the clients of approvals go away after some seconds."""
 
-NO_NEEDS = Needs()
-
 T = TypeVar("T")
 
 Job = Callable[[UnitOfWork], Work[Any]]
 """Decides within a transaction. It may be run twice: it has no effect of its own."""
 
-Waiting: TypeAlias = "tuple[Job, Needs, Future[Any]]"
+Waiting: TypeAlias = "tuple[Job, Future[Any]]"
 
 Committed: TypeAlias = (
     "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Work[Any] | Exception]]"
@@ -59,8 +56,8 @@ _log = structlog.get_logger(__name__)
 class Writer(Protocol):
     """Takes jobs and answers each after its commit."""
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
-        """Run a job in a transaction, reading what it needs with what others need.
+    def submit(self, job: Job) -> "Future[Any]":
+        """Run a job in a transaction.
 
         The future holds the result once it is durable, or raises Refused, StoreUnavailable, or what
         the job raised.
@@ -86,11 +83,11 @@ class InlineWriter:
         self._store = store
         self._lock = threading.Lock()
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
+    def submit(self, job: Job) -> "Future[Any]":
         """Run the job before returning."""
         future = _promise()
         with self._lock:
-            self._committer.commit([(job, needs, future)])
+            self._committer.commit([(job, future)])
         return future
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
@@ -153,14 +150,14 @@ class ThreadWriter:
         self._thread = threading.Thread(target=self._run, name="forewarn-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
+    def submit(self, job: Job) -> "Future[Any]":
         """Queue the job."""
         future = _promise()
         with self._lock:
             if self._closed:
                 future.set_exception(StoreUnavailable(self._closed))
             else:
-                self._queue.put((job, needs, future))
+                self._queue.put((job, future))
         return future
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
@@ -204,7 +201,7 @@ class ThreadWriter:
         while not self._queue.empty():
             if (following := self._queue.get()) is not None:
                 left.append(following)
-        for _, _, future in left:
+        for _, future in left:
             if not future.done():
                 future.set_exception(StoreUnavailable(self._closed))
         ended = StoreUnavailable(self._closed)
@@ -239,7 +236,7 @@ class ThreadWriter:
             following = self._queue.get()
             if following is None:
                 return False
-            following[2].set_exception(away)
+            following[1].set_exception(away)
         return True
 
 
@@ -257,6 +254,10 @@ class _Committer:
     follower: Follower
     told: ServiceClock | None = None
 
+    def __post_init__(self) -> None:
+        """Begin without a World: the first transaction fills it."""
+        self._memory = WriterMemory(self.store)
+
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
 
@@ -267,18 +268,18 @@ class _Committer:
             missed, own, unit, news, results = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
-                for _, _, future in batch:
+                for _, future in batch:
                     future.set_exception(error)
                 return error if isinstance(error, StoreError) else None
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
             for number, single in enumerate(batch, 1):
                 if away := self.commit([single]):
-                    for _, _, future in batch[number:]:
+                    for _, future in batch[number:]:
                         future.set_exception(away)
                     return away
             return None
         self.follower.publish(missed, own, unit.saved, news)
-        for (_, _, future), result in zip(batch, results, strict=True):
+        for (_, future), result in zip(batch, results, strict=True):
             if isinstance(result, Work):
                 future.set_result(result.result)
             else:
@@ -288,17 +289,15 @@ class _Committer:
     def _transact(self, batch: Sequence[Waiting]) -> Committed:
         results: list[Work[Any] | Exception] = []
         asked = self.told.asking() if self.told else 0.0
-        with self.store.write() as transaction:
+        with self._memory.transaction() as (transaction, world):
             missed = self.follower.missed(transaction)
             now = transaction.now()
             if now is None:
                 now = self.clock.now()
             elif self.told is not None:
                 now = self.told.tell(now, asked)
-            unit = UnitOfWork(transaction, now)
-            if len(batch) > 1:
-                lookup.read_ahead(unit, [needs for _, needs, _ in batch])
-            for job, _, _ in batch:
+            unit = UnitOfWork(transaction, world, now)
+            for job, _ in batch:
                 try:
                     work = job(unit)
                 except Refused as refusal:

@@ -1,13 +1,14 @@
 """The rules: what may happen to which machine, when, and who must be told first.
 
-Deciders only: a snapshot, a command and `now` go in; a decision, made of new values, comes out.
+Deciders only: the World, a command and `now` go in; a decision, made of new values, comes out.
 Nothing in here does I/O, logs, reads a clock or draws a number: ids and time are arguments, so a
 transaction's body may run twice. Imports only `vocabulary`.
 
     model        the frozen values: machines, scopes, operations, events, approvals, holds, policy
+    world        all that is alive, in tables with indexes and a journal that undoes
     notice       the least notice of each type, when NotBefore may be, how it moves after an outage
     commands     what operators, guests and executors ask, and whether it is allowed or comes too
-                 late: decide(snapshot, command, now, mint)
+                 late: decide(world, command, now, mint)
     transitions  whether an operation is announced, starts, waits, is back or ends, by one table,
                  and which update domain is next; vocabulary says which statuses guests see
     planner      what a request may say, and what it becomes: operations, by update domain
@@ -25,5 +26,5 @@ transaction's body may run twice. Imports only `vocabulary`.
     alerts       what needs an operator
     news         what outsiders are told of a change
     webhooks     who gets it by HTTP, how far each has come, and when to try again
-    invariants   what must hold of every snapshot
+    invariants   what must always hold
 """

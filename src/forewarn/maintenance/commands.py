@@ -1,7 +1,7 @@
-"""What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
+"""What follows from a command: `decide(world, command, now, mint)`.
 
-Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
-a refused command changes nothing. A command is a function from the transitions to the ids of the
+It is pure. A decision consists of new values for what changed; the World stays as it was, and a
+refused command changes nothing. A command is a function from the transitions to the ids of the
 operations that it was about: a call of one of the functions below `decide`, whose names are verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
@@ -12,14 +12,15 @@ An executor's claim is a lease with a fencing number: a report under an older nu
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import notice, planner
+from forewarn.maintenance import invariants, notice, planner
 from forewarn.maintenance.model import (
     Approval,
     Hold,
@@ -29,7 +30,6 @@ from forewarn.maintenance.model import (
     Refused,
     RollingState,
     Sightings,
-    Snapshot,
     Tombstone,
     Verdict,
     key,
@@ -43,13 +43,11 @@ from forewarn.maintenance.transitions import (
     Trigger,
     left_host,
 )
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
-
-AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
-"""The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
 
 HELD_ON = timedelta(minutes=15)
 """How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
@@ -65,38 +63,6 @@ Command = Callable[[Transitions], Iterable[str]]
 that it was about."""
 
 replace = msgspec.structs.replace
-
-
-def wakeup_at(operation: Operation) -> datetime | None:
-    """Return when time alone makes this operation do something; None if it never does.
-
-    What waits for another operation wakes when that one's domains are up, not by time, and what
-    waits for machines that came to its host, when they leave. What is Queued wakes when it may be
-    announced, and a held one not before its release; but guests read a held NotBefore, which then
-    moves on. What has not started wakes when its window closes, at the latest.
-    """
-    if operation.status is EventStatus.RETURNING:
-        return operation.back_by
-    if operation.status.over:
-        return operation.up_at
-    if not operation.unstarted:
-        return None
-    at = _ready_at(operation)
-    closes = operation.closes_at
-    return at if closes is None else min(at or closes, closes)
-
-
-def _ready_at(operation: Operation) -> datetime | None:
-    """Return when an operation that has not started may go on, or its NotBefore moves on."""
-    if planner.gives_way(operation):
-        return None if operation.held_at is not None else operation.announced_at
-    if not operation.pending or operation.waits_for or operation.arrived:
-        return None
-    if operation.held_at is not None:
-        return None if operation.silent else operation.not_before
-    if not operation.approved:
-        return operation.not_before
-    return min(operation.opens_at or AT_ONCE, operation.not_before)
 
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
@@ -116,7 +82,7 @@ def has_returned(operation: Operation, sighting: Sightings) -> bool:
 
 
 def decide(
-    snapshot: Snapshot,
+    world: World,
     command: Command,
     now: datetime,
     mint: Callable[[], str],
@@ -126,11 +92,19 @@ def decide(
 ) -> Decision:
     """Return what follows from a command; Refused where the rules do not allow it.
 
-    It looks at nothing but the snapshot, which stays as it is; `mint` returns a new GUID at each
-    call, for events that are announced.
+    It looks at nothing but the World, which is afterwards as it was before; `mint` returns a new
+    GUID at each call, for events that are announced.
+
+    Raises:
+        InvariantBroken: The decision would break what must always hold: a defect.
     """
-    working = Transitions(snapshot, now, mint, policy, sighting)
-    return working.decision(command(working))
+    with world.supposing():
+        working = Transitions(world, now, mint, policy, sighting)
+        decision = working.decision(command(working))
+        if decision.changes:
+            invariants.check(world, decision.changes.operations)
+            invariants.check_succession(world, decision.before, decision.changes)
+    return decision
 
 
 # The commands.
@@ -138,7 +112,7 @@ def decide(
 
 def request_maintenance(working: Transitions, request: planner.Request, number: int) -> list[str]:
     """An operator asks for maintenance; the number is unused so far."""
-    maintenance, steps = planner.plan(working.snapshot, request, number=number, now=working.now)
+    maintenance, steps = planner.plan(working.world, request, number=number, now=working.now)
     for ordinal, step in enumerate(steps, 1):
         _make_way(working, step, request, f"{number}.{ordinal}")
     _check_policy(working, steps, request)
@@ -161,9 +135,16 @@ def _check_policy(
             "stop without notice; add --without-notice to do it anyway"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
-    limit, pending = working.policy.user_initiated_limit, working.snapshot.user_events_pending
+    limit = working.policy.user_initiated_limit
+    if not limit or request.source is not EventSource.USER:
+        return
+    pending = sum(
+        len(operation.events)
+        for operation in working.operations.values()
+        if operation.source is EventSource.USER and operation.unstarted
+    )
     more = sum(len(planner.by_scope(step.machines)) for step in steps)
-    if limit and request.source is EventSource.USER and pending + more > limit:
+    if pending + more > limit:
         message = (
             f"too many pending events of user-initiated maintenance: {pending} now, {more} more "
             f"asked for, at most {limit} allowed (user_initiated_limit); wait until some start"
@@ -205,7 +186,7 @@ def resume_rolling(working: Transitions, number: int) -> list[str]:
     maintenance = replace(maintenance, rolling_updates=running)
     working.maintenances[maintenance.number] = working.answered = maintenance
     working.continue_rolling_updates()
-    return [o for o in working.operations if o not in working.snapshot.operations]
+    return working.entered
 
 
 def approve_events(
@@ -218,10 +199,11 @@ def approve_events(
     """
     named = dict.fromkeys(event_id.upper() for event_id in event_ids)
     by_event = {
-        event.id: operation.id
-        for operation in working.operations.values()
-        for event in (*operation.events, *operation.dropped)
-        if event.id in named and (scope is None or (event.scope == scope and event.published))
+        event.id: operation
+        for event_id in named
+        for operation in working.world.of_event.of(event_id)
+        for event in working.operations[operation].all_events
+        if event.id == event_id and (scope is None or (event.scope == scope and event.published))
     }
     for event_id in named:
         if event_id not in by_event:
@@ -284,7 +266,8 @@ def recall_maintenances(
     """A rollout takes back what has not started of its maintenances; the rest goes on."""
     concerned: list[str] = []
     for number in numbers:
-        its = [o.id for o in working.operations.values() if o.maintenance == number]
+        found = map(working.operations.__getitem__, working.world.of_maintenance.of(number))
+        its = [one.id for one in sorted(found, key=attrgetter("ordinal"))]
         maintenance = working.maintenances.get(number)
         unstarted = any(working.operations[id_].unstarted for id_ in its)
         if unstarted or (maintenance is not None and maintenance.open):
@@ -293,14 +276,14 @@ def recall_maintenances(
 
 
 def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list[str]:
-    """Time has passed: start whatever is due of these operations; None for all of the snapshot."""
-    ids = working.operations if ids is None else ids
+    """Time has passed: start whatever is due of these operations; None for all."""
+    ids = [*working.operations] if ids is None else ids
     due = [
         operation
         for operation in map(working.operations.__getitem__, ids)
-        if (at := wakeup_at(operation)) is not None and at <= working.now
+        if (at := operation.wakeup_at) is not None and at <= working.now
     ]
-    for operation in sorted((o for o in due if not planner.gives_way(o)), key=planner.start_order):
+    for operation in sorted((o for o in due if not o.gives_way), key=planner.start_order):
         if operation.status is EventStatus.RETURNING:
             _give_up(working, operation)
         elif operation.status.over:
@@ -312,7 +295,7 @@ def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list
         else:
             ahead = notice.whole_seconds(working.now + HELD_ON)
             working.put(replace(operation, not_before=ahead))
-    for operation in sorted((o for o in due if planner.gives_way(o)), key=planner.queue_order):
+    for operation in sorted((o for o in due if o.gives_way), key=planner.queue_order):
         if operation.closed(working.now):
             working.close_window(operation)
         else:
@@ -343,14 +326,13 @@ def record_returns(working: Transitions, operations: Collection[str]) -> Collect
 
 def place_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator places a hold."""
-    for other in working.holds:
-        if (other.kind, other.name) == (hold.kind, hold.name):
-            message = (
-                f"{hold} is already on hold, by {other.by or 'somebody'} since "
-                f"{notice.spoken(other.at)}: release it first to change the reason"
-            )
-            raise Refused(ErrorCode.CONFLICT, message)
-    working.holds.append(hold)
+    if (other := working.holds.get((hold.kind, hold.name))) is not None:
+        message = (
+            f"{hold} is already on hold, by {other.by or 'somebody'} since "
+            f"{notice.spoken(other.at)}: release it first to change the reason"
+        )
+        raise Refused(ErrorCode.CONFLICT, message)
+    working.holds[hold.kind, hold.name] = hold
     covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
     for operation in covered:
         working.hold(operation, hold.at)
@@ -359,10 +341,9 @@ def place_hold(working: Transitions, hold: Hold) -> list[str]:
 
 def release_hold(working: Transitions, hold: Hold) -> list[str]:
     """An operator releases a hold, by its kind and name."""
-    found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
-    if not found:
+    if (hold.kind, hold.name) not in working.holds:
         raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
-    working.holds.remove(found[0])
+    del working.holds[hold.kind, hold.name]
     covered = [o for o in working.operations.values() if o.unstarted and hold.covers(o)]
     for operation in sorted(covered, key=lambda o: (not o.pending, planner.queue_order(o))):
         working.release(operation)
@@ -516,24 +497,19 @@ def record_requests(working: Transitions, scopes: Iterable[str]) -> list[str]:
 def follow_moves(working: Transitions, moved: Set[str]) -> list[str]:
     """Machines (keys) have other hosts than before, or are new or gone.
 
-    The snapshot has them where they are now, and all machines of these hosts.
+    The World has them where they are now.
     """
-    on: dict[str, list[Machine]] = {}
-    for machine in working.machines.values():
-        if machine.host:
-            on.setdefault(machine.host, []).append(machine)
-    hosts = {name for name, its in on.items() if any(machine.key in moved for machine in its)}
-    about = [
-        operation
-        for operation in working.operations.values()
-        if operation.unstarted
-        and (
-            operation.on_host in hosts
-            or not moved.isdisjoint(map(key, (*operation.machines, *operation.arrived)))
-        )
-    ]
-    for operation in sorted(about, key=planner.start_order):
-        _locate(working, operation, on.get(operation.on_host, ()))
+    world = working.world
+    hosts = {machine.host for name in moved if (machine := working.machines.get(name)) is not None}
+    names = {
+        *(id_ for name in moved for id_ in world.live_of_machine.of(name)),
+        *(id_ for host in hosts for id_ in world.live_of_host.of(host)),
+    }
+    about = [o for o in map(working.operations.__getitem__, names) if o.unstarted]
+    about.sort(key=planner.start_order)
+    for operation in about:
+        here = world.machines_on(operation.on_host) if operation.on_host else ()
+        _locate(working, operation, here)
     return [operation.id for operation in about]
 
 

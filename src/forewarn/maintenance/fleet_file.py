@@ -16,7 +16,8 @@ import msgspec
 
 from forewarn.maintenance import model
 from forewarn.maintenance.notice import TERMINATE_MINUTES
-from forewarn.maintenance.planner import by_scope
+from forewarn.maintenance.planner import by_scope, natural
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
@@ -364,7 +365,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply(
-    snapshot: model.Snapshot,
+    world: World,
     wanted: Fleet,
     *,
     prune: bool,
@@ -374,7 +375,6 @@ def apply(
 ) -> Applied:
     """Return the changes that make the fleet as the file says.
 
-    The snapshot has the whole fleet: all scopes, machines, live operations, holds and tombstones.
     `prune` removes what the file does not name, but the last machine only with `allow_empty`: a
     file that was cut short would. `again` adds what was preempted or terminated.
 
@@ -382,16 +382,16 @@ def apply(
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
             an address of a machine outside the file, or a fleet that would be empty.
     """
-    before = snapshot.machines
-    groups, lost = _without_lost(flatten(wanted), snapshot, again=again)
+    before = world.machines
+    groups, lost = _without_lost(flatten(wanted), world, again=again)
     members = by_scope(before.values())
     after: dict[str, model.Machine] = {}
     scopes: dict[str, model.Scope] = {}
     for group in groups:
-        scope = _scope(snapshot, group)
+        scope = _scope(world, group)
         scopes[scope.key] = scope
         after |= _place(members.get(scope.key, ()), before, group, mint)
-    missing = [machine for name, machine in before.items() if name not in after]
+    missing = sorted((one for name, one in before.items() if name not in after), key=natural)
     gone, kept = (missing, []) if prune else ([], missing)
     if gone and not after and not allow_empty:
         message = (
@@ -402,16 +402,16 @@ def apply(
     _check_kept(kept, after, scopes)
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
-    _check_live(snapshot.operations.values(), gone, moved)
-    _skip_incarnations(scopes, snapshot, after.values())
+    _check_live(world.operations.values(), gone, moved)
+    _skip_incarnations(scopes, world, after.values())
     populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
-    emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
+    emptied = world.scopes if prune else {old.scope: None for old, _ in moved}
     changes = model.Changes(
-        scopes=tuple(s for s in scopes.values() if snapshot.scopes.get(s.key) != s),
+        scopes=tuple(s for s in scopes.values() if world.scopes.get(s.key) != s),
         machines=tuple(m for m in after.values() if before.get(m.key) != m),
         removed_machines=tuple(machine.key for machine in gone),
         removed_scopes=tuple(name for name in emptied if name not in populated),
-        revived=tuple(name for name in snapshot.tombstones if name in after),
+        revived=tuple(name for name in world.tombstones if name in after),
     )
     return Applied(
         changes=changes,
@@ -422,7 +422,7 @@ def apply(
         missing=tuple(machine.name for machine in kept),
         lost=lost,
         placed=tuple(after.values()),
-        held=_left_held(snapshot.holds, changes),
+        held=_left_held(world.holds.values(), changes),
     )
 
 
@@ -507,27 +507,27 @@ def _roles(machines: Collection[model.Machine]) -> Iterator[Role]:
         )
 
 
-def remove(snapshot: model.Snapshot, names: Collection[str]) -> Applied:
+def remove(world: World, names: Collection[str]) -> Applied:
     """Return the changes that remove these machines, and the scopes that they leave empty.
 
-    The snapshot has these machines, their scopes with all that is in them and live, and the holds.
     A name is refused that is unknown (NOT_FOUND), or has a live event (CONFLICT).
     """
-    missing = sorted(name for name in names if model.key(name) not in snapshot.machines)
+    missing = sorted(name for name in names if model.key(name) not in world.machines)
     if missing:
         raise model.unknown("machine", missing[0])
-    gone = [snapshot.machines[name] for name in dict.fromkeys(map(model.key, names))]
-    _check_live(snapshot.operations.values(), gone, [])
+    gone = [world.machines[name] for name in dict.fromkeys(map(model.key, names))]
+    live = dict.fromkeys(name for each in gone for name in world.live_of_machine.of(each.key))
+    _check_live([world.operations[name] for name in live], gone, [])
     gone_keys = {machine.key for machine in gone}
-    left = {m.scope for m in snapshot.machines.values() if m.key not in gone_keys}
-    emptied = dict.fromkeys(machine.scope for machine in gone if machine.scope not in left)
+    scopes = dict.fromkeys(machine.scope for machine in gone)
+    emptied = [name for name in scopes if gone_keys.issuperset(world.members.of(name))]
     changes = model.Changes(
         removed_machines=tuple(machine.key for machine in gone), removed_scopes=tuple(emptied)
     )
     return Applied(
         changes=changes,
         removed=tuple(machine.name for machine in gone),
-        held=_left_held(snapshot.holds, changes),
+        held=_left_held(world.holds.values(), changes),
     )
 
 
@@ -538,11 +538,11 @@ def _left_held(holds: Collection[model.Hold], changes: model.Changes) -> tuple[m
 
 
 def _without_lost(
-    groups: list[Group], snapshot: model.Snapshot, *, again: bool
+    groups: list[Group], world: World, *, again: bool
 ) -> tuple[list[Group], tuple[str, ...]]:
     """Return the groups without the machines that were lost, and the names of those."""
-    deleted = {k for k, tombstone in snapshot.tombstones.items() if tombstone.event_type}
-    gone = set() if again else deleted - snapshot.machines.keys()
+    deleted = {k for k, tombstone in world.tombstones.items() if tombstone.event_type}
+    gone = set() if again else deleted - world.machines.keys()
     names = [m.name for group in groups for m in group.members if model.key(m.name) in gone]
     if not names:
         return groups, ()
@@ -553,12 +553,12 @@ def _without_lost(
     return kept, tuple(names)
 
 
-def _scope(snapshot: model.Snapshot, group: Group) -> model.Scope:
+def _scope(world: World, group: Group) -> model.Scope:
     """Return a scope of the file; a new one begins above the incarnations of one removed before."""
     scope = group.scope
-    before = snapshot.scopes.get(scope.key)
+    before = world.scopes.get(scope.key)
     if before is None:
-        return replace(scope, incarnation=snapshot.retired.get(scope.key, -1) + 1)
+        return replace(scope, incarnation=world.retired.get(scope.key, -1) + 1)
     if before.kind is not scope.kind:
         message = (
             f"{before.name} is already a scope of kind {before.kind}, not {scope.kind}: "
@@ -714,7 +714,7 @@ def _check_live(
 
 
 def _skip_incarnations(
-    scopes: dict[str, model.Scope], snapshot: model.Snapshot, machines: Collection[model.Machine]
+    scopes: dict[str, model.Scope], world: World, machines: Collection[model.Machine]
 ) -> None:
     """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 
@@ -722,9 +722,9 @@ def _skip_incarnations(
     that it left it cannot: incarnations only go up.
     """
     for machine in machines:
-        if (old := snapshot.machines.get(machine.key)) is not None:
-            scope, left = old.scope, snapshot.scopes[old.scope].incarnation
-        elif (tombstone := snapshot.tombstones.get(machine.key)) is not None:
+        if (old := world.machines.get(machine.key)) is not None:
+            scope, left = old.scope, world.scopes[old.scope].incarnation
+        elif (tombstone := world.tombstones.get(machine.key)) is not None:
             scope, left = tombstone.scope, tombstone.incarnation
         else:
             continue

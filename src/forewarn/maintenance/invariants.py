@@ -1,13 +1,15 @@
-"""What must hold of every snapshot, whatever happened: checked after each decision.
+"""What must always hold, whatever happened: checked after each decision.
 
 A breach is a defect of Forewarn and never the user's fault: the transaction is rolled back, and the
 request is answered with an internal error.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
-from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE, gives_way
+from forewarn.maintenance.model import Changes, Operation, Scope, StartCause, key
+from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
+from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import EventStatus
 
 _ORDER = {status: place for place, status in enumerate(EventStatus)}
@@ -17,36 +19,38 @@ class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
     """A decision would break what must always hold."""
 
 
-def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> None:
-    """Check the operations of a snapshot, and the scopes that they share.
+def check(world: World, changed: Iterable[Operation] | None = None) -> None:
+    """Check operations, and the scopes that they share.
 
-    `changed` is what a decision changed of it: the rest was checked when it was saved. None to
-    check all. InvariantBroken says what does not hold, and of which operation.
+    `changed` is what a decision changed: the rest was checked when it was saved. None to check all.
+    InvariantBroken says what does not hold, and of which operation.
     """
-    live: dict[str, list[Operation]] = {}
-    for operation in snapshot.operations.values() if changed is None else changed:
+    scopes: dict[str, None] = {}
+    for operation in world.operations.values() if changed is None else changed:
         check_operation(operation)
-        _check_hosts(operation, snapshot)
-        live |= {event.scope: [] for event in operation.events}
-    for operation in snapshot.operations.values():
-        for event in operation.events:
-            # An operation that is over may belong to an earlier scope of this name.
-            if not operation.live or event.scope not in live:
-                continue
-            live[event.scope].append(operation)
-            scope = snapshot.scopes.get(event.scope)
-            if scope is None or operation.status.over:
-                continue
+        _check_hosts(operation, world)
+        scopes |= dict.fromkeys(event.scope for event in operation.events)
+    for name in scopes:
+        live = world.live_in(name)
+        if (scope := world.scopes.get(name)) is not None:
+            _check_published(scope, live)
+        _check_domains(live)
+        _check_machines(live)
+
+
+def _check_published(scope: Scope, live: Iterable[Operation]) -> None:
+    """Check that guests see the events of a scope since an incarnation that there was."""
+    for operation in live:
+        for event in () if operation.status.over else operation.events:
             hidden = event.silent or operation.status is EventStatus.QUEUED
-            if event.published > scope.incarnation or hidden == bool(event.published):
+            if event.scope == scope.key and (
+                event.published > scope.incarnation or hidden == bool(event.published)
+            ):
                 raise _broken(
                     operation,
                     f"event {event.id} was published at {event.published}, and its scope is at "
                     f"{scope.incarnation}",
                 )
-    for operations in live.values():
-        _check_domains(operations)
-        _check_machines(operations)
 
 
 def check_operation(operation: Operation) -> None:
@@ -74,7 +78,7 @@ def check_operation(operation: Operation) -> None:
             "it has started although machines of its host had no notice",
         ),
         (
-            not gives_way(operation) or operation.held_at or operation.opens_at,
+            not operation.gives_way or operation.held_at or operation.opens_at,
             "it is Queued and waits for nothing",
         ),
         (
@@ -116,11 +120,11 @@ def check_operation(operation: Operation) -> None:
             raise _broken(operation, message)
 
 
-def _check_hosts(operation: Operation, snapshot: Snapshot) -> None:
+def _check_hosts(operation: Operation, world: World) -> None:
     """A hold of a host goes by `hosts`, so these are where its machines are until it starts."""
     if not operation.unstarted:
         return
-    machines = [snapshot.machines.get(key(name)) for name in operation.machines]
+    machines = [world.machines.get(key(name)) for name in operation.machines]
     hosts = {machine.host for machine in machines if machine and machine.host}
     known = None not in machines
     _hold(not known or {*operation.hosts} == hosts, operation, "its machines are on other hosts")
@@ -135,37 +139,35 @@ def _check_window(operation: Operation) -> None:
         _hold(operation.not_before >= opens, operation, "its NotBefore is before its window opens")
 
 
-def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
+def check_succession(world: World, before: Mapping[Name, Any], changes: Changes) -> None:
     """Check what one decision changed: never backwards, and incarnations only up.
 
-    `changes` is what the decision changed, so that nothing else is looked at; None to look at all.
+    `before` is what `World.since` says of it.
     """
     moved: set[str] = set()
-    for new in after.operations.values() if changes is None else changes.operations:
-        old = before.operations.get(new.id)
-        if new is old:
+    for new in changes.operations:
+        if ("operations", new.id) not in before:
             continue
+        old = before["operations", new.id]
         if (old and old.shown) != new.shown:
             seen = (*new.events, *(old.events if old is not None else ()))
             moved |= {event.scope for event in seen if not event.silent}
         if new.started_at is not None and (old is None or old.started_at is None):
             held = new.start_cause is not StartCause.NO_NOTICE and [
-                hold for hold in after.holds if hold.covers(new)
+                hold for hold in world.holds.values() if hold.covers(new)
             ]
             _hold(not held, new, "it started although a hold covers it")
         if old is not None:
             _check_forward(old, new)
-        elif changes is not None:
+        else:
             removed = set(map(key, new.machines)).intersection(changes.removed_machines)
             _hold(not removed, new, "it takes machines that the same decision removes")
-    looked_at: Iterable[str] = before.scopes
-    if changes is not None:
-        looked_at = moved.union(scope.key for scope in changes.scopes)
-    for scope in looked_at:
-        steps = after.scopes[scope].incarnation - before.scopes[scope].incarnation
-        if steps < 0 or (steps > 0) != (scope in moved):
+    for name in moved.union(scope.key for scope in changes.scopes):
+        after = world.scopes[name]
+        steps = after.incarnation - before.get(("scopes", name), after).incarnation
+        if steps < 0 or (steps > 0) != (name in moved):
             message = (
-                f"scope {scope}: its events {'changed' if scope in moved else 'did not change'} "
+                f"scope {name}: its events {'changed' if name in moved else 'did not change'} "
                 f"and its incarnation moved by {steps}"
             )
             raise InvariantBroken(message)

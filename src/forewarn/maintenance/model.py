@@ -10,7 +10,7 @@ import itertools
 import string
 import sys
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
@@ -244,6 +244,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+"""The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
+
+
 class StartCause(StrEnum):
     """Why an operation was allowed to start."""
 
@@ -354,6 +358,16 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         return all(event.silent for event in self.events)
 
     @property
+    def ordinal(self) -> int:
+        """Which operation of its maintenance it is, from 1."""
+        return int(self.id.partition(".")[2])
+
+    @property
+    def all_events(self) -> tuple[Event, ...]:
+        """Its events, and those whose machines all left its host."""
+        return (*self.events, *self.dropped)
+
+    @property
     def machines(self) -> tuple[str, ...]:
         """The names of all its machines, event by event."""
         if len(self.events) == 1:  # most have one, and each decision asks a few times
@@ -390,6 +404,42 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
         if self.pending:
             return vocabulary.EventStatus.SCHEDULED, self.not_before, len(self.machines)
         return vocabulary.EventStatus.STARTED, None, len(self.machines)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether others go before what is Queued: it is held, or its window lies ahead."""
+        return self.status is vocabulary.EventStatus.QUEUED and not self.waits_for
+
+    @property
+    def wakeup_at(self) -> datetime | None:
+        """When time alone makes it do something; None if it never does.
+
+        What waits for another operation wakes when that one's domains are up, not by time, and what
+        waits for machines that came to its host, when they leave. What is Queued wakes when it may
+        be announced, and a held one not before its release; but guests read a held NotBefore, which
+        then moves on. What has not started wakes when its window closes, at the latest.
+        """
+        if self.status is vocabulary.EventStatus.RETURNING:
+            return self.back_by
+        if self.status.over:
+            return self.up_at
+        if not self.unstarted:
+            return None
+        at = self._ready_at
+        return at if self.closes_at is None else min(at or self.closes_at, self.closes_at)
+
+    @property
+    def _ready_at(self) -> datetime | None:
+        """When what has not started may go on, or its NotBefore moves on."""
+        if self.gives_way:
+            return None if self.held_at is not None else self.announced_at
+        if not self.pending or self.waits_for or self.arrived:
+            return None
+        if self.held_at is not None:
+            return None if self.silent else self.not_before
+        if not self.approved:
+            return self.not_before
+        return min(self.opens_at or AT_ONCE, self.not_before)
 
     def ready(self, now: datetime) -> bool:
         """Tell whether its guests let it start: they approved it, or their notice is over.
@@ -638,32 +688,6 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return tuple(number for number in numbers if number)
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision may look at.
-
-    It holds every scope that the command touches with all that is live there, and the operations
-    and machines that the command names. Where an operation may end, it also holds its machines,
-    and those of the rolling updates that may go on. A decision that comes to a scope which is not
-    here raises `transitions.NotLoaded`, and is made again on a snapshot that has it.
-    """
-
-    loaded: frozenset[str] | None = None
-    """The keys of the scopes of which it has all that is live; None for all."""
-    scopes: dict[str, Scope] = {}
-    machines: dict[str, Machine] = {}
-    operations: dict[str, Operation] = {}
-    maintenances: dict[int, Maintenance] = {}
-    """The open ones that touch one of the scopes."""
-    holds: tuple[Hold, ...] = ()
-    """All of them."""
-    tombstones: dict[str, Tombstone] = {}
-    """Only where a fleet is applied."""
-    retired: dict[str, int] = {}
-    """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
-    user_events_pending: int = 0
-    """Events of users' maintenance anywhere that has not started; only where a limit is set."""
-
-
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What a decision changed: the store saves it, and the changefeed publishes it."""
 
@@ -715,7 +739,7 @@ class Enablement(StrEnum):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules consider beside the snapshot: the settings, and whether anything may start."""
+    """What the rules consider beside the World: the settings, and whether anything may start."""
 
     enablement: Enablement = Enablement.ALWAYS
     disable_after: timedelta = timedelta(hours=24)

@@ -15,10 +15,10 @@ from typing import Annotated
 import msgspec
 
 from forewarn.maintenance import model, notice
+from forewarn.maintenance.world import World
 from forewarn.vocabulary import (
     ErrorCode,
     EventSource,
-    EventStatus,
     EventType,
     Priority,
     ScopeKind,
@@ -144,31 +144,31 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Pending operations that it cancelled."""
 
 
-def targets(snapshot: model.Snapshot, request: Request) -> list[model.Machine]:
+def targets(world: World, request: Request) -> list[model.Machine]:
     """Return the machines that a request names, ordered by name."""
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
         message = "expected machines, a scope or a host, and only one of these"
         raise model.Refused(ErrorCode.INVALID, message)
     if request.scope:
-        scope = snapshot.scopes.get(model.key(request.scope))
+        scope = world.scopes.get(model.key(request.scope))
         if scope is None:
             raise model.unknown("scope", request.scope)
-        found = [m for m in snapshot.machines.values() if m.scope == scope.key]
+        found = world.machines_of(scope.key)
         if not found:
             raise model.Refused(
                 ErrorCode.INVALID, f"scope {scope.name} has no machines", scope=scope.name
             )
     elif request.host:
-        found = [m for m in snapshot.machines.values() if m.host == request.host]
+        found = world.machines_on(request.host)
         if not found:
             message = f"no machine is on host {request.host!r}: see 'forewarn fleet list'"
             raise model.Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
     else:
-        missing = [name for name in request.machines if model.key(name) not in snapshot.machines]
+        missing = [name for name in request.machines if model.key(name) not in world.machines]
         if missing:
             raise model.unknown("machine", *sorted(set(missing)))
         wanted = {model.key(name) for name in request.machines}
-        found = [snapshot.machines[name] for name in wanted]
+        found = [world.machines[name] for name in wanted]
     if len(found) > MAX_TARGETS:
         message = f"{len(found)} machines in one request, at most {MAX_TARGETS}: split the request"
         raise model.Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
@@ -176,7 +176,7 @@ def targets(snapshot: model.Snapshot, request: Request) -> list[model.Machine]:
 
 
 def plan(
-    snapshot: model.Snapshot, request: Request, *, number: int, now: datetime
+    world: World, request: Request, *, number: int, now: datetime
 ) -> tuple[model.Maintenance, list[PlannedOperation]]:
     """Turn a request into a maintenance and the operations that are announced now.
 
@@ -186,10 +186,10 @@ def plan(
     """
     _check(request)
     _check_window(request, now)
-    machines = targets(snapshot, request)
+    machines = targets(world, request)
     members = by_scope(machines)
     for scope in members:
-        _check_eligible(request, snapshot.scopes[scope])
+        _check_eligible(request, world.scopes[scope])
     all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
     steps: list[PlannedOperation] = []
     rolling_updates: list[model.RollingUpdate] = []
@@ -203,11 +203,11 @@ def plan(
         ]
     for rolling in wanted:
         every = [*turns(rolling, machines if rolling.host else members[rolling.scope])]
-        first = next_turn(every, snapshot.holds, request.to_host)
+        first = next_turn(every, world.holds.values(), request.to_host)
         rest = [turn for turn in every if turn is not first]
         if rest and request.indivisible and not request.no_notice:
             other = rest[0][0]
-            where = snapshot.scopes[other.scope].name
+            where = world.scopes[other.scope].name
             message = (
                 f"host {request.host} holds several update domains of {where} ({other.name} is in "
                 "another), and indivisible would take them down together; move machines away, or "
@@ -296,19 +296,13 @@ def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]
     return members
 
 
-def gives_way(operation: model.Operation) -> bool:
-    """Tell whether others go before what is Queued: it is held, or its window lies ahead."""
-    return operation.status is EventStatus.QUEUED and not operation.waits_for
-
-
 def queue_order(operation: model.Operation) -> tuple[bool, datetime, int, int]:
     """Sort key of what is queued: since when it has its turn, then maintenance and ordinal.
 
     What takes every update domain at once comes first: it waits for none, and the others for it.
     """
-    ordinal = int(operation.id.partition(".")[2])
     waits = operation.event_type not in ALL_DOMAINS_AT_ONCE
-    return waits, operation.announced_at, operation.maintenance, ordinal
+    return waits, operation.announced_at, operation.maintenance, operation.ordinal
 
 
 def start_order(operation: model.Operation) -> tuple[datetime, int, str]:

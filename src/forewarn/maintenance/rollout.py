@@ -32,7 +32,7 @@ from forewarn.maintenance.model import (
     key,
     listed,
 )
-from forewarn.maintenance.planner import Request, gives_way, start_order
+from forewarn.maintenance.planner import Request, start_order
 from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
 from forewarn.maintenance.time_windows import Span
@@ -221,7 +221,7 @@ def in_the_way(
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
                 return f"{listed(shared)} has {operation.id}, which is {operation.status}"
-        for event in () if gives_way(operation) else operation.events:
+        for event in () if operation.gives_way else operation.events:
             mine = takes.domains.get(event.scope)
             if mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"

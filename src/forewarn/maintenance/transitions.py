@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from forewarn.maintenance import model, notice, planner
+from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import (
     AgentStatus,
     ApproverKind,
@@ -23,9 +24,6 @@ from forewarn.vocabulary import (
     EventStatus,
     TargetKind,
 )
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 MAX_OUTCOME = 2000
 """Characters of an outcome that are kept, from its end, where programs say what went wrong."""
@@ -93,36 +91,11 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
     return following
 
 
-class NotLoaded(LookupError):  # noqa: N818 - what happened: the decision is made again
-    """A decision has come to a scope of which its snapshot has nothing."""
-
-
-class TrackedDict(dict[K, V]):
-    """A copy of a mapping that records what was set, so that `changed` looks at nothing else."""
-
-    def __init__(self, of: Mapping[K, V]) -> None:
-        super().__init__(of)
-        self._of = of
-        self.written: dict[K, None] = {}
-
-    def __setitem__(self, name: K, value: V) -> None:
-        """Set a value."""
-        super().__setitem__(name, value)
-        self.written[name] = None
-
-    def __delitem__(self, name: K) -> None:
-        """Take a value out; it does not count as changed."""
-        super().__delitem__(name)
-        self.written.pop(name, None)
-
-    def changed(self) -> tuple[V, ...]:
-        """Return the values that differ from the original's, in the order they were set."""
-        return tuple(self[name] for name in self.written if self._of.get(name) != self[name])
-
-
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from a command."""
 
+    before: Mapping[Name, Any]
+    """What was there before of what changed, by table and key."""
     changes: model.Changes
     """New values for what changed; empty where the command changed nothing."""
     operations: tuple[model.Operation, ...] = ()
@@ -135,7 +108,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Transitions:
     """One decision in progress; the first five fields are the arguments of `commands.decide`."""
 
-    snapshot: model.Snapshot
+    world: World
     now: datetime
     mint: Callable[[], str]
     policy: model.Policy
@@ -147,33 +120,20 @@ class Transitions:
     """Operations that ended, or whose domains came up."""
     made_room: list[str] = field(default_factory=list)
     """Operations that dropped out of a scope, and may be down in others, or that others pass."""
-    _by_scope: dict[str, dict[str, None]] | None = None
-    """Ids of operations by scope; None until somebody looks, which many commands never do."""
+    entered: list[str] = field(default_factory=list)
+    """The ids of new operations."""
 
     def __post_init__(self) -> None:
-        """Copy what may change."""
-        self.scopes = TrackedDict(self.snapshot.scopes)
-        self.operations = TrackedDict(self.snapshot.operations)
-        self.maintenances = TrackedDict(self.snapshot.maintenances)
-        self.machines = TrackedDict(self.snapshot.machines)
-        self.holds = list(self.snapshot.holds)
-
-    def live_in(self, scope: str) -> list[model.Operation]:
-        """Return what is live in a scope."""
-        self._require(scope)
-        if self._by_scope is None:
-            self._by_scope = {}
-            for operation in self.operations.values():
-                self._index(self._by_scope, operation)
-        ids = self._by_scope.get(scope, ())
-        return [o for o in map(self.operations.__getitem__, ids) if o.live]
-
-    def _require(self, scope: str) -> None:
-        if self.snapshot.loaded is not None and scope not in self.snapshot.loaded:
-            raise NotLoaded(scope)
+        """Have the World's tables at hand."""
+        self._mark = self.world.mark()
+        self.scopes = self.world.scopes
+        self.operations = self.world.operations
+        self.maintenances = self.world.maintenances
+        self.machines = self.world.machines
+        self.holds = self.world.holds
 
     def named(self, operation_id: str) -> model.Operation:
-        """Return an operation of the snapshot; an unknown one is refused (NOT_FOUND)."""
+        """Return an operation; one that is unknown, or over and not recalled, is NOT_FOUND."""
         operation = self.operations.get(operation_id)
         if operation is None:
             message = f"no operation {operation_id!r}: see 'forewarn history'"
@@ -193,8 +153,6 @@ class Transitions:
 
     def put(self, operation: model.Operation) -> None:
         """Set the new value of an operation, or add it."""
-        if self._by_scope is not None and operation.id not in self.operations:
-            self._index(self._by_scope, operation)
         self.operations[operation.id] = operation
 
     def enter(
@@ -243,6 +201,7 @@ class Transitions:
             self._start(replace(operation, not_before=not_before), model.StartCause.NO_NOTICE)
         else:
             self.announce_or_queue(operation, asked, timedelta(seconds=notice_seconds))
+        self.entered.append(operation.id)
         return operation.id
 
     def announce_or_queue(
@@ -259,8 +218,6 @@ class Transitions:
         """
         known = self.operations.get(operation.id)
         before = None if known is None else known.status
-        for event in operation.events:
-            self._require(event.scope)
         scopes = [self.scopes[event.scope] for event in operation.events]
         off = {scope.key for scope in scopes if not self.policy.is_on(scope, self.now)}
         silent = off & {event.scope for event in operation.events if event.silent}
@@ -403,7 +360,7 @@ class Transitions:
         """Stop waiting for this operation's machines elsewhere: its end has brought them back."""
         names = {model.key(name) for name in operation.machines}
         for scope in [event.scope for event in operation.events]:
-            for other in self.live_in(scope):
+            for other in self.world.live_in(scope):
                 if other.status.over and other.id != operation.id:
                     left = tuple(name for name in other.awaited if model.key(name) not in names)
                     if left != other.awaited:
@@ -432,14 +389,9 @@ class Transitions:
         while self._ended or up:  # what is queued may end here: its window is too short
             ended, self._ended = self._ended, []
             up.update(name for name in ended if not self.operations[name].down)
-            for event in (event for name in up for event in self.operations[name].events):
-                self._require(event.scope)  # what waits for it may be there
             # What has dropped out of a scope may wait for nothing in those that it is left in.
-            waiting = [
-                o
-                for o in (self.operations.values() if up else ())
-                if o.waits_for and not up.isdisjoint((o.waits_for, o.id))
-            ]
+            names = {*up, *(other for name in up for other in self.world.waiting_for.of(name))}
+            waiting = [o for o in map(self.operations.__getitem__, names) if o.waits_for]
             for other in sorted((o for o in waiting if o.pending), key=planner.start_order):
                 # A clock that was set back may have put its NotBefore ahead again.
                 self.start_if_ready(replace(other, waits_for=""))
@@ -544,30 +496,23 @@ class Transitions:
 
         One that would touch a machine with a live event is left until that event is over.
         """
-        if not self.maintenances:
-            return
-        for operation in self.operations.values():
-            if operation.maintenance in self.maintenances and operation.live:
-                for event in operation.events:
-                    self._require(event.scope)
-        under_way = {
-            (o.maintenance, o.rolling_update)
-            for o in self.operations.values()
-            if not o.status.over
-            or (
-                o.status is EventStatus.COMPLETED
-                and o.down
-                and any(
-                    self.policy.queues(scope)
-                    for event in o.events
-                    if (scope := self.scopes.get(event.scope)) is not None
-                )
-            )
-        }
-        for number in sorted(self.maintenances):
+        for number in sorted(self.world.running):
+            under_way = {
+                o.rolling_update
+                for o in map(self.operations.__getitem__, self.world.of_maintenance.of(number))
+                if self._is_under_way(o)
+            }
             for index, rolling in enumerate(self.maintenances[number].rolling_updates):
-                if rolling.state is model.RollingState.RUNNING and (number, index) not in under_way:
+                if rolling.state is model.RollingState.RUNNING and index not in under_way:
                     self._continue(number, index, rolling)
+
+    def _is_under_way(self, operation: model.Operation) -> bool:
+        """Tell whether the next operation of its rolling update is not announced yet."""
+        if not operation.status.over:
+            return True
+        scopes = [self.scopes.get(event.scope) for event in operation.events]
+        queues = any(self.policy.queues(scope) for scope in scopes if scope is not None)
+        return operation.status is EventStatus.COMPLETED and operation.down and queues
 
     def off(self, step: planner.PlannedOperation) -> set[str]:
         """Return the scopes of a step that are off (protocol.md section 8)."""
@@ -585,7 +530,7 @@ class Transitions:
         found = (
             (other, event, name)
             for scope in dict.fromkeys(machine.scope for machine in step.machines)
-            for other in self.live_in(scope)
+            for other in self.world.live_in(scope)
             if not other.status.over
             for event in other.events
             for name in event.machines
@@ -597,18 +542,14 @@ class Transitions:
         """Return the result, the answer being the operations `about` (ids)."""
         self._go_on()
         self._publish()
-        before = self.snapshot
+        before = self.world.since(self._mark)
+        changes = self.world.changes(before)
+        if self.tombstones:
+            removed = tuple(tombstone.key for tombstone in self.tombstones)
+            changes = replace(changes, removed_machines=removed, tombstones=tuple(self.tombstones))
         return Decision(
-            changes=model.Changes(
-                maintenances=self.maintenances.changed(),
-                operations=self.operations.changed(),
-                scopes=self.scopes.changed(),
-                machines=self.machines.changed(),
-                removed_machines=tuple(tombstone.key for tombstone in self.tombstones),
-                tombstones=tuple(self.tombstones),
-                holds=tuple(hold for hold in self.holds if hold not in before.holds),
-                released=tuple(hold for hold in before.holds if hold not in self.holds),
-            ),
+            before=before,
+            changes=changes,
             operations=tuple(self.operations[operation_id] for operation_id in about),
             maintenance=self.answered and self.maintenances[self.answered.number],
         )
@@ -616,30 +557,28 @@ class Transitions:
     def _publish(self) -> None:
         """Raise the incarnation of the scopes whose visible events changed, and of no other."""
         incarnations: dict[str, int] = {}
-        for operation_id in self.operations.written:
-            after, before = (
-                self.operations[operation_id],
-                self.snapshot.operations.get(operation_id),
-            )
+        for (kind, name), before in self.world.since(self._mark).items():
+            if kind != "operations":
+                continue
+            after = self.operations[name]
             if (before and before.shown) == after.shown:
                 continue
             for event in (*after.events, *(before.events if before is not None else ())):
-                if not event.silent:
-                    self._require(event.scope)
-                    incarnations[event.scope] = self.snapshot.scopes[event.scope].incarnation + 1
+                if not event.silent and event.scope not in incarnations:
+                    incarnations[event.scope] = self.scopes[event.scope].incarnation + 1
             if before is None or before.shown is None:
                 events = tuple(
                     event if event.silent else replace(event, published=incarnations[event.scope])
                     for event in after.events
                 )
-                self.operations[operation_id] = replace(after, events=events)
+                self.operations[name] = replace(after, events=events)
         for scope, incarnation in incarnations.items():
             self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
 
     def _continue(self, number: int, index: int, rolling: model.RollingUpdate) -> None:
         maintenance = self.maintenances[number]
-        turns = planner.turns(rolling, self.machines.values())
-        machines = planner.next_turn(turns, self.holds, maintenance.to_host)
+        turns = planner.turns(rolling, self.world.reached_by(rolling))
+        machines = planner.next_turn(turns, self.holds.values(), maintenance.to_host)
         if not machines:
             self.put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
             return
@@ -739,7 +678,7 @@ class Transitions:
                     other.down
                     or other.pending
                     or (
-                        not planner.gives_way(other)
+                        not other.gives_way
                         and scope.key not in repaired
                         and planner.queue_order(other) < turn
                     )
@@ -753,7 +692,7 @@ class Transitions:
         return {
             event.scope
             for event in operation.events
-            for other in self.live_in(event.scope)
+            for other in self.world.live_in(event.scope)
             if other.status is EventStatus.FAILED
             and not names.isdisjoint(model.key(name) for name in other.awaited)
         }
@@ -770,7 +709,7 @@ class Transitions:
         found = [
             other
             for event in operation.events
-            for other in self.live_in(event.scope)
+            for other in self.world.live_in(event.scope)
             if matters(other, self.scopes[event.scope])
             and any(
                 theirs.scope == event.scope and theirs.update_domain != event.update_domain
@@ -781,12 +720,7 @@ class Transitions:
 
     def covered(self, operation: model.Operation) -> bool:
         """Tell whether a hold keeps an operation from starting."""
-        return any(hold.covers(operation) for hold in self.holds)
-
-    @staticmethod
-    def _index(by_scope: dict[str, dict[str, None]], operation: model.Operation) -> None:
-        for event in operation.events:
-            by_scope.setdefault(event.scope, {})[operation.id] = None
+        return any(hold.covers(operation) for hold in self.holds.values())
 
 
 def left_host(host: str) -> str:

@@ -35,12 +35,13 @@ from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
-from forewarn.control.outbox import Follower, FollowerThread, Known, everything, known_of
+from forewarn.control.outbox import Follower, FollowerThread, Known, everything
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
+from forewarn.control.unit_of_work import Work, at_start
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
@@ -313,13 +314,8 @@ class Service:
         )
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        position, known, lost, self._database = await self._backend.read(
-            lambda reading: (
-                reading.position(),
-                known_of(reading),
-                outbox.latest_loss(reading),
-                database_id(reading),
-            )
+        position, known, lost, self._database = await asyncio.wrap_future(
+            self._plane.order(lambda unit, _: Work((*at_start(unit), database_id(unit.store))))
         )
         learned = everything(known)
         for learn in self._memory():

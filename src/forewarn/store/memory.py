@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import commands
 from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
     Changes,
@@ -199,23 +198,8 @@ class MemoryStore:
         found = (m for m in asked if m.idempotency_key == idempotency_key)
         return max(found, key=lambda m: m.number, default=None)
 
-    def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        due = sorted(entry for entry in self._wakeups() if entry[0] <= now)
-        return {name: self.live[name] for *_, name in due[:limit]}
-
     def next_wakeup(self) -> datetime | None:
         return min((at for at, *_ in self._wakeups()), default=None)
-
-    def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        free = [
-            o
-            for o in self.live.values()
-            if o.status is EventStatus.STARTED
-            and not o.outcome_unknown
-            and (o.lease_until is None or o.lease_until <= now)
-        ]
-        free.sort(key=lambda o: (o.started_at, self._sequences[o.id]))
-        return {o.id: o for o in free[:limit]}
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         known = self.all_operations.values()
@@ -462,7 +446,7 @@ class MemoryStore:
 
     def _wakeups(self) -> Iterator[tuple[datetime, int, str]]:
         for name, operation in self.live.items():
-            if (at := commands.wakeup_at(operation)) is not None:
+            if (at := operation.wakeup_at) is not None:
                 yield at, self._sequences[name], name
 
 

@@ -230,18 +230,8 @@ class Reading(Protocol):
     def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
         """Return the latest maintenance that was requested with this idempotency key."""
 
-    def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` operations whose `commands.wakeup_at` has come, earliest first."""
-
     def next_wakeup(self) -> datetime | None:
-        """Return the earliest `commands.wakeup_at` of all operations, None if there is none."""
-
-    def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` operations that may be claimed, the first started first.
-
-        They are Started, no unexpired lease holds them, and there is no doubt about them: one in
-        doubt is nobody's until an operator has resolved it.
-        """
+        """Return the earliest `Operation.wakeup_at` of all operations, None if there is none."""
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         """Return up to `limit` Failed operations that nobody took note of, the latest first."""

@@ -16,12 +16,10 @@ from sqlalchemy import (
     Executable,
     Select,
     Table,
-    and_,
     bindparam,
     func,
     literal,
     literal_column,
-    or_,
     select,
     tuple_,
 )
@@ -77,7 +75,6 @@ _events = tables.events.c
 _changes = tables.changes.c
 _news = tables.news.c
 _audit = tables.audit.c
-_to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
 
 
 def among(statement: Select[Any], column: ColumnElement[Any]) -> Select[Any]:
@@ -97,14 +94,6 @@ _OPERATIONS_OF_EVENTS = _OPERATIONS.where(
 )
 _LIVE_OPERATIONS = _OPERATIONS.where(
     _operations.id.in_(among(select(_events.operation).where(_events.live), _events.scope))
-)
-_CLAIMABLE = (
-    _OPERATIONS.where(
-        _to_carry_out,
-        or_(_operations.lease_until.is_(None), _operations.lease_until <= bindparam("now")),
-    )
-    .order_by(_operations.started_at, _operations.sequence)
-    .limit(bindparam("limit"))
 )
 _OPEN_MAINTENANCES = (
     tables.MAINTENANCES.select().where(_maintenances.open).order_by(_maintenances.number)
@@ -216,17 +205,9 @@ class SqlReading:
         latest = statement.order_by(_maintenances.number.desc()).limit(1)
         return next(iter(self._maintenances(latest)), None)
 
-    def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        statement = _OPERATIONS.where(_operations.wakeup_at <= now)
-        earliest_first = statement.order_by(_operations.wakeup_at, _operations.sequence)
-        return self._operations([self._run(earliest_first.limit(limit))])
-
     def next_wakeup(self) -> datetime | None:
         moment: datetime | None = self._run(select(func.min(_operations.wakeup_at))).scalar()
         return moment
-
-    def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        return self._operations([self._run(_CLAIMABLE, {"now": now, "limit": limit})])
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         failed = _operations.status == EventStatus.FAILED

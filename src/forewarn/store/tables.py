@@ -37,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from forewarn.maintenance import accounts, commands, model
+from forewarn.maintenance import accounts, model
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
@@ -417,7 +417,7 @@ SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
 OPERATIONS = Mapping(
-    model.Operation, operations, wakeup_at=commands.wakeup_at, live=attrgetter("live")
+    model.Operation, operations, wakeup_at=attrgetter("wakeup_at"), live=attrgetter("live")
 )
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))

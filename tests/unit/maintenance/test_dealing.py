@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW, Bench, applied, mint
+from builders import FLEET, MINUTE, NOW, Bench, Snapshot, applied, mint
 from forewarn.maintenance import commands, fleet_file
-from forewarn.maintenance.model import Hold, HoldKind, Profile, Refused, Snapshot
+from forewarn.maintenance.model import Hold, HoldKind, Profile, Refused
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 MINT = mint("d")
@@ -25,13 +25,13 @@ def set_of(*machines: dict[str, Any] | str, **more: Any) -> fleet_file.Fleet:
 def apply(
     snapshot: Snapshot, wanted: fleet_file.Fleet, *, prune: bool = False
 ) -> tuple[fleet_file.Applied, Snapshot]:
-    outcome = fleet_file.apply(snapshot, wanted, prune=prune, mint=MINT)
+    outcome = fleet_file.apply(snapshot.world(), wanted, prune=prune, mint=MINT)
     return outcome, applied(snapshot, outcome.changes)
 
 
 def refusal_of(snapshot: Snapshot, wanted: fleet_file.Fleet, *, prune: bool = False) -> Refused:
     with pytest.raises(Refused) as refusal:
-        fleet_file.apply(snapshot, wanted, prune=prune, mint=MINT)
+        fleet_file.apply(snapshot.world(), wanted, prune=prune, mint=MINT)
     return refusal.value
 
 
@@ -175,7 +175,7 @@ def test_a_prune_that_leaves_no_machine_is_refused_unless_it_is_meant() -> None:
         assert refused.code is ErrorCode.CONFLICT
         assert refused.facts == {"machines": 15}
         assert len(apply(first, file)[0].missing) == 15
-        meant = fleet_file.apply(first, file, prune=True, mint=MINT, allow_empty=True)
+        meant = fleet_file.apply(first.world(), file, prune=True, mint=MINT, allow_empty=True)
         assert len(meant.removed) == 15
     outcome, _ = apply(Snapshot(), hollow, prune=True)
     assert [scope.name for scope in outcome.changes.scopes] == ["web"]
@@ -194,8 +194,8 @@ def test_holds_of_what_is_removed_are_told() -> None:
         )
     )
     held = msgspec.structs.replace(first, holds=holds)
-    assert fleet_file.remove(held, ["web-0"]).held == holds[:1]
-    assert fleet_file.remove(held, ["Bastion"]).held == holds[1:3]
+    assert fleet_file.remove(held.world(), ["web-0"]).held == holds[:1]
+    assert fleet_file.remove(held.world(), ["Bastion"]).held == holds[1:3]
     pruned, _ = apply(held, read(machine=[{"name": "web-0"}, {"name": "z"}]), prune=True)
     assert pruned.held == holds[1:3]
     assert [machine.name for machine in pruned.placed] == ["web-0", "z"]
@@ -290,7 +290,7 @@ def test_what_a_live_event_names_stays_where_it_is(status: str) -> None:
     other = read(machine=[{"name": "other"}])
     assert refusal_of(bench.snapshot, other, prune=True).facts["event_id"] == event_id
     with pytest.raises(Refused):
-        fleet_file.remove(bench.snapshot, ["web-0"])
+        fleet_file.remove(bench.snapshot.world(), ["web-0"])
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -308,7 +308,7 @@ def test_a_machine_that_is_still_down_is_not_moved_but_may_be_removed(*, failed:
     refused = refusal_of(bench.snapshot, moved)
     assert refused.code is ErrorCode.CONFLICT
     assert refused.facts == {"machine": "web-0", "event_id": bench.event("1.1").id}
-    fleet_file.remove(bench.snapshot, ["web-0"])
+    fleet_file.remove(bench.snapshot.world(), ["web-0"])
     if failed:
         bench.decide(commands.acknowledge_failures, ["1.1"], by="ann", even_if_down=True)
     else:
@@ -386,18 +386,20 @@ def test_a_refused_file_has_changed_nothing() -> None:
 
 def test_machines_are_removed_all_or_none() -> None:
     snapshot = Bench().snapshot
-    outcome = fleet_file.remove(snapshot, ["WEB-0", "bastion", "web-0"])
+    outcome = fleet_file.remove(snapshot.world(), ["WEB-0", "bastion", "web-0"])
     assert outcome.removed == ("web-0", "bastion")
     assert outcome.changes.removed_machines == ("web-0", "bastion")
     assert outcome.changes.removed_scopes == ("bastion",)
     with pytest.raises(Refused) as refusal:
-        fleet_file.remove(snapshot, ["web-0", "zed", "nobody"])
+        fleet_file.remove(snapshot.world(), ["web-0", "zed", "nobody"])
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"what": "machine", "name": "nobody"}
 
 
 def test_removing_all_of_a_scope_removes_it_once() -> None:
-    outcome = fleet_file.remove(Bench().snapshot, ["batch_0", "batch_1", "batch_2", "batch_3"])
+    outcome = fleet_file.remove(
+        Bench().snapshot.world(), ["batch_0", "batch_1", "batch_2", "batch_3"]
+    )
     assert outcome.changes.removed_scopes == ("batch",)
 
 
@@ -418,7 +420,7 @@ def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:
     assert outcome.lost == ("batch_0",)
     assert (outcome.added, outcome.unchanged, outcome.missing) == ((), 14, ())
     assert "batch_0" not in after.machines
-    again = fleet_file.apply(after, FLEET, prune=False, mint=MINT, again=True)
+    again = fleet_file.apply(after.world(), FLEET, prune=False, mint=MINT, again=True)
     assert (again.added, again.lost) == (("batch_0",), ())
     assert again.changes.revived == ("batch_0",)
     last, _ = apply(applied(after, again.changes), FLEET)
@@ -432,7 +434,7 @@ def test_a_lost_standalone_machine_keeps_its_scope_for_its_number() -> None:
     bench.let_pass(MINUTE)
     bench.finish("1.1")
     before = bench.scope("spot").incarnation
-    again = fleet_file.apply(bench.snapshot, low, prune=False, mint=MINT, again=True)
+    again = fleet_file.apply(bench.snapshot.world(), low, prune=False, mint=MINT, again=True)
     assert applied(bench.snapshot, again.changes).scopes["spot"].incarnation == before
 
 

@@ -181,7 +181,7 @@ def test_a_failure_needs_nobodys_leave() -> None:
 def test_users_have_a_limit_of_pending_events_and_the_platform_has_none() -> None:
     bench = Bench()
     bench.policy = Policy(user_initiated_limit=2)
-    bench.user_events_pending = 1
+    bench.ask(REBOOT, "firm_0", source=EventSource.USER)
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-0", "bastion", source=EventSource.USER)
     assert refusal.value.code is ErrorCode.LIMIT
@@ -240,7 +240,7 @@ def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
     bench = off()
     bench.decide(commands.record_requests, ("web",))
     bench.now += MINUTE
-    applied = fleet_file.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
+    applied = fleet_file.apply(bench.snapshot.world(), FLEET, prune=False, mint=bench.mint)
     assert not [scope for scope in applied.changes.scopes if scope.key == "web"]
 
 
@@ -297,7 +297,7 @@ def test_a_silent_operation_waits_for_the_not_before_that_was_asked_for() -> Non
     operation = bench.operation("1.1")
     assert operation.status is EventStatus.SCHEDULED
     assert operation.not_before == NOW + HOUR
-    assert commands.wakeup_at(operation) == NOW + HOUR
+    assert operation.wakeup_at == NOW + HOUR
     bench.let_pass(HOUR - SECOND)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     bench.let_pass(SECOND)

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import SCALE_SETS
+from builders import SCALE_SETS, Snapshot
 from forewarn.cli.fleet import as_toml
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Changes, Queueing, Snapshot
+from forewarn.maintenance.model import Changes, Queueing
 from forewarn.vocabulary import EventType, Priority
 
 WORDS = st.text("aZ9é \"'\\#{}", max_size=6)
@@ -98,7 +98,7 @@ def fleets(draw: st.DrawFn) -> fleet_file.Fleet:
 def applied(snapshot: Snapshot, wanted: fleet_file.Fleet, *, prune: bool = False) -> Changes:
     numbers = itertools.count(1)
     return fleet_file.apply(
-        snapshot,
+        snapshot.world(),
         wanted,
         prune=prune,
         mint=lambda: f"00000000-0000-4000-8000-{next(numbers):012x}",

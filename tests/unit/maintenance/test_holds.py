@@ -68,7 +68,7 @@ def test_a_held_not_before_moves_on_before_it_lies_in_the_past() -> None:
     bench.ask(REBOOT, "web-0")
     bench.let_pass(14 * MINUTE)
     bench.hold(HoldKind.EVERYTHING)
-    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert bench.operation("1.1").wakeup_at == NOW + 15 * MINUTE
     bench.let_pass(MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     assert bench.operation("1.1").not_before == NOW + 30 * MINUTE
@@ -85,7 +85,7 @@ def test_a_held_one_can_be_approved_and_starts_with_the_release() -> None:
     bench.hold(HoldKind.SCOPE, "web")
     bench.approve(bench.event("1.1").id, scope="web")
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert bench.operation("1.1").wakeup_at == NOW + 15 * MINUTE
     bench.let_pass(20 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     bench.release(HoldKind.SCOPE, "web")
@@ -145,7 +145,7 @@ def test_what_a_hold_covers_is_announced_at_its_release_with_all_of_its_notice()
         operation = bench.operation(operation_id)
         assert operation.status is EventStatus.QUEUED
         assert operation.held_at == NOW
-        assert commands.wakeup_at(operation) is None
+        assert operation.wakeup_at is None
     assert bench.scope("web").incarnation == 0
     bench.now += 60 * MINUTE
     bench.release(HoldKind.EVERYTHING)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, Bench
+from builders import MINUTE, NOW, Bench, Snapshot, succeed
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import Changes, Event, Operation, Snapshot, StartCause
+from forewarn.maintenance.model import Changes, Event, Operation, StartCause
 from forewarn.vocabulary import EventStatus, EventType
 
 replace = msgspec.structs.replace
@@ -76,12 +76,12 @@ DAMAGES: list[tuple[Damage, str]] = [
 @pytest.mark.parametrize(("damage", "told"), DAMAGES, ids=[told for _, told in DAMAGES])
 def test_a_damaged_operation_is_noticed(damage: Damage, told: str) -> None:
     snapshot = started().snapshot
-    invariants.check(snapshot)
+    invariants.check(snapshot.world())
     damaged = damage(snapshot.operations["1.1"])
     broken_one = replace(snapshot, operations={"1.1": damaged})
     for changed in (None, [damaged]):
         with pytest.raises(invariants.InvariantBroken, match=rf"\b{told}$") as broken:
-            invariants.check(broken_one, changed)
+            invariants.check(broken_one.world(), changed)
         assert str(broken.value).startswith("operation 1.1: ")
 
 
@@ -98,7 +98,7 @@ def test_a_started_one_without_notice_may_be_as_early_as_it_was() -> None:
     bench = Bench(now=NOW + timedelta(microseconds=1))
     bench.ask(EventType.REBOOT, "web-0", no_notice=True)
     assert bench.operation("1.1").started_at < bench.operation("1.1").not_before
-    invariants.check(bench.snapshot)
+    invariants.check(bench.snapshot.world())
 
 
 def both(first: Operation, second: Operation, snapshot: Snapshot) -> Snapshot:
@@ -111,7 +111,7 @@ def test_two_domains_of_a_scope_down_at_once_are_noticed() -> None:
     second = replace(first, id="2.1", hosts=("h1",))
     second = with_event(second, update_domain=1, machines=("web-1",), id="OTHER")
     with pytest.raises(invariants.InvariantBroken, match="update domains 0 and 1 of web are down"):
-        invariants.check(both(first, second, snapshot))
+        invariants.check(both(first, second, snapshot).world())
     for harmless in (
         replace(second, event_type=EventType.PREEMPT),
         replace(second, event_type=EventType.TERMINATE),
@@ -122,7 +122,7 @@ def test_two_domains_of_a_scope_down_at_once_are_noticed() -> None:
         with_event(second, update_domain=0),
     ):
         scopes = {k: replace(s, incarnation=2) for k, s in snapshot.scopes.items()}
-        invariants.check(replace(both(first, harmless, snapshot), scopes=scopes))
+        invariants.check(replace(both(first, harmless, snapshot), scopes=scopes).world())
 
 
 def test_a_scheduled_one_before_them_hides_no_two_domains() -> None:
@@ -135,7 +135,7 @@ def test_a_scheduled_one_before_them_hides_no_two_domains() -> None:
         bench.snapshot, operations={"1.1": bench.operation("1.1"), "2.1": due, "3.1": other}
     )
     with pytest.raises(invariants.InvariantBroken, match="update domains 0 and 1 of web are down"):
-        invariants.check(snapshot)
+        invariants.check(snapshot.world())
 
 
 def test_what_changed_is_judged_with_all_that_shares_its_scopes_and_nothing_else() -> None:
@@ -145,14 +145,14 @@ def test_what_changed_is_judged_with_all_that_shares_its_scopes_and_nothing_else
     shared = both(first, second, snapshot)
     for changed in (first, second):
         with pytest.raises(invariants.InvariantBroken, match="0 and 1 of web are down"):
-            invariants.check(shared, [changed])
+            invariants.check(shared.world(), [changed])
     elsewhere = with_event(replace(first, id="3.1"), scope="batch", machines=("batch_0",))
     apart = replace(
         shared,
         operations=shared.operations | {"3.1": elsewhere},
         scopes=snapshot.scopes | {"batch": replace(snapshot.scopes["batch"], incarnation=2)},
     )
-    invariants.check(apart, [elsewhere])
+    invariants.check(apart.world(), [elsewhere])
 
 
 def test_a_machine_in_two_live_events_is_noticed() -> None:
@@ -160,7 +160,7 @@ def test_a_machine_in_two_live_events_is_noticed() -> None:
     first = snapshot.operations["1.1"]
     second = with_event(replace(first, id="2.1"), machines=("web-6", "web-3"))
     with pytest.raises(invariants.InvariantBroken, match=r"web-3 is also in operation 1\.1"):
-        invariants.check(both(first, second, snapshot))
+        invariants.check(both(first, second, snapshot).world())
 
 
 def test_a_step_back_is_noticed() -> None:
@@ -171,13 +171,13 @@ def test_a_step_back_is_noticed() -> None:
     middle = bench.snapshot
     bench.finish("1.1")
     after = bench.snapshot
-    invariants.check_succession(before, middle)
-    invariants.check_succession(middle, after)
-    invariants.check_succession(before, after)
+    succeed(before, middle)
+    succeed(middle, after)
+    succeed(before, after)
     with pytest.raises(invariants.InvariantBroken, match="went from Started to Scheduled"):
-        invariants.check_succession(middle, before)
+        succeed(middle, before)
     with pytest.raises(invariants.InvariantBroken, match="went from Completed to Started"):
-        invariants.check_succession(after, middle)
+        succeed(after, middle)
 
 
 def test_a_not_before_that_goes_back_is_noticed() -> None:
@@ -186,7 +186,7 @@ def test_a_not_before_that_goes_back_is_noticed() -> None:
     before = bench.snapshot
     earlier = replace(bench.operation("1.1"), not_before=NOW + 14 * MINUTE)
     with pytest.raises(invariants.InvariantBroken) as broken:
-        invariants.check_succession(before, replace(before, operations={"1.1": earlier}))
+        succeed(before, replace(before, operations={"1.1": earlier}))
     assert str(broken.value) == (
         f"operation 1.1: its NotBefore went from {NOW + 15 * MINUTE} back to {NOW + 14 * MINUTE}"
     )
@@ -200,26 +200,26 @@ def test_of_a_succession_only_what_the_changes_name_is_looked_at() -> None:
     (new,) = bench.snapshot.operations.values()
     web, still = bench.scope("web"), before.scopes["web"]
     whole = Changes(operations=(new,), scopes=(web,))
-    invariants.check_succession(before, bench.snapshot, whole)
+    succeed(before, bench.snapshot, whole)
     unmoved = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": still})
     with pytest.raises(invariants.InvariantBroken, match="web: its events changed and"):
-        invariants.check_succession(before, unmoved, Changes(operations=(new,)))
+        succeed(before, unmoved, Changes(operations=(new,)))
     moved = replace(before, scopes=before.scopes | {"web": web})
     with pytest.raises(invariants.InvariantBroken, match="web: its events did not change and"):
-        invariants.check_succession(before, moved, Changes(scopes=(web,)))
-    invariants.check_succession(before, unmoved, Changes())
+        succeed(before, moved, Changes(scopes=(web,)))
+    succeed(before, unmoved, Changes())
 
 
 def test_an_operation_that_takes_a_machine_which_its_decision_removes_is_noticed() -> None:
     before = Bench().snapshot
     bench = Bench()
     entered = bench.ask(EventType.REBOOT, "web-0", "web-3").changes
-    invariants.check_succession(before, bench.snapshot, entered)
+    succeed(before, bench.snapshot, entered)
     other = replace(entered, removed_machines=("web-1",))
-    invariants.check_succession(before, bench.snapshot, other)
+    succeed(before, bench.snapshot, other)
     removing = replace(entered, removed_machines=("web-3",))
     with pytest.raises(invariants.InvariantBroken, match="that the same decision removes"):
-        invariants.check_succession(before, bench.snapshot, removing)
+        succeed(before, bench.snapshot, removing)
 
 
 def test_a_fencing_number_that_goes_back_is_noticed() -> None:
@@ -227,7 +227,7 @@ def test_a_fencing_number_that_goes_back_is_noticed() -> None:
     before = bench.snapshot
     bench.claim("1.1")
     with pytest.raises(invariants.InvariantBroken, match=r" its fencing number went back$"):
-        invariants.check_succession(bench.snapshot, before)
+        succeed(bench.snapshot, before)
 
 
 @pytest.mark.parametrize("changes", [{"id": "another"}, {"machines": ("web-1",)}, None])
@@ -239,7 +239,7 @@ def test_an_event_that_becomes_another_is_noticed(changes: dict[str, Any] | None
     now = replace(was, events=()) if changes is None else with_event(was, **changes)
     after = replace(before, operations={"1.1": now})
     with pytest.raises(invariants.InvariantBroken, match="its events or their machines changed"):
-        invariants.check_succession(before, after)
+        succeed(before, after)
 
 
 def test_a_lost_approval_is_noticed() -> None:
@@ -253,7 +253,7 @@ def test_a_lost_approval_is_noticed() -> None:
         operations=bench.snapshot.operations | {"2.1": with_event(waiting, approval=None)},
     )
     with pytest.raises(invariants.InvariantBroken, match=r"2\.1: an approval was lost"):
-        invariants.check_succession(bench.snapshot, lost)
+        succeed(bench.snapshot, lost)
 
 
 @pytest.mark.parametrize(("moved_to", "told"), [(1, "changed"), (3, "changed"), (0, "changed")])
@@ -265,10 +265,10 @@ def test_an_incarnation_moves_with_the_events_and_only_up(moved_to: int, told: s
     web = replace(bench.scope("web"), incarnation=moved_to)
     after = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": web})
     if moved_to > 1:
-        invariants.check_succession(before, after)
+        succeed(before, after)
         return
     with pytest.raises(invariants.InvariantBroken) as broken:
-        invariants.check_succession(before, after)
+        succeed(before, after)
     assert str(broken.value) == (
         f"scope web: its events {told} and its incarnation moved by {moved_to - 1}"
     )
@@ -279,7 +279,7 @@ def test_an_incarnation_stays_where_the_events_do() -> None:
     web = replace(before.scopes["web"], incarnation=3)
     after = replace(before, scopes=before.scopes | {"web": web})
     with pytest.raises(invariants.InvariantBroken) as broken:
-        invariants.check_succession(before, after)
+        succeed(before, after)
     assert str(broken.value) == (
         "scope web: its events did not change and its incarnation moved by 1"
     )
@@ -292,11 +292,11 @@ def test_only_the_events_of_its_own_scope_move_a_scope() -> None:
     web = replace(bench.scope("web"), incarnation=1)
     after = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": web})
     with pytest.raises(invariants.InvariantBroken, match="scope web: its events did not change"):
-        invariants.check_succession(before, after)
+        succeed(before, after)
 
 
 def test_a_scope_outside_the_snapshot_is_not_judged() -> None:
     snapshot = started().snapshot
     event = snapshot.operations["1.1"].events[0]
     assert isinstance(event, Event)
-    invariants.check(replace(snapshot, scopes={}))
+    invariants.check(replace(snapshot, scopes={}).world())

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import applied, mint
+from builders import Snapshot, applied, mint
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import Refused, Snapshot
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode
 
 VM_ID = "02aab8a4-74ef-476e-8182-f6d2ba4166a6"
@@ -23,13 +23,13 @@ def machines(*written: dict[str, Any]) -> fleet_file.Fleet:
 
 def refusal_of(wanted: fleet_file.Fleet, before: Snapshot | None = None) -> Refused:
     with pytest.raises(Refused) as refusal:
-        fleet_file.apply(before or Snapshot(), wanted, prune=False, mint=mint("e"))
+        fleet_file.apply((before or Snapshot()).world(), wanted, prune=False, mint=mint("e"))
     return refusal.value
 
 
 def after(wanted: fleet_file.Fleet, before: Snapshot | None = None, letter: str = "d") -> Snapshot:
     snapshot = before or Snapshot()
-    outcome = fleet_file.apply(snapshot, wanted, prune=False, mint=mint(letter))
+    outcome = fleet_file.apply(snapshot.world(), wanted, prune=False, mint=mint(letter))
     return applied(snapshot, outcome.changes)
 
 
@@ -80,7 +80,7 @@ def test_an_address_of_a_machine_outside_the_file_is_taken_at_its_listener_alone
 def test_a_machine_that_moves_to_another_listener_is_changed_and_no_more() -> None:
     before = after(machines({"address": "10.0.0.10"}))
     outcome = fleet_file.apply(
-        before,
+        before.world(),
         machines({"address": "10.0.0.10", "listener": "blue"}),
         prune=False,
         mint=mint("e"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from builders import MINUTE, NOW, Bench
-from forewarn.maintenance import alerts, commands
+from forewarn.maintenance import alerts
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import HoldKind, Operation
 from forewarn.vocabulary import EventStatus, EventType
@@ -92,7 +92,7 @@ def test_a_machine_that_arrives_keeps_it_from_starting_and_is_an_alert(*, approv
     assert bench.operation("1.1").arrived == ("bastion",)
     if approves:
         bench.approve(bench.event("1.1").id)
-    assert commands.wakeup_at(bench.operation("1.1")) is None
+    assert bench.operation("1.1").wakeup_at is None
     bench.let_pass(20 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     assert (AlertKind.ARRIVED, "1.1") in alerts_of(bench)
@@ -114,7 +114,7 @@ def test_what_is_held_when_the_last_one_leaves_starts_with_its_release() -> None
 def test_what_closes_before_the_last_one_has_left_is_cancelled() -> None:
     bench = bench_of(closes_at=NOW + 30 * MINUTE)
     bench.move(bastion="h0")
-    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 30 * MINUTE
+    assert bench.operation("1.1").wakeup_at == NOW + 30 * MINUTE
     bench.let_pass(30 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.CANCELED
     assert bench.operation("1.1").arrived == ()

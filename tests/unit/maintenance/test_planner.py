@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from builders import FLEET, MINUTE, NOW, SECOND, Bench, mint
+from builders import MINUTE, NOW, SECOND, Bench, mint
 from forewarn.maintenance import fleet_file, planner
-from forewarn.maintenance.model import Refused, Snapshot
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -363,10 +363,3 @@ def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
     refused = refusal_of(bench_of(10_001), EventType.FREEZE, scope="big")
     assert refused.code is ErrorCode.LIMIT
     assert refused.facts == {"machines": 10_001, "most": 10_000}
-
-
-def test_targets_reads_nothing_but_the_snapshot() -> None:
-    request = planner.Request(event_type=EventType.REBOOT, machines=("web-0",))
-    with pytest.raises(Refused):
-        planner.targets(Snapshot(), request)
-    assert [m.name for m in planner.targets(Bench(FLEET).snapshot, request)] == ["web-0"]

@@ -114,7 +114,7 @@ def test_a_deleted_machine_is_not_awaited() -> None:
 def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
     bench = listened()
     bench.finish("1.1")
-    assert commands.wakeup_at(bench.operation("1.1")) == bench.now + timedelta(seconds=300)
+    assert bench.operation("1.1").wakeup_at == bench.now + timedelta(seconds=300)
     bench.now += SECOND
     saw(bench, "web-3")
     bench.let_pass(timedelta(seconds=298))
@@ -296,7 +296,7 @@ def test_a_domain_settles_before_it_is_up() -> None:
     saw(bench, "web-0", "web-3")
     look(bench, "1.1")
     assert status(bench, "1.1") is EventStatus.COMPLETED
-    assert commands.wakeup_at(bench.operation("1.1")) == bench.now + MINUTE
+    assert bench.operation("1.1").wakeup_at == bench.now + MINUTE
     bench.let_pass(59 * SECOND)
     assert status(bench, "2.1") is EventStatus.QUEUED
     bench.let_pass(SECOND)
@@ -311,7 +311,7 @@ def test_a_domain_that_settles_is_up_when_somebody_acknowledges_it() -> None:
     bench.finish("1.1")
     acknowledge(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.SCHEDULED
-    assert commands.wakeup_at(bench.operation("1.1")) is None
+    assert bench.operation("1.1").wakeup_at is None
 
 
 def returned(bench: Bench) -> bool:
@@ -410,7 +410,7 @@ def test_nobody_knows_that_a_machine_is_back_which_never_asked() -> None:
     with pytest.raises(Refused) as unheard:
         acknowledge(bench, "1.1")
     assert unheard.value.facts["machine"] == "web-0"
-    removed = fleet_file.remove(bench.snapshot, ["web-0"])
+    removed = fleet_file.remove(bench.snapshot.world(), ["web-0"])
     bench.snapshot = applied(bench.snapshot, removed.changes)
     acknowledge(bench, "1.1")
     assert not bench.operation("1.1").down
@@ -452,7 +452,7 @@ def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> No
     bench = listened()
     bench.ask(REBOOT, "web-1")
     bench.finish("1.1", succeeded=False)
-    removed = fleet_file.remove(bench.snapshot, ["web-0", "web-3"])
+    removed = fleet_file.remove(bench.snapshot.world(), ["web-0", "web-3"])
     bench.snapshot = applied(bench.snapshot, removed.changes)
     look(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.SCHEDULED
@@ -467,7 +467,7 @@ def test_an_agents_word_is_awaited_no_longer_when_its_scope_is_gone() -> None:
     saw(bench, "bastion", agent=AgentStatus.RECOVERING)
     look(bench, "1.1")
     assert bench.operation("1.1").awaited == ("bastion",)
-    removed = fleet_file.remove(bench.snapshot, ["bastion"])
+    removed = fleet_file.remove(bench.snapshot.world(), ["bastion"])
     bench.snapshot = applied(bench.snapshot, removed.changes)
     assert "bastion" not in bench.snapshot.scopes
     look(bench, "1.1")

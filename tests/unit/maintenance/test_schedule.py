@@ -8,7 +8,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
 from forewarn.maintenance import commands
-from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause, Verdict
+from forewarn.maintenance.model import AT_ONCE, Approval, Queueing, Refused, StartCause, Verdict
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -414,29 +414,16 @@ def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
 def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
     bench = Bench()
     bench.ask_each_domain()
-    assert commands.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert bench.operation("1.1").wakeup_at == NOW + 15 * MINUTE
     bench.let_pass(15 * MINUTE)
-    assert commands.wakeup_at(bench.operation("1.1")) is None
-    assert commands.wakeup_at(bench.operation("2.1")) is None
+    assert bench.operation("1.1").wakeup_at is None
+    assert bench.operation("2.1").wakeup_at is None
     approved = msgspec.structs.replace(
         bench.operation("2.1"),
         waits_for="",
         events=(msgspec.structs.replace(bench.event("2.1"), approval=bench.word()),),
     )
-    assert commands.wakeup_at(approved) == commands.AT_ONCE
-
-
-def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    before = msgspec.json.encode(bench.snapshot)
-    commands.decide(
-        bench.snapshot,
-        commands.advance_time,
-        NOW + timedelta(hours=1),
-        bench.mint,
-    )
-    assert msgspec.json.encode(bench.snapshot) == before
+    assert approved.wakeup_at == AT_ONCE
 
 
 def test_of_several_events_in_the_way_the_first_in_turn_is_named() -> None:
@@ -461,7 +448,7 @@ def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_
     bench.finish("1.1")
     freed = bench.operation("2.1")
     assert (freed.status, freed.waits_for) == (EventStatus.SCHEDULED, "")
-    assert commands.wakeup_at(freed) == NOW + 15 * MINUTE
+    assert freed.wakeup_at == NOW + 15 * MINUTE
     bench.let_pass(10 * MINUTE)
     assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench
-from forewarn.maintenance import commands, transitions
+from forewarn.maintenance import commands
 from forewarn.maintenance.model import Queueing, Refused
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -71,16 +71,3 @@ def test_a_lapse_that_ends_at_this_instant_leaves_what_waits_waiting() -> None:
     bench.decide(commands.extend_notices, 5 * MINUTE)
     waiting = bench.operation("2.1")
     assert (waiting.not_before, waiting.waits_for) == (NOW + 20 * MINUTE, "1.1")
-
-
-def test_a_decision_that_comes_to_a_scope_which_was_not_loaded_says_so() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, host="h0")
-    bench.ask(REBOOT, "web-1")
-    whole = bench.snapshot
-    bench.snapshot = msgspec.structs.replace(whole, loaded=frozenset({"bastion"}))
-    with pytest.raises(transitions.NotLoaded, match="web"):
-        bench.cancel("1.1")
-    bench.snapshot = msgspec.structs.replace(whole, loaded=frozenset({"web"}))
-    bench.cancel("1.1")
-    assert bench.operation("2.1").status is EventStatus.SCHEDULED

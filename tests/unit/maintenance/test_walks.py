@@ -225,7 +225,10 @@ def change(bench: Bench, *machines: dict[str, object]) -> None:
     """Apply a fleet in which `web` has just these machines, and forget the others of it."""
     wanted = {"availability_set": [{"name": "web", "update_domains": 3, "machines": machines}]}
     outcome = fleet_file.apply(
-        bench.snapshot, msgspec.convert(wanted, fleet_file.Fleet), prune=True, mint=bench.mint
+        bench.snapshot.world(),
+        msgspec.convert(wanted, fleet_file.Fleet),
+        prune=True,
+        mint=bench.mint,
     )
     bench.snapshot = applied(bench.snapshot, outcome.changes)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import commands, invariants
+from forewarn.maintenance import invariants
 from forewarn.maintenance.model import HoldKind, Refused, RollingState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
@@ -30,7 +30,7 @@ def test_machines_hear_of_it_when_their_notice_ends_as_the_window_opens() -> Non
     early = bench.operation("1.1")
     assert (early.status, early.waits_for, early.not_before) == (EventStatus.QUEUED, "", OPENS)
     assert bench.scope("web").incarnation == 0
-    assert commands.wakeup_at(early) == early.announced_at == NOW + AHEAD
+    assert early.wakeup_at == early.announced_at == NOW + AHEAD
     bench.let_pass(AHEAD - SECOND)
     assert bench.operation("1.1").status is EventStatus.QUEUED
     bench.let_pass(SECOND)
@@ -64,7 +64,7 @@ def test_an_approved_event_does_not_start_before_its_window_opens() -> None:
     bench.let_pass(AHEAD)
     bench.approve(bench.event("1.1").id)
     assert bench.operation("1.1").not_before == OPENS
-    assert commands.wakeup_at(bench.operation("1.1")) == OPENS
+    assert bench.operation("1.1").wakeup_at == OPENS
     bench.let_pass(HOUR - AHEAD - SECOND)
     assert bench.operation("1.1").status is SCHEDULED
     bench.let_pass(SECOND)
@@ -119,10 +119,10 @@ def test_what_has_not_started_when_its_window_closes_is_cancelled() -> None:
 
 def test_what_is_postponed_in_its_window_is_announced_so_much_later() -> None:
     bench = asked("web-0")
-    before = commands.wakeup_at(bench.operation("1.1"))
+    before = bench.operation("1.1").wakeup_at
     assert before is not None
     bench.postpone("1.1", to=OPENS + 30 * MINUTE)
-    assert commands.wakeup_at(bench.operation("1.1")) == before + 30 * MINUTE
+    assert bench.operation("1.1").wakeup_at == before + 30 * MINUTE
     bench.let_pass(before + 30 * MINUTE - bench.now)
     assert bench.operation("1.1").status is SCHEDULED
     assert bench.operation("1.1").not_before == OPENS + 30 * MINUTE
@@ -144,7 +144,7 @@ def test_what_is_queued_is_cancelled_when_its_window_closes() -> None:
     bench.ask(REBOOT, "web-1", opens_at=OPENS, closes_at=CLOSES)
     bench.let_pass(50 * MINUTE)
     assert bench.operation("2.1").waits_for == "1.1"
-    assert commands.wakeup_at(bench.operation("2.1")) == CLOSES
+    assert bench.operation("2.1").wakeup_at == CLOSES
     bench.let_pass(70 * MINUTE)
     assert bench.operation("2.1").status is CANCELED
 

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.control.relay_watch import RelayWatch
-from forewarn.maintenance import alerts, commands, model
+from forewarn.maintenance import alerts, model
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, UnitState
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.operator.inventory import Inventory
@@ -114,7 +114,7 @@ class OperationMetrics:
         if operation.started_at is None or operation.start_cause is None or was_started:
             return
         self._started.labels(operation.event_type, operation.start_cause).inc()
-        due = commands.wakeup_at(before) if before is not None else None
+        due = before.wakeup_at if before is not None else None
         if due is not None and operation.start_cause is model.StartCause.NOTICE_OVER:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 

@@ -1,0 +1,448 @@
+"""All that is alive, as values in memory, and where it is found.
+
+A decision looks at the World and nothing else, so it cannot miss what nobody thought of reading. It
+has every scope, machine, hold, drain and rollout; of operations those that are live, of maintenance
+what is open. What is over is history: it is recalled where a command names it, until the
+transaction ends.
+
+Each table notes in one journal what a change replaces, so that a decision or a whole transaction
+can be undone. A World belongs to one thread. The order of its values and names means nothing:
+whoever picks one of several sorts first.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    Hold,
+    HoldKind,
+    Machine,
+    Maintenance,
+    Operation,
+    RollingState,
+    RollingUpdate,
+    Scope,
+    Tombstone,
+    key,
+)
+from forewarn.maintenance.rollout_model import Rollout
+from forewarn.vocabulary import EventStatus
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+Name: TypeAlias = "tuple[str, Any]"
+"""What one value of the World is called by: its table and its key."""
+
+
+class IndexBroken(Exception):  # noqa: N818 - what happened: the World is to be filled again
+    """An index failed half way, by a defect: what came before cannot be put back."""
+
+
+class Index(dict[Any, Any]):
+    """The keys that share a name: the key itself where it is alone, else a dict of them.
+
+    A fleet of single machines has as many scopes as machines, and needs no dict for each.
+    """
+
+    def add(self, name: object, one: object) -> None:
+        """Add a key to a name."""
+        had = self.setdefault(name, one)
+        if type(had) is dict:
+            had[one] = None
+        elif had != one:
+            self[name] = {had: None, one: None}
+
+    def drop(self, name: object, one: object) -> None:
+        """Take a key from a name that has it."""
+        had = self[name]
+        if type(had) is dict:
+            del had[one]
+            if len(had) == 1:
+                self[name] = next(iter(had))
+        else:
+            assert had == one
+            del self[name]
+
+    def of(self, name: object) -> tuple[Any, ...]:
+        """Return the keys that have a name."""
+        had = self.get(name)
+        return () if had is None else tuple(had) if type(had) is dict else (had,)
+
+
+class Table(dict[K, V]):
+    """The values of one kind by key."""
+
+    def __init__(
+        self,
+        kind: str,
+        journal: list[Any],
+        index: Callable[[Any, Any], None],
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self._journal = journal
+        self._index = index
+
+    def fill(self, values: Mapping[K, V]) -> None:
+        """Take over what the store has, without a note."""
+        super().update(values)
+        for value in values.values():
+            self._index(None, value)
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Set a value."""
+        old = self.get(name)
+        self._journal.append((self, name, old))
+        super().__setitem__(name, value)
+        self._find(old, value)
+
+    def __delitem__(self, name: K) -> None:
+        """Take a value out."""
+        old = self[name]
+        self._journal.append((self, name, old))
+        super().__delitem__(name)
+        self._find(old, None)
+
+    def put_back(self, name: K, old: V | None) -> None:
+        """Set the value that there was, or none, without a note."""
+        found = self.get(name)
+        if old is None:
+            dict.pop(self, name, None)
+        else:
+            super().__setitem__(name, old)
+        if found is not old:
+            self._index(found, old)
+
+    def _find(self, old: V | None, new: V | None) -> None:
+        try:
+            self._index(old, new)
+        except BaseException:
+            self._journal.append(None)
+            raise
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("set and delete one value at a time: the journal has to know")
+
+    pop = popitem = update = setdefault = clear = __ior__ = _refuse
+
+
+class World:
+    """All that is alive."""
+
+    def __init__(  # noqa: PLR0913 - a table each
+        self,
+        *,
+        scopes: Mapping[str, Scope] = NOTHING,
+        machines: Mapping[str, Machine] = NOTHING,
+        operations: Mapping[str, Operation] = NOTHING,
+        maintenances: Mapping[int, Maintenance] = NOTHING,
+        holds: Iterable[Hold] = (),
+        tombstones: Mapping[str, Tombstone] = NOTHING,
+        retired: Mapping[str, int] = NOTHING,
+        drains: Mapping[str, Drain] = NOTHING,
+        rollouts: Mapping[int, Rollout] = NOTHING,
+    ) -> None:
+        self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
+        self._recalled: dict[str, Operation] = {}
+        """What was recalled in this transaction, as it was then."""
+        self._wakeups: list[tuple[datetime, str]] = []
+        """A heap; an entry counts while its operation still wakes then."""
+        self.members, self.on_host = Index(), Index()
+        """The keys of machines by their scope; by their host, as it is written."""
+        self.live_in_scope, self.live_of_machine, self.live_of_host = Index(), Index(), Index()
+        """The ids of live operations by scope; by machine, its own and those that keep it from
+        starting; by the host that was ordered."""
+        self.of_event, self.of_maintenance = Index(), Index()
+        """The ids of operations by their events, also dropped ones; by maintenance."""
+        self.waiting_for = Index()
+        """The ids of operations that wait for one."""
+        self.started: dict[str, None] = {}
+        self.running: dict[int, None] = {}
+        """The numbers of maintenances with a rolling update that runs."""
+        self.scopes: Table[str, Scope] = self._table("scopes")
+        self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
+        self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
+        self.maintenances: Table[int, Maintenance] = self._table(
+            "maintenances", self._index_maintenance
+        )
+        self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
+        self.tombstones: Table[str, Tombstone] = self._table("tombstones")
+        self.retired: Table[str, int] = self._table("retired")
+        """The last incarnations of removed scopes that ever had an event."""
+        self.drains: Table[str, Drain] = self._table("drains")
+        self.rollouts: Table[int, Rollout] = self._table("rollouts")
+        filled: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
+            (self.scopes, scopes),
+            (self.machines, machines),
+            (self.operations, operations),
+            (self.maintenances, maintenances),
+            (self.holds, {(hold.kind, hold.name): hold for hold in holds}),
+            (self.tombstones, tombstones),
+            (self.retired, retired),
+            (self.drains, drains),
+            (self.rollouts, rollouts),
+        )
+        for table, values in filled:
+            table.fill(values)
+
+    def _table(
+        self, kind: str, index: Callable[[Any, Any], None] = lambda _, __: None
+    ) -> Table[Any, Any]:
+        return Table(kind, self._journal, index)
+
+    # Where things are found.
+
+    def live_in(self, scope: str) -> list[Operation]:
+        """Return what is live in a scope, by its key."""
+        return [self.operations[name] for name in self.live_in_scope.of(scope)]
+
+    def machines_of(self, scope: str) -> list[Machine]:
+        """Return the machines of a scope, by its key."""
+        return [self.machines[name] for name in self.members.of(scope)]
+
+    def machines_on(self, host: str) -> list[Machine]:
+        """Return the machines on a host; `""` finds those whose host is unknown."""
+        return [self.machines[name] for name in self.on_host.of(host)]
+
+    def reached_by(self, rolling: RollingUpdate) -> list[Machine]:
+        """Return the machines of the scope or host that a rolling update goes through."""
+        return self.machines_on(rolling.host) if rolling.host else self.machines_of(rolling.scope)
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Return up to `limit` operations whose time has come, the earliest first."""
+        found: dict[str, datetime] = {}
+        while self._wakeups and self._wakeups[0][0] <= now and len(found) < limit:
+            at, name = heapq.heappop(self._wakeups)
+            one = self.operations.get(name)
+            if one is not None and one.wakeup_at == at:
+                found[name] = at
+        for name, at in found.items():  # until it has gone on
+            heapq.heappush(self._wakeups, (at, name))
+        return [*found]
+
+    def claimable(self, now: datetime, limit: int) -> list[str]:
+        """Return up to `limit` operations that may be claimed, the first started first.
+
+        They are Started, no unexpired lease holds them, and there is no doubt about them: one in
+        doubt is nobody's until an operator has resolved it.
+        """
+        started = [self.operations[name] for name in self.started]
+        free = [
+            one
+            for one in started
+            if not one.outcome_unknown and (one.lease_until is None or one.lease_until <= now)
+        ]
+        return [one.id for one in heapq.nsmallest(limit, free, key=_claim_order)]
+
+    # What a decision and a transaction do.
+
+    def recall(self, operation: Operation) -> None:
+        """Have an operation of the history at hand until the transaction ends."""
+        if operation.id not in self.operations:
+            self._recalled[operation.id] = operation
+            self.operations[operation.id] = operation
+
+    def mark(self) -> int:
+        """Return the place of the journal, for `since` and `undo`."""
+        return len(self._journal)
+
+    @contextmanager
+    def supposing(self) -> Iterator[int]:
+        """Put back at the end whatever changes in the block; yield the mark of its beginning."""
+        mark = self.mark()
+        try:
+            yield mark
+        finally:
+            self.undo(mark)
+
+    def since(self, mark: int) -> dict[Name, Any]:
+        """Return what differs from a mark on, and what was there before; None for nothing."""
+        first: dict[Name, Any] = {}
+        for entry in self._journal[mark:]:
+            if entry is None:
+                raise IndexBroken
+            table, name, old = entry
+            first.setdefault((table.kind, name), old)
+        differs = {}
+        for (kind, name), old in first.items():
+            if kind == "operations" and old is None:
+                old = self._recalled.get(name)  # noqa: PLW2901 - recalled since then
+            if getattr(self, kind).get(name) != old:
+                differs[kind, name] = old
+        return differs
+
+    def changes(self, before: Mapping[Name, Any]) -> Changes:
+        """Return what leads to now from what `since` says; not what has become of `retired`."""
+        found: dict[str, list[Any]] = {}
+        for (kind, name), old in before.items():
+            new = getattr(self, kind).get(name)
+            if kind in _GONE and old is not None and (new is None or kind == "holds"):
+                found.setdefault(_GONE[kind], []).append(old if kind == "holds" else name)
+            if new is not None and kind != "retired":
+                found.setdefault(kind, []).append(new)
+        return Changes(**{kind: tuple(values) for kind, values in found.items()})
+
+    def take(self, changes: Changes) -> None:
+        """Take over what a decision, or another process, has changed."""
+        for scope in changes.scopes:
+            self.scopes[scope.key] = scope
+        _remove(self.retired, [scope.key for scope in changes.scopes])
+        for machine in changes.machines:
+            self.machines[machine.key] = machine
+        for maintenance in changes.maintenances:
+            self.maintenances[maintenance.number] = maintenance
+        for operation in changes.operations:
+            self.operations[operation.id] = operation
+        _remove(self.holds, [(hold.kind, hold.name) for hold in changes.released])
+        for hold in changes.holds:
+            self.holds[hold.kind, hold.name] = hold
+        _remove(self.tombstones, changes.revived)
+        for tombstone in changes.tombstones:
+            self.tombstones[tombstone.key] = tombstone
+        for drain in changes.drains:
+            self.drains[drain.host] = drain
+        for rollout in changes.rollouts:
+            self.rollouts[rollout.number] = rollout
+        _remove(self.rollouts, changes.removed_rollouts)
+        _remove(self.machines, changes.removed_machines)
+        for name in changes.removed_scopes:
+            if (gone := self.scopes.get(name)) is not None:
+                if gone.incarnation > 0:
+                    self.retired[name] = gone.incarnation
+                del self.scopes[name]
+
+    def undo(self, mark: int = 0) -> None:
+        """Put back what was there at a mark.
+
+        Raises:
+            IndexBroken: By a defect that cannot be done: fill another World.
+        """
+        while len(self._journal) > mark:
+            entry = self._journal.pop()
+            if entry is None:
+                raise IndexBroken
+            table, name, old = entry
+            table.put_back(name, old)
+            if table is self.operations and old is None:
+                self._recalled.pop(name, None)
+
+    def settle(self) -> None:
+        """Keep what was changed: it is committed. What is over is history from now on."""
+        touched = {(table.kind, name) for table, name, _ in filter(None, self._journal)}
+        for kind, name in touched:
+            if kind == "operations":
+                operation = self.operations.get(name)
+                if operation is not None and not operation.live:
+                    self.operations.put_back(name, None)
+            elif kind == "maintenances":
+                maintenance = self.maintenances.get(name)
+                if maintenance is not None and not maintenance.open:
+                    self.maintenances.put_back(name, None)
+        self._journal.clear()
+        self._recalled.clear()
+
+    # The indexes.
+
+    def _index_machine(self, old: Machine | None, new: Machine | None) -> None:
+        if old and new and old.scope == new.scope and old.host == new.host:
+            return
+        if old:
+            self.members.drop(old.scope, old.key)
+            self.on_host.drop(old.host, old.key)
+        if new:
+            self.members.add(new.scope, new.key)
+            self.on_host.add(new.host, new.key)
+
+    def _index_maintenance(self, old: Maintenance | None, new: Maintenance | None) -> None:
+        if new and any(one.state is RollingState.RUNNING for one in new.rolling_updates):
+            self.running[new.number] = None
+        elif one := old or new:
+            self.running.pop(one.number, None)
+
+    def _index_operation(self, old: Operation | None, new: Operation | None) -> None:
+        one = new or old
+        assert one is not None
+        if old is None or new is None:  # its events never change, some drop out
+            change = Index.add if new else Index.drop
+            for event in (*one.events, *one.dropped):
+                change(self.of_event, event.id, one.id)
+            change(self.of_maintenance, one.maintenance, one.id)
+        if old is None or new is None or not _in_one_place(old, new):
+            for place, before, after in zip(
+                (self.live_in_scope, self.live_of_machine, self.live_of_host, self.waiting_for),
+                _live_places(old),
+                _live_places(new),
+                strict=True,
+            ):
+                for name in before - after:
+                    place.drop(name, one.id)
+                for name in after - before:
+                    place.add(name, one.id)
+        if new and new.status is EventStatus.STARTED:
+            self.started[one.id] = None
+        else:
+            self.started.pop(one.id, None)
+        if new and (at := new.wakeup_at) is not None:
+            heapq.heappush(self._wakeups, (at, one.id))
+            if len(self._wakeups) > 4 * len(self.operations) + 1000:
+                known = ((each.wakeup_at, each.id) for each in self.operations.values())
+                self._wakeups = [(at, name) for at, name in known if at is not None]
+                heapq.heapify(self._wakeups)
+
+
+_GONE: Final = {
+    "scopes": "removed_scopes",
+    "machines": "removed_machines",
+    "holds": "released",
+    "tombstones": "revived",
+    "rollouts": "removed_rollouts",
+}
+"""The field of Changes that names what has gone of a table."""
+
+_NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
+
+
+def _in_one_place(old: Operation, new: Operation) -> bool:
+    """Tell whether two values of an operation are found alike; most changes move nothing."""
+    return (
+        old.live is new.live
+        and old.waits_for == new.waits_for
+        and old.arrived == new.arrived
+        and (old.events is new.events or _machines(old) == _machines(new))
+    )
+
+
+def _machines(operation: Operation) -> list[tuple[str, ...]]:
+    return [event.machines for event in operation.events]
+
+
+def _live_places(operation: Operation | None) -> tuple[frozenset[str], ...]:
+    """Return where a live operation is found: scopes, machines, host, what it waits for."""
+    if operation is None or not operation.live:
+        return _NOWHERE
+    return (
+        frozenset(event.scope for event in operation.events),
+        frozenset(map(key, (*operation.machines, *operation.arrived))),
+        frozenset((operation.on_host,)) if operation.on_host else frozenset(),
+        frozenset((operation.waits_for,)) if operation.waits_for else frozenset(),
+    )
+
+
+def _claim_order(operation: Operation) -> tuple[datetime, int, int]:
+    assert operation.started_at is not None
+    return operation.started_at, operation.maintenance, operation.ordinal
+
+
+def _remove(table: Table[K, Any], names: Iterable[K]) -> None:
+    for name in names:
+        if name in table:
+            del table[name]
