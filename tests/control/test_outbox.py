@@ -224,10 +224,11 @@ def test_a_replica_that_stood_still_until_rows_were_trimmed_reads_the_store(pair
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     second.follower.look()
-    for machine in ("web-0", "web-1", "web-2"):
+    second.is_whole()
+    for machine in ("web-0", "web-1", "web-2", "bastion"):
         first.ask(machine)
     with first.store.write() as transaction:
-        assert transaction.trim(NOW.replace(year=NOW.year + 1), 10) == 3
+        assert transaction.trim(NOW.replace(year=NOW.year + 1), 3) == 3
     second.follower.look()
     second.is_whole()
 
