@@ -1,4 +1,4 @@
-"""The program that reads libvirt's domains, with a hand on the domain of libvirt's test driver.
+"""The program for libvirt's hosts, with a hand on the domain of libvirt's test driver.
 
 That driver lives within a process, so what happens to its domain has to happen in the program's
 process: on a thread, by lines of standard input that begin with `do `. Run by the system's Python,
@@ -12,18 +12,23 @@ import threading
 from typing import Any
 
 
-def act(orders: Any, uri: str, program: Any) -> None:
+def act(orders: Any, uri: str) -> None:
     """Do what is ordered to the test driver's domain."""
     import libvirt  # noqa: PLC0415 - the program under test says it where it is missing
 
     for statement in orders:
         connection = libvirt.open(uri)
-        names = {"libvirt": libvirt, "program": program, "URI": uri}
-        exec(statement, {**names, "domain": connection.lookupByName("test")})
+        names = {"libvirt": libvirt, "domain": connection.lookupByName("test"), "answer": answer}
+        exec(statement, names)
+
+
+def answer(text: str) -> None:
+    """Print a line beside those of the program."""
+    os.write(1, f"{text}\n".encode())
 
 
 def main(program: str, uri: str) -> int:
-    """Run the program's `watch` with a thread that does what `do` lines say."""
+    """Run the program's `states` with a thread that does what `do` lines say."""
     spec = importlib.util.spec_from_file_location("program", program)
     assert spec is not None
     assert spec.loader is not None
@@ -41,9 +46,9 @@ def main(program: str, uri: str) -> int:
         os.close(onward)
 
     threading.Thread(target=sort, daemon=True).start()
-    threading.Thread(target=act, args=(os.fdopen(orders), uri, module), daemon=True).start()
+    threading.Thread(target=act, args=(os.fdopen(orders), uri), daemon=True).start()
     os.close(passed)
-    return int(module.main(["watch", uri]))
+    return int(module.main("states", uri))
 
 
 if __name__ == "__main__":

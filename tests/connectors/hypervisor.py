@@ -1,4 +1,4 @@
-"""Runs the program that reads libvirt's domains, beside libvirt's own driver for tests."""
+"""Runs the program for libvirt's hosts, beside libvirt's own driver for tests."""
 
 import json
 import subprocess
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import patience
-from forewarn.connectors import libvirt_domains
+from forewarn.connectors.libvirt.connector import PROGRAM
 
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt."""
 
-PROGRAM = Path(libvirt_domains.__file__)
 DRIVEN = Path(__file__).with_name("driven.py")
 
 
@@ -29,27 +28,26 @@ def has_libvirt() -> bool:
     )
 
 
-class Watched:
-    """A `watch` of `test:///default`, and the hand that does things to its domain."""
+class Surveyed:
+    """The program's `states`, and the hand that does things to the domain of `test:///default`."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def does(self, statement: str) -> None:
-        """Run a statement on another thread of the program; `domain` is the one domain."""
-        self._send(f"do {statement}")
+    def does(self, statement: str) -> str:
+        """Run a statement in the program; `domain` is the one domain. Return what it answers."""
+        self._send(f"do {statement}; answer('')")
+        return self._next()
 
-    def looks(self, uuid: str) -> None:
-        self._send(f"look {uuid}")
+    def states(self, *tags_of: str) -> list[dict[str, Any]]:
+        """Return what the program has of all domains."""
+        found: list[dict[str, Any]] = self.says(*tags_of)["domains"]
+        return found
 
-    def next(self) -> dict[str, Any]:
-        """Return the next line that tells something."""
-        assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
-            told: dict[str, Any] = json.loads(line)
-            if "alive" not in told:
-                return told
-        return {}
+    def says(self, *tags_of: str) -> dict[str, Any]:
+        self._send(" ".join(("states", *tags_of)))
+        told: dict[str, Any] = json.loads(self._next())
+        return told
 
     def hangs_up(self) -> int:
         assert self._process.stdin is not None
@@ -61,17 +59,21 @@ class Watched:
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
+    def _next(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
 
 @contextmanager
-def watching(uri: str = "test:///default") -> Iterator[Watched]:
+def surveying(uri: str = "test:///default") -> Iterator[Surveyed]:
     process = subprocess.Popen(
-        [PYTHON, "-I", str(DRIVEN), str(PROGRAM), uri],
+        [PYTHON, "-I", str(DRIVEN), PROGRAM, uri],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     with process:
         try:
-            yield Watched(process)
+            yield Surveyed(process)
         finally:
             process.kill()

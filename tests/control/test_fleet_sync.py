@@ -1,15 +1,8 @@
-"""The fleet in step with its hosts: programs that speak the lines of the real one."""
+"""The fleet in step with its hosts, which are in memory here; time passes by steps."""
 
 import asyncio
-import contextlib
-import json
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,123 +10,95 @@ import pytest
 
 import patience
 from builders import NOW, mint
-from control import told_host
 from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
+from forewarn.connectors.port import Unanswered
 from forewarn.control import fleet_sync
-from forewarn.control.fleet_sync import PAUSES, SILENT_SECONDS, FleetSync
+from forewarn.control.fleet_sync import SURVEY_EVERY, FleetSync
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet_file, planner
+from forewarn.maintenance import fleet_file
 from forewarn.maintenance.alerts import AlertKind
-from forewarn.maintenance.host_observations import LOOK_AGAIN, LOST_AFTER
+from forewarn.maintenance.fleet_import import Domain
+from forewarn.maintenance.host_observations import LOST_AFTER
 from forewarn.maintenance.model import Changes, HostState, Machine, StartCause
 from forewarn.vocabulary import EventStatus, EventType
 from store.values import drain
 
 G = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
-MOMENT = timedelta(milliseconds=1)
 
 
-class Host:
-    """One run of a host's program."""
+class HostsInMemory:
+    """Hosts that answer with the domains that a test gives them."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, **domains: list[Domain]) -> None:
+        self.domains = domains
+        self.lost: dict[str, str] = {}
+        self.hanging: set[str] = set()
+        self.asked: dict[str, int] = dict.fromkeys(domains, 0)
+        self.tags_of: dict[str, set[str]] = {}
+        self._closed = asyncio.Event()
 
-    async def says(self, line: dict[str, Any] | str) -> None:
-        text = line if isinstance(line, str) else json.dumps(line)
-        self._writer.write(f"{text}\n".encode())
-        await self._writer.drain()
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(self.domains)
 
-    async def lists(self, *domains: dict[str, Any]) -> None:
-        await self.says({"domains": domains})
+    async def survey(self, host: str, tags_of: Iterable[str] = ()) -> tuple[Domain, ...]:
+        self.asked[host] += 1
+        self.tags_of[host] = set(tags_of)
+        if host in self.hanging:
+            await self._closed.wait()
+        if host in self.lost:
+            raise Unanswered(self.lost[host])
+        return tuple(self.domains[host])
 
-    async def hears(self) -> str:
-        async with asyncio.timeout(patience.SECONDS):
-            return (await self._reader.readline()).decode().strip()
-
-    async def dies(self) -> None:
-        self._writer.close()
-
-
-class RecordedClock(ManualClock):
-    """A clock that knows how long it was waited for."""
-
-    def __init__(self) -> None:
-        super().__init__(NOW)
-        self.waits: list[float] = []
-
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
-        self.waits.append(seconds)
-        await super().wait(seconds, wake)
+    async def close(self) -> None:
+        self._closed.set()
 
 
 class Hosts:
-    """The two hosts h0 and h1, and what watches them."""
+    """The two hosts h0 and h1, and the service that watches them."""
 
     def __init__(self, house: House) -> None:
         self.house = house
-        self.real = RecordedClock()
-        self._came: dict[str, asyncio.Queue[Host]] = {"h0": asyncio.Queue(), "h1": asyncio.Queue()}
-        self._writers: list[asyncio.StreamWriter] = []
+        self.real = ManualClock(NOW)
+        self.kept = HostsInMemory(h0=[domain(0), domain(2)], h1=[domain(1)])
         self.sync: FleetSync
 
     @asynccontextmanager
-    async def watched(
-        self, plane: Plane | None = None, **others: tuple[str, ...]
-    ) -> AsyncIterator[None]:
-        with tempfile.TemporaryDirectory(prefix="fw-") as folder:
-            place = str(Path(folder) / "told")
-            server = await asyncio.start_unix_server(self._accept, place)
-            programs = {
-                host: (sys.executable, "-I", told_host.__file__, place, host) for host in self._came
-            }
-            programs |= others
-            plane = plane or self.house.plane
-            self.sync = FleetSync(plane, self.house.clock, self.real, programs, {"A": "b"})
-            with self.house.store.read() as reading:
-                self.sync.learn(everything(known_of(reading)))
-            self.house.feed.subscribe(self.sync.learn)
-            running = asyncio.create_task(self.sync.run())
-            try:
-                yield
-                assert not running.done()
-            finally:
-                self.sync.stop()
-                async with asyncio.timeout(patience.SECONDS):
-                    await running
-                server.close()
-                for writer in self._writers:
-                    writer.close()
-                    with contextlib.suppress(OSError):
-                        await writer.wait_closed()
+    async def watched(self, plane: Plane | None = None) -> AsyncIterator[None]:
+        self.sync = FleetSync(plane or self.house.plane, self.house.clock, self.real, self.kept)
+        with self.house.store.read() as reading:
+            self.sync.learn(everything(known_of(reading)))
+        self.house.feed.subscribe(self.sync.learn)
+        running = asyncio.create_task(self.sync.run())
+        await patience.settled()
+        try:
+            yield
+            assert not running.done()
+        finally:
+            self.sync.stop()
+            await asyncio.wait_for(running, patience.SECONDS)
 
-    async def run_of(self, host: str) -> Host:
-        """Return the next run of a host's program."""
-        async with asyncio.timeout(patience.SECONDS):
-            return await self._came[host].get()
+    async def round(self) -> None:
+        """Let the hosts be surveyed once more."""
+        for clock in (self.house.clock, self.real):
+            clock.advance(SURVEY_EVERY)
+        await patience.settled()
 
-    async def lost(self, host: str) -> None:
-        """Wait until a host is an alert, for as long as that takes by the service's clock."""
-
-        def is_told() -> bool:
-            self.house.clock.advance(timedelta(seconds=1))
-            return (AlertKind.HOST_LOST, f"host {host}") in self.alerts()
-
-        await patience.reached(is_told)
-
-    def saw(self, *hosts: str) -> bool:
-        """Tell whether the lists of hosts were taken."""
-        later = self.house.clock.now() + LOST_AFTER
-        found = self.sync._observed.alerts(self.sync._fleet, later)
-        return not {f"host {host}" for host in hosts} & {alert.about for alert in found}
+    def fails(self, n: int) -> None:
+        """Let a machine's QEMU be killed on h0."""
+        others = [one for one in self.kept.domains["h0"] if one.uuid != G[n]]
+        self.kept.domains["h0"] = [*others, domain(n, "off", "failed")]
 
     def machine(self, n: int) -> Machine:
         with self.house.store.read() as reading:
             return reading.machines()[f"g{n}"]
+
+    def crashed(self) -> list[str]:
+        """Return the machines with an unforeseen event."""
+        return [name for operation in self.operations() for name in operation.machines]
 
     def operations(self) -> list[Any]:
         with self.house.store.read() as reading:
@@ -141,11 +106,6 @@ class Hosts:
 
     def alerts(self) -> list[tuple[AlertKind, str]]:
         return [(alert.kind, alert.about) for alert in self.sync.alerts()]
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        host = (await reader.readline()).decode().strip()
-        self._came[host].put_nowait(Host(reader, writer))
 
 
 @pytest.fixture
@@ -166,343 +126,226 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> dict[str, Any]:
-    return {"uuid": G[n], "name": f"g{n}", "state": state, "reason": reason, **more}
+def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> Domain:
+    return Domain(**{"uuid": G[n], "name": f"g{n}", "state": state, "reason": reason, **more})
 
 
-def event(kind: str, detail: str, found: dict[str, Any]) -> dict[str, Any]:
-    return {"event": kind, "detail": detail, "domain": found}
-
-
-FAILED = event("STOPPED", "FAILED", domain(0, "off", "failed"))
+def plane_of(hosts: Hosts, kind: type[Plane]) -> Plane:
+    house = hosts.house
+    return kind(InlineWriter(house.store, house.clock, house.feed), mint("d"))
 
 
 def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await h1.says(event("RESUMED", "1", domain(0)))
-            await h0.says(event("STOPPED", "MIGRATED", domain(0, "off", "migrated")))
-            await patience.reached(lambda: hosts.machine(0).host == "h1")
+            hosts.kept.domains = {"h0": [domain(2)], "h1": [domain(1), domain(0)]}
+            await hosts.round()
+            assert hosts.machine(0).host == "h1"
             assert hosts.machine(1).host == "h1"
             # One that the fleet learns of later is watched as well.
             vm_id = "00000000-0000-4000-8000-0000000000ff"
             late = fleet_file.StandaloneMachine(name="g7", vm_id=vm_id, host="h9")
             done(hosts.house.plane.apply_fleet(fleet_file.Fleet(machine=(late,))))
-            await h0.says(event("STARTED", "0", {"uuid": vm_id, "name": "x", "state": "running"}))
-            await patience.reached(lambda: hosts.machine(7).host == "h0")
+            hosts.kept.domains["h0"].append(Domain(uuid=vm_id, name="x", state="running"))
+            await hosts.round()
+            assert hosts.machine(7).host == "h0"
 
     play(story)
 
 
-def test_a_crash_is_an_unforeseen_reboot_of_that_machine(hosts: Hosts) -> None:
+def test_a_crash_is_an_unforeseen_reboot_of_that_machine_in_one_round(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0), domain(2))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(FAILED)
-            for host in (h0, h1):
-                assert await host.hears() == f"look {G[0]}"
-            assert not hosts.operations()
-            await h1.says({"domain": domain(0, "gone")})
-            await h0.says({"domain": domain(0, "off", "failed", migrating=False)})
-            await patience.reached(hosts.operations)
+            hosts.fails(0)
+            await hosts.round()  # in which all hosts are asked once more
             (operation,) = hosts.operations()
             assert (operation.event_type, operation.machines) == (EventType.REBOOT, ("g0",))
             assert operation.status is EventStatus.STARTED
             assert operation.start_cause is StartCause.NO_NOTICE
             assert operation.description == fleet_sync.DESCRIPTION
             # What it does to the machine is not a crash.
-            await h0.says(event("STARTED", "0", domain(0)))
-            await h0.says(FAILED)
-            await h0.says(event("STARTED", "0", domain(2)))
-            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
-            assert await h0.hears() == f"look {G[2]}"
+            hosts.kept.domains["h0"] = [domain(0), domain(2)]
+            await hosts.round()
+            hosts.fails(0)
+            await hosts.round()
+            assert hosts.crashed() == ["g0"]
+            hosts.fails(2)
+            await hosts.round()
+            assert sorted(hosts.crashed()) == ["g0", "g2"]
 
     play(story)
 
 
 @pytest.mark.parametrize(
-    ("status", "asked"),
+    ("status", "crashed"),
     [
-        (EventStatus.SCHEDULED, 0),
-        (EventStatus.STARTED, 2),
-        (EventStatus.RETURNING, 2),
-        (EventStatus.COMPLETED, 0),
+        (EventStatus.SCHEDULED, True),
+        (EventStatus.STARTED, False),
+        (EventStatus.RETURNING, False),
+        (EventStatus.COMPLETED, True),
     ],
 )
 def test_a_crash_under_an_operation_is_the_operations_while_that_is_at_work(
-    hosts: Hosts, status: EventStatus, asked: int
+    hosts: Hosts, status: EventStatus, *, crashed: bool
 ) -> None:
+    asked = []
+
+    class Asked(Plane):
+        def request(self, *given: Any, **more: Any) -> Any:
+            asked.append(given[0].machines)
+            return super().request(*given, **more)
+
     async def story() -> None:
         (operation,) = hosts.house.ask(EventType.REBOOT, "g0", no_notice=True).operations
-        async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0), domain(2))
-            await h1.lists()
+        async with hosts.watched(plane_of(hosts, Asked)):
             changed = msgspec.structs.replace(operation, status=status)
             hosts.sync.learn(Changes(operations=(changed,)))
-            await h0.says(FAILED)
-            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
-            assert await h0.hears() == f"look {G[asked]}"
+            hosts.fails(0)
+            await hosts.round()
+            assert asked == ([("g0",)] if crashed else [])
 
     play(story)
 
 
-def test_a_program_that_dies_is_started_again_after_growing_pauses(hosts: Hosts) -> None:
+def test_a_host_that_its_own_on_crash_started_again_has_no_event(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h1.lists(domain(1))
-            pause, longest = PAUSES
+            hosts.kept.domains["h0"] = [domain(0, run=7), domain(2)]
+            await hosts.round()
+            await hosts.round()
+            assert (hosts.operations(), hosts.alerts()) == ([], [])
+
+    play(story)
+
+
+def test_a_host_that_does_not_answer_is_an_alert_and_delays_no_other(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            hosts.kept.lost["h1"] = "no route"
+            hosts.kept.hanging.add("h0")
             for _ in range(3):
-                await h0.lists(domain(0))
-                await patience.reached(lambda: hosts.saw("h0", "h1"))
-                await h0.says({"error": "end of file"})
-                await h0.dies()
-                await hosts.lost("h0")
-                assert "end of file" in hosts.sync.alerts()[0].message
-                assert hosts.real.waits[-1] == pause
-                hosts.real.advance(timedelta(seconds=pause))
-                h0 = await hosts.run_of("h0")
-                pause = min(2 * pause, longest)
-            # It went while nobody watched, to a host that told of it too early.
-            await h1.says(event("STARTED", "1", domain(0, "handover")))
-            await h0.lists(domain(0, "off", "migrated"))
-            await patience.reached(lambda: hosts.saw("h0"))
-            await h1.says(event("RESUMED", "1", domain(0)))
-            await patience.reached(lambda: hosts.machine(0).host == "h1")
+                await hosts.round()
+            assert hosts.alerts() == [(AlertKind.HOST_LOST, "host h1")]
+            (alert,) = hosts.sync.alerts()
+            assert "no route" in alert.message
+            assert hosts.kept.asked == {"h0": 2, "h1": 4}
+            hosts.kept.lost.clear()
+            hosts.kept.domains["h1"] = [domain(1, "off", "unknown")]  # it lost its power
+            await hosts.round()
             assert hosts.alerts() == []
+            assert hosts.operations() == [], "h0 may run it"
 
     play(story)
 
 
-def test_a_host_that_its_drain_has_rebooted_is_no_alert_and_is_tried_at_once(hosts: Hosts) -> None:
+def test_a_host_that_its_drain_has_rebooted_is_no_alert_and_is_surveyed_at_once(
+    hosts: Hosts,
+) -> None:
     async def story() -> None:
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
             at_work = drain("h0", state=HostState.REBOOTING)
             hosts.sync.learn(Changes(drains=(at_work,)))
-            waits = len(hosts.real.waits)
-            await h0.dies()
-            await patience.reached(lambda: PAUSES[0] in hosts.real.waits[waits:])
+            hosts.kept.lost["h0"] = "it reboots"
+            await hosts.round()
             hosts.house.clock.advance(2 * LOST_AFTER)
             assert hosts.alerts() == []
+            before = hosts.kept.asked["h0"]
             back = msgspec.structs.replace(at_work, state=HostState.BACK)
             hosts.sync.learn(Changes(drains=(back,)))
             assert hosts.alerts() == []
-            h0 = await hosts.run_of("h0")  # although no time has passed
-            await h0.dies()
-            await hosts.lost("h0")
+            await patience.settled()  # and no time has passed
+            assert hosts.kept.asked["h0"] == before + 1
+            hosts.house.clock.advance(LOST_AFTER)
+            assert hosts.alerts() == [(AlertKind.HOST_LOST, "host h0")]
 
     play(story)
 
 
-def test_a_program_that_says_nothing_is_killed(hosts: Hosts) -> None:
+def test_tags_are_read_of_domains_that_are_not_in_the_fleet(hosts: Hosts) -> None:
     async def story() -> None:
+        stranger = Domain(uuid="00000000-0000-4000-8000-0000000000fe", name="x", state="off")
+        hosts.kept.domains["h1"].append(stranger)
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            hosts.real.advance(timedelta(seconds=SILENT_SECONDS) - MOMENT)
-            await h1.says({"alive": True})
-            # The answer shows that the line before was read.
-            await h1.says(FAILED | {"domain": domain(1, "off", "failed")})
-            assert await h1.hears() == f"look {G[1]}"
-            hosts.real.advance(MOMENT)
-            assert await h0.hears() == f"look {G[1]}"
-            assert await h0.hears() == ""
-            await hosts.lost("h0")
-            assert [about for kind, about in hosts.alerts() if kind is AlertKind.HOST_LOST] == [
-                "host h0"
-            ]
+            await hosts.round()
+            assert hosts.kept.tags_of == {"h0": set(), "h1": {stranger.uuid}}
 
     play(story)
 
 
-def test_a_program_that_hangs_is_killed_with_all_that_it_began(hosts: Hosts) -> None:
-    async def story() -> None:
-        async with hosts.watched(h2=("sh", "-c", "sleep 600; true")):
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists()
-            await h1.lists()
-            await patience.reached(lambda: "h2" in hosts.sync._running)
-        # The end of `run` has waited until nobody holds the program's output.
-        assert not hosts.sync._running
-
-    play(story)
-
-
-def test_a_store_that_takes_long_makes_no_host_silent_and_loses_no_crash(hosts: Hosts) -> None:
-    held: Future[Any] = Future()
-    asked = []
-
-    class Slow(Plane):
-        def request(self, request: planner.Request) -> Any:
-            asked.append(request)
-            return held
-
-    async def story() -> None:
-        house = hosts.house
-        plane = Slow(InlineWriter(house.store, house.clock, house.feed), mint("d"))
-        async with hosts.watched(plane):
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(FAILED)
-            for host, state in ((h0, "off"), (h1, "gone")):
-                assert await host.hears() == f"look {G[0]}"
-                await host.says({"domain": domain(0, state)})
-            await patience.reached(lambda: asked)
-            hosts.real.advance(timedelta(seconds=SILENT_SECONDS))
-            await patience.settled()
-            assert not held.cancelled()
-            held.set_result(None)
-
-    play(story)
-
-
-@pytest.mark.parametrize("line", ["nonsense", "[]", '{"domains": 1}', '{"domain": {}}'])
-def test_a_line_that_cannot_be_read_is_a_lost_host_and_no_more(hosts: Hosts, line: str) -> None:
-    async def story() -> None:
-        async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(line)
-            assert await h0.hears() == ""
-            await hosts.lost("h0")
-
-    play(story)
-
-
-def test_a_program_that_cannot_be_run_is_a_lost_host_and_no_more(hosts: Hosts) -> None:
-    async def story() -> None:
-        async with hosts.watched(h0=("/nonexistent/python",)):
-            h1 = await hosts.run_of("h1")
-            await h1.lists(domain(1))
-            await hosts.lost("h0")
-            assert "/nonexistent/python" in hosts.sync.alerts()[0].message
-
-    play(story)
-
-
-def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
+def test_a_crash_and_a_move_wait_for_a_store_that_is_away(hosts: Hosts) -> None:
     async def story() -> None:
         store = Counting(hosts.house.store)
         plane = Plane(InlineWriter(store, hosts.house.clock, hosts.house.feed), mint("d"))
         async with hosts.watched(plane):
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(FAILED)
+            hosts.fails(0)
+            hosts.kept.domains["h0"].append(hosts.kept.domains["h1"].pop())
             store.away = True
-            for again in (False, True):
-                if again:
-                    await patience.settled()
-                    store.away = False
-                    hosts.house.clock.advance(LOOK_AGAIN)
-                    hosts.real.advance(timedelta(seconds=1))
-                for host, state in ((h0, "off"), (h1, "gone")):
-                    assert await host.hears() == f"look {G[0]}"
-                    await host.says({"domain": domain(0, state)})
-                recorded = hosts.operations if again else lambda: store.refused
-                await patience.reached(recorded)
-            (operation,) = hosts.operations()
-            assert operation.machines == ("g0",)
-            assert store.refused == 1
+            await hosts.round()
+            await hosts.round()
+            assert store.refused
+            assert (hosts.operations(), hosts.machine(1).host) == ([], "h1")
+            store.away = False
+            await hosts.round()
+            assert (hosts.crashed(), hosts.machine(1).host) == (["g0"], "h0")
+            assert hosts.alerts() == []
 
     play(story)
 
 
-def test_an_internal_error_ends_neither_the_watch_nor_the_service(hosts: Hosts) -> None:
+def test_an_internal_error_about_one_machine_loses_nothing_of_the_others(hosts: Hosts) -> None:
     class Broken(Plane):
+        whole = False
+
+        def request(self, request: Any, *given: Any, **more: Any) -> Any:
+            if request.machines == ("g0",) and not self.whole:
+                raise RuntimeError(request)
+            return super().request(request, *given, **more)
+
         def record_hosts(self, hosts: Mapping[str, str]) -> Any:
-            raise RuntimeError(hosts)
+            if not self.whole:
+                raise RuntimeError(hosts)
+            return super().record_hosts(hosts)
 
     async def story() -> None:
-        house = hosts.house
-        plane = Broken(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+        plane = plane_of(hosts, Broken)
+        assert isinstance(plane, Broken)
         async with hosts.watched(plane):
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h1.lists(domain(0))
-            await h0.lists(domain(2))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            hosts.real.advance(timedelta(seconds=1))  # it tries again
-            await patience.settled()
-            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
-            assert await h0.hears() == f"look {G[2]}"
+            hosts.fails(0)
+            hosts.fails(2)
+            hosts.kept.domains["h0"].append(hosts.kept.domains["h1"].pop())
+            for _ in range(2):
+                await hosts.round()
+            assert hosts.crashed() == ["g2"]
+            assert {(AlertKind.FAILING, "g0"), (AlertKind.FAILING, "g1")} <= {*hosts.alerts()}
+            assert not hosts.sync.obstacle
+            plane.whole = True
+            await hosts.round()
+            assert sorted(hosts.crashed()) == ["g0", "g2"]
+            assert hosts.machine(1).host == "h0"
 
     play(story)
 
 
-def test_a_crash_is_told_again_after_an_internal_error(hosts: Hosts) -> None:
-    class BrokenOnce(Plane):
-        asked = 0
-
-        def request(self, *given: Any, **more: Any) -> Any:
-            self.asked += 1
-            if self.asked == 1:
-                raise RuntimeError
-            return super().request(*given, **more)
-
-    async def story() -> None:
-        house = hosts.house
-        plane = BrokenOnce(InlineWriter(house.store, house.clock, house.feed), mint("d"))
-        async with hosts.watched(plane):
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(FAILED)
-            for asked in (1, 2):
-                for host, state in ((h0, "off"), (h1, "gone")):
-                    assert await host.hears() == f"look {G[0]}"
-                    await host.says({"domain": domain(0, state)})
-                await patience.reached(lambda now=asked: plane.asked == now)
-                await patience.settled()
-                house.clock.advance(LOOK_AGAIN)
-                hosts.real.advance(timedelta(seconds=1))
-            assert len(hosts.operations()) == 1
-
-    play(story)
-
-
-def test_what_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
+def test_a_crash_that_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():
-            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
-            await h0.lists(domain(0), domain(2))
-            await h1.lists(domain(1))
-            await patience.reached(lambda: hosts.saw("h0", "h1"))
-            await h0.says(FAILED)
-            assert await h0.hears()
-            # It leaves the fleet, and this is not told.
+            # One of two leaves the fleet, and this is not told.
             hosts.house.feed._listeners.remove(hosts.sync.learn)
             done(hosts.house.plane.remove_machines(["g0"]))
-            await h1.says({"domain": domain(0, "gone")})
-            await h0.says({"domain": domain(0, "off", "failed")})
-            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
-            assert await h0.hears() == f"look {G[2]}"
-            assert not hosts.operations()
+            hosts.fails(0)
+            hosts.fails(2)
+            await hosts.round()
+            assert hosts.crashed() == ["g2"]
+            asked = hosts.kept.asked["h0"]
+            await hosts.round()
+            assert hosts.kept.asked["h0"] == asked + 1
 
     play(story)
 
 
-def test_without_hosts_nothing_is_run(house: House) -> None:
+def test_without_hosts_nothing_is_kept(house: House) -> None:
     async def story() -> None:
-        sync = FleetSync(house.plane, house.clock, house.clock, {}, {})
+        sync = FleetSync(house.plane, house.clock, house.clock, HostsInMemory())
         with house.store.read() as reading:
             sync.learn(everything(known_of(reading)))
         house.feed.subscribe(sync.learn)

@@ -13,6 +13,7 @@ import pytest
 from connectors import hypervisor
 from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
+from forewarn.connectors.libvirt.program import NO_LIBVIRT
 
 FLEET = """
 [[availability_set]]
@@ -35,7 +36,7 @@ with open({asked!r}, "w") as asked:
     json.dump([sys.argv[3:], sys.stdin.read()], asked)
 time.sleep(told.pop("sleep", 0))
 print(json.dumps(told))
-sys.exit(1 if "error" in told else 0)
+sys.exit(told.get("status", 1 if "error" in told else 0))
 """
 
 
@@ -172,7 +173,6 @@ def test_what_cannot_be_meant_is_refused(
     ("code", "status"),
     [
         ("", ExitStatus.UNREACHABLE),
-        ("no-library", ExitStatus.MISSING_EXTRA),
         ("not-found", ExitStatus.NOT_FOUND),
         ("ambiguous", ExitStatus.REFUSED),
         ("busy", ExitStatus.REFUSED),
@@ -186,6 +186,13 @@ def test_what_a_host_refuses_is_told(
         refused = call(service, told, *arguments, "--libvirt", "x:///")
         assert refused.returncode == status
         assert "the reason" in refused.stderr
+
+
+def test_a_python_without_the_library_is_told(service: Running, told: Told) -> None:
+    told.tells(status=NO_LIBVIRT)
+    refused = call(service, told, "sync", "--libvirt", "x:///")
+    assert refused.returncode == ExitStatus.MISSING_EXTRA
+    assert str(told.python) in refused.stderr
 
 
 def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:

@@ -3,7 +3,7 @@
 The service checks a fleet file (`maintenance.fleet_file`), so that only one release decides. Its
 errors have the place in the file, and get the names of file and entry here.
 
-Domains are read by a program of its own (`connectors.libvirt_domains`), so that the command never
+Domains are read by the program of `connectors.libvirt`, so that the command never
 loads the C library, and ends in time when a host hangs.
 """
 
@@ -269,7 +269,6 @@ MAX_PAGE: Final = 1000
 """The entries of one page of the API."""
 
 STATUSES: Final = {
-    "no-library": ExitStatus.MISSING_EXTRA,
     "not-found": ExitStatus.NOT_FOUND,
     "ambiguous": ExitStatus.REFUSED,
     "busy": ExitStatus.REFUSED,
@@ -424,9 +423,10 @@ def _run(
     """Return what the program says that reads the domains."""
     import subprocess
 
-    from forewarn.connectors import libvirt_domains
+    from forewarn.connectors.libvirt.connector import PROGRAM
+    from forewarn.connectors.libvirt.program import NO_LIBVIRT
 
-    argv = [python or loaded.libvirt_python or sys.executable, "-I", libvirt_domains.__file__]
+    argv = [python or loaded.libvirt_python or sys.executable, "-I", PROGRAM]
     try:
         done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
             [*argv, *arguments],
@@ -442,6 +442,10 @@ def _run(
     except OSError as error:
         message = f"cannot run {argv[0]}: {error.strerror}"
         raise Failed(ExitStatus.USAGE, message) from error
+    if done.returncode == NO_LIBVIRT:
+        message = f"{argv[0]} has no module libvirt: install it there, or name another Python by "
+        message += "--python, such as /usr/bin/python3 with python3-libvirt"
+        raise Failed(ExitStatus.MISSING_EXTRA, output.printable(message))
     try:
         told: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
@@ -450,11 +454,7 @@ def _run(
         raise Failed(ExitStatus.INTERNAL, output.printable(message)) from error
     if "error" in told:
         status = STATUSES.get(told.get("code", ""), ExitStatus.UNREACHABLE)
-        message = str(told["error"])
-        if status is ExitStatus.MISSING_EXTRA:
-            message += ": install it there, or name another Python by --python, such as"
-            message += " /usr/bin/python3 with python3-libvirt"
-        raise Failed(status, output.printable(message))
+        raise Failed(status, output.printable(str(told["error"])))
     return told
 
 

@@ -1,11 +1,13 @@
 """What the executor asks of a connector, and what it is told."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Protocol
 
 import msgspec
+
+from forewarn.maintenance.fleet_import import Domain
 
 # The rules decide about hosts by these; connectors and tests find them here.
 from forewarn.maintenance.model import GuestFacts as GuestFacts  # noqa: PLC0414 - for others
@@ -111,3 +113,29 @@ class Connector(Protocol):
         by what it does.
         """
         return Outcome(succeeded=False, message=f"no command reboots host {host}")
+
+
+class Unanswered(Exception):  # noqa: N818 - a host's silence
+    """A host does not answer; the text says why."""
+
+
+class DomainSurveys(Protocol):
+    """Asks hosts for their domains, by the names that the fleet has for the hosts."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of the hosts."""
+
+    async def survey(self, host: str, tags_of: Iterable[str] = ()) -> tuple[Domain, ...]:
+        """Ask a host for all its domains; one survey of a host at a time.
+
+        Args:
+            host: Its name.
+            tags_of: The UUIDs of domains whose tags are read.
+
+        Raises:
+            Unanswered: It did not answer, or not in time.
+        """
+
+    async def close(self) -> None:
+        """End all surveys that are under way."""

@@ -17,7 +17,7 @@
                      move after an outage
     ticker           what drives the parts below: rounds after changes, and when time has come; has
                      the plane start what is due, go on when machines are back, forget old history
-    fleet_sync       keeps the fleet in step with its libvirt hosts
+    fleet_sync       surveys the fleet's hosts, and records moves and crashes
     executor         claims started operations by leases, and has their connector carry them out
     host_drains      drives the drains of hosts, and has the hosts rebooted
     rollouts         drives rollouts, and has their checks run

@@ -77,8 +77,8 @@ class _Failing(msgspec.Struct, frozen=True):
     """When it failed last, by the monotonic clock."""
 
 
-class Rounds:
-    """A part that works in rounds, on the event loop's thread; `what` names it to people.
+class Contained:
+    """A part that goes on whatever fails, on the event loop's thread; `what` names it to people.
 
     It rests by `clock`; its alerts have the service's time, that of `time` if it is another one.
     """
@@ -133,6 +133,10 @@ class Rounds:
         oldest = self._clock.monotonic() - TRIED_AGAIN.total_seconds()
         self._failing = {name: one for name, one in self._failing.items() if one.at >= oldest}
         return self._failing
+
+
+class Rounds(Contained):
+    """A part that works in rounds."""
 
     def stop(self) -> None:
         """Make `run` return after the round that is under way."""

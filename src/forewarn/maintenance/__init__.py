@@ -22,7 +22,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     time_windows when maintenance windows are open, as people write them
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains
-    host_observations  what libvirt's hosts tell: a machine has moved, crashed, or is not known
+    host_observations  surveys of hosts compared: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     news         what outsiders are told of a change
     webhooks     who gets it by HTTP, how far each has come, and when to try again

@@ -50,12 +50,13 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uuid: str
     name: str
     state: str
-    """`running`, `paused`, `handover` (paused by its own migration), `off`, `crashed`, `gone`."""
+    """`running`, `paused`, `handover` (paused by its own migration), `off`, `crashed`."""
     reason: str = ""
     """Why it is off."""
     tagged: bool = False
-    migrating: bool = False
-    """Whether a migration of it is under way, where that was asked."""
+    """Whether it has a tag, where a survey asked for that."""
+    run: int = -1
+    """The number of its run on this host, another one after each start; -1 where it is off."""
     tag: Tag | None = None
     interfaces: tuple[NetworkInterface, ...] = ()
 

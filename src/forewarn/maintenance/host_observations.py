@@ -1,23 +1,27 @@
-"""What observations of the hypervisors mean: a machine has moved, has crashed, or is not known.
+"""Decides from surveys of the hypervisors: a machine has moved, has crashed, or is not known.
+
+A survey has the states of all domains of one host. It is compared with the one before; a host that
+does not answer changes nothing, and its next survey is compared with its last.
 
 A crash takes down a machine that nobody was told of, so its peers get an unforeseen Reboot event.
-A wrong one would start a healthy machine a second time, so a failure that a host tells of is only
-suspected at first. It counts as a crash when
+A wrong one would start a healthy machine a second time, so a domain that has failed since the last
+survey is only suspected at first. It counts as a crash when
 
 (a) no operation of ours is at work on the machine, which may be what took it down;
-(b) every host was asked about it since, and none has it in memory, or takes part in a migration of
-    it: a migration that is cancelled ends with a failure at the target, of a healthy machine, and
-    a host may have started it again by itself (`on_crash=restart`);
+(b) every host has answered a survey that was asked for afterwards, and none has it in memory: a
+    migration that is cancelled leaves a failure at the target, of a healthy machine, and a host may
+    have started it again by itself (`on_crash=restart`);
 (c) the failure was on the host that the fleet has for it, where the machine was in memory before.
 
 While a host does not answer, (b) is open, and the suspicion waits for it with an alert. A machine
 that ran on a host which lost its power has failed too, once that host is back and has it off. A
-guest's own reboot or shutdown is no failure. A domain that appears or goes is told, and changes
-nothing.
+guest's own reboot or shutdown is no failure, and neither is a failure that is over before the next
+survey. A domain that appears, goes or was started again is logged or an alert, and changes nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -25,9 +29,6 @@ import msgspec
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import Machine, listed
-
-FAILURES = frozenset({("STOPPED", "FAILED"), ("STOPPED", "CRASHED"), ("CRASHED", "PANICKED")})
-"""The events, each with its detail, of a machine that stopped without having been asked to."""
 
 FAILED_REASONS = frozenset({"failed", "crashed", "daemon"})
 """Why a domain is off that nobody stopped; `daemon`: it was gone when libvirt came back."""
@@ -37,9 +38,6 @@ SETTLED = frozenset({"running", "paused"})
 
 LOST_REASONS = FAILED_REASONS | {"unknown"}
 """Why a domain is off that ran when its host was lost; `unknown`: the host itself has rebooted."""
-
-LOOK_AGAIN = timedelta(seconds=2)
-"""How long to wait where a migration is under way, before all hosts are asked again."""
 
 SUSPECTED_FOR = timedelta(minutes=10)
 """How long a suspicion waits for a host that does not answer: what peers would read later is no
@@ -53,11 +51,11 @@ LOST_AFTER = timedelta(seconds=10)
 """How long a host may be away before that is an alert: as long as libvirtd takes to restart."""
 
 TWICE_AFTER = timedelta(seconds=30)
-"""How long two hosts may both say that they run a machine: their events come one by one."""
+"""How long two hosts may both say that they run a machine: they are surveyed one by one."""
 
 
 class FleetState(msgspec.Struct, frozen=True):
-    """What of the fleet an observation is compared with."""
+    """The part of the fleet that surveys are compared with."""
 
     machines: Mapping[str, Machine]
     """By vm_id."""
@@ -67,10 +65,19 @@ class FleetState(msgspec.Struct, frozen=True):
     """The hosts that a drain reboots now."""
 
 
-class LookEverywhere(msgspec.Struct, frozen=True):
-    """Ask every host what it has of a domain."""
+class DomainChange(StrEnum):
+    """The difference between two surveys of a host in one domain."""
 
-    uuid: str
+    APPEARED = "appeared"
+    GONE = "gone"
+    FAILED = "failed"
+    """It was in memory, and is off although nobody stopped it."""
+    RESTARTED = "restarted"
+    """It is in memory again, in another run."""
+
+
+class SurveyAll(msgspec.Struct, frozen=True):
+    """Survey every host now: a domain has failed."""
 
 
 class RecordHost(msgspec.Struct, frozen=True):
@@ -93,10 +100,34 @@ class Remark(msgspec.Struct, frozen=True):
 
     message: str
     host: str
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
-Action: TypeAlias = LookEverywhere | RecordHost | RaiseUnforeseen | Remark
+Action: TypeAlias = SurveyAll | RecordHost | RaiseUnforeseen | Remark
+
+
+def compare(
+    before: Mapping[str, Domain],
+    after: Mapping[str, Domain],
+    failures: Collection[str] = FAILED_REASONS,
+) -> Iterator[tuple[DomainChange, Domain]]:
+    """Compare two surveys of a host, by UUID; yield each change with the domain as it is now.
+
+    Args:
+        before: The earlier survey.
+        after: The later survey.
+        failures: The reasons for which a domain is off that has failed.
+    """
+    for uuid, domain in after.items():
+        earlier = before.get(uuid)
+        if earlier is None:
+            yield DomainChange.APPEARED, domain
+        elif earlier.present and _has_failed(domain, failures):
+            yield DomainChange.FAILED, domain
+        elif earlier.present and domain.present and earlier.run != domain.run:
+            yield DomainChange.RESTARTED, domain
+    for uuid in before.keys() - after.keys():
+        yield DomainChange.GONE, before[uuid]
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -106,103 +137,97 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class _HostState(msgspec.Struct):
-    domains: dict[str, _Seen] | None = None
-    """By UUID; None while it does not answer."""
-    before: dict[str, _Seen] = {}
-    """What it had when it was lost."""
-    lost_at: datetime | None = None
+    why: str
+    lost_at: datetime | None
+    """Since when it does not answer; None while it does."""
+    domains: dict[str, _Seen] = {}
+    """Its last survey, by UUID."""
+    number: int = 0
+    """The number of its last survey."""
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    """Where a domain failed or went, and the number after which every host has to answer."""
+
+    host: str
+    since: datetime
+    number: int
     why: str = ""
 
 
-class _Suspicion(msgspec.Struct):
-    host: str
-    why: str
-    since: datetime
-    unheard: set[str]
-    """The hosts that have not told of it since."""
-    again_at: datetime | None = None
-
-
 class Observations:
-    """What the hosts, by their names in the fleet, have told so far, and what follows from more."""
+    """The last surveys of the hosts, by their names in the fleet, and what follows from more."""
 
     def __init__(self, hosts: Iterable[str], now: datetime) -> None:
-        self._hosts = {name: _HostState(lost_at=now, why="not reached yet") for name in hosts}
-        self._suspicions: dict[str, _Suspicion] = {}
+        self._hosts = {name: _HostState("not reached yet", now) for name in hosts}
+        self._places: dict[str, set[str]] = {}
+        """The hosts whose last survey has a domain, by UUID."""
+        self._begun = 0
+        self._suspicions: dict[str, _Trace] = {}
         self._crashes: dict[str, list[datetime]] = {}
-        self._gone: dict[str, tuple[str, datetime]] = {}
-        """The last host, and when it went, of domains that no host has any more."""
+        self._gone: dict[str, _Trace] = {}
+        """Domains that no host has any more."""
 
-    def host_listed(
-        self, host: str, domains: Iterable[Domain], fleet: FleetState, now: datetime
+    def begin(self) -> int:
+        """Return the number of a survey that is asked for now."""
+        self._begun += 1
+        return self._begun
+
+    def unknown(self, host: str, fleet: FleetState) -> list[str]:
+        """Return the UUIDs of a host's domains that are not in the fleet."""
+        return [uuid for uuid in self._hosts[host].domains if uuid not in fleet.machines]
+
+    def surveyed(
+        self, host: str, number: int, domains: Iterable[Domain], fleet: FleetState, now: datetime
     ) -> list[Action]:
-        """Take all domains of a host, which answers from now on."""
+        """Take a survey of a host.
+
+        A move and a crash follow again from each survey until they are recorded, and `recorded`.
+        """
         state = self._hosts[host]
-        before = state.before if state.domains is None else state.domains
-        state.domains, state.before, state.lost_at = {}, {}, None
-        # It may have listed its domains before a failure elsewhere was told: it is asked again.
-        actions: list[Action] = [
-            LookEverywhere(uuid)
-            for uuid, suspicion in self._suspicions.items()
-            if host in suspicion.unheard
-        ]
-        failed = []
-        for domain in domains:
-            earlier = before.get(domain.uuid)
-            self._put(host, domain, now, earlier)
-            if earlier and earlier.domain.present and _has_failed(domain, LOST_REASONS):
-                failed.append(domain)
-        for domain in failed:
-            why = f"it was off ({domain.reason}) when {host} answered again"
-            actions += self._suspect(host, domain.uuid, why, fleet, now)
-        for uuid in before.keys() - state.domains.keys():
-            self._note_gone(host, uuid, now)
-        unknown = [
-            seen.domain.name for uuid, seen in state.domains.items() if uuid not in fleet.machines
-        ]
+        actions: list[Action] = []
+        failures = FAILED_REASONS if state.lost_at is None else LOST_REASONS
+        if state.lost_at is not None:
+            actions.append(Remark("a host is watched", host))
+        before = state.domains
+        state.domains = {each.uuid: _seen(each, before.get(each.uuid), now) for each in domains}
+        state.lost_at, state.number = None, number
+        unknown = []
+        for change, domain in compare(_domains(before), _domains(state.domains), failures):
+            machine = fleet.machines.get(domain.uuid)
+            match change:
+                case DomainChange.APPEARED:
+                    self._places.setdefault(domain.uuid, set()).add(host)
+                    self._gone.pop(domain.uuid, None)
+                    if machine is None:
+                        unknown.append(domain.name)
+                case DomainChange.GONE:
+                    self._goes(host, domain.uuid, now)
+                case DomainChange.FAILED:
+                    actions += self._suspect(host, domain, fleet, now)
+                case DomainChange.RESTARTED if machine and machine.key not in fleet.busy:
+                    actions.append(Remark("a machine was restarted", host, (machine.name,)))
         if unknown:
             message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
-        return actions + self._moves(state.domains, fleet)
+        actions += self._judge(fleet, now)
+        actions += self._moves(before.keys() | state.domains.keys(), fleet)
+        return actions
 
-    def domain_changed(
-        self, host: str, kind: tuple[str, str], domain: Domain, fleet: FleetState, now: datetime
-    ) -> list[Action]:
-        """Take an event, by its name and detail, and the domain as it is after it."""
-        earlier = (self._hosts[host].domains or {}).get(domain.uuid)
-        self._put(host, domain, now, earlier)
-        actions: list[Action] = []
-        machine = fleet.machines.get(domain.uuid)
-        if kind[0] == "DEFINED" and earlier is None and machine is None:
-            message = "a domain was defined that is not in the fleet"
-            actions.append(Remark(message, host, (domain.name,)))
-        if kind[0] == "UNDEFINED" and domain.state == "gone" and machine is not None:
-            message = "a machine's domain was undefined; the fleet keeps the machine"
-            actions.append(Remark(message, host, (machine.name,)))
-        if kind in FAILURES and earlier and earlier.domain.present:
-            why = f"{' '.join(kind).lower()} on {host}"
-            actions += self._suspect(host, domain.uuid, why, fleet, now)
-        return actions + self._moves([domain.uuid], fleet)
+    def recorded(self, action: Action, now: datetime) -> None:
+        """Take that a crash is recorded, or never will be."""
+        if isinstance(action, RaiseUnforeseen):
+            uuid = action.machine.vm_id
+            self._suspicions.pop(uuid, None)
+            self._crashes[uuid] = [*self._recent(uuid, now), now]
 
-    def domain_looked(
-        self, host: str, domain: Domain, fleet: FleetState, now: datetime
-    ) -> list[Action]:
-        """Take a host's answer about one domain."""
-        known = self._hosts[host].domains
-        if known is None:
-            return []
-        self._put(host, domain, now, known.get(domain.uuid))
-        if (suspicion := self._suspicions.get(domain.uuid)) is not None:
-            suspicion.unheard.discard(host)
-        return self._judge(domain.uuid, fleet, now) + self._moves([domain.uuid], fleet)
-
-    def host_lost(self, host: str, why: str, now: datetime) -> bool:
-        """Take that a host does not answer any more; tell whether it did before."""
+    def lost(self, host: str, why: str, now: datetime) -> bool:
+        """Take that a host did not answer; tell whether it did before."""
         state = self._hosts[host]
         state.why = why
-        if state.domains is None:
+        if state.lost_at is not None:
             return False
-        state.before, state.domains, state.lost_at = state.domains, None, now
+        state.lost_at = now
         return True
 
     def host_rebooted(self, host: str, now: datetime) -> None:
@@ -210,30 +235,6 @@ class Observations:
         state = self._hosts[host]
         if state.lost_at is not None:
             state.lost_at = now
-
-    def time_passed(self, fleet: FleetState, now: datetime) -> list[Action]:
-        """Take that time has passed."""
-        actions: list[Action] = []
-        for uuid, suspicion in [*self._suspicions.items()]:
-            if now - suspicion.since >= SUSPECTED_FOR:
-                del self._suspicions[uuid]
-            elif suspicion.again_at is not None and suspicion.again_at <= now:
-                suspicion.again_at, suspicion.unheard = None, set(self._hosts)
-                actions.append(LookEverywhere(uuid))
-        strayed = [
-            seen.domain.uuid
-            for host, seen in self._all()
-            if (machine := fleet.machines.get(seen.domain.uuid)) and machine.host != host
-        ]
-        return actions + self._moves(strayed, fleet)
-
-    def retry(self, raised: RaiseUnforeseen, now: datetime) -> None:
-        """Take back that a crash was told: the store was away."""
-        uuid = raised.machine.vm_id
-        self._crashes[uuid].pop()
-        self._suspicions[uuid] = _Suspicion(
-            raised.host, raised.why, now, set(self._hosts), now + LOOK_AGAIN
-        )
 
     def alerts(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
         """Yield what needs an operator."""
@@ -260,16 +261,17 @@ class Observations:
                     yield Alert(AlertKind.RUNS_TWICE, machine.name, message, seen.since)
             if _has_failed(domain) and machine.host == host and machine.key not in fleet.busy:
                 yield self._crashed(machine, seen)
-        for uuid, (host, at) in self._gone.items():
+        for uuid, trace in self._gone.items():
             machine = fleet.machines.get(uuid)
-            if machine is not None and machine.key not in fleet.busy:
-                message = f"no host has the domain of {machine.name}, last seen on {host}; "
+            # A host that was surveyed before it went may have it by now.
+            if machine and machine.key not in fleet.busy and self._answering(trace):
+                message = f"no host has the domain of {machine.name}, last seen on {trace.host}; "
                 message += f"'forewarn fleet remove {machine.name}' removes the machine"
-                yield Alert(AlertKind.FLEET, machine.name, message, at)
+                yield Alert(AlertKind.FLEET, machine.name, message, trace.since)
 
     def _crashed(self, machine: Machine, seen: _Seen) -> Alert:
         host, domain = machine.host, seen.domain
-        dark = [name for name, state in self._hosts.items() if state.domains is None]
+        dark = [name for name, state in self._hosts.items() if state.lost_at is not None]
         message = f"{machine.name} is off on {host} ({domain.reason or domain.state})"
         if dark:
             message += f", and {listed(dark)} may run it, for no answer comes from there"
@@ -278,80 +280,87 @@ class Observations:
 
     def _all(self) -> Iterator[tuple[str, _Seen]]:
         for host, state in self._hosts.items():
-            for seen in (state.domains or {}).values():
-                yield host, seen
+            if state.lost_at is None:
+                for seen in state.domains.values():
+                    yield host, seen
 
-    def _put(self, host: str, domain: Domain, now: datetime, earlier: _Seen | None) -> None:
-        """Note a domain's state on a host; what comes before the host's first list is in that."""
-        domains = self._hosts[host].domains
-        if domains is None:
-            return
-        if domain.state == "gone":
-            if domains.pop(domain.uuid, None) is not None:
-                self._note_gone(host, domain.uuid, now)
-            return
-        same = earlier and (earlier.domain.state, earlier.domain.reason) == (
-            domain.state,
-            domain.reason,
-        )
-        domains[domain.uuid] = _Seen(domain, earlier.since if earlier and same else now)
-        self._gone.pop(domain.uuid, None)
+    def _answering(self, trace: _Trace) -> bool:
+        """Tell whether all hosts that answer have done so since."""
+        states = self._hosts.values()
+        return all(each.number > trace.number for each in states if each.lost_at is None)
 
-    def _note_gone(self, host: str, uuid: str, now: datetime) -> None:
+    def _copies(self, uuid: str) -> dict[str, Domain]:
+        """Return a domain as each host that answers has it."""
+        return {
+            host: state.domains[uuid].domain
+            for host in self._places.get(uuid, ())
+            if (state := self._hosts[host]).lost_at is None
+        }
+
+    def _goes(self, host: str, uuid: str, now: datetime) -> None:
         """Note that a host has a domain no more; one that is lost may still have it."""
-        if not any(uuid in (state.domains or state.before) for state in self._hosts.values()):
-            self._gone.setdefault(uuid, (host, now))
+        places = self._places[uuid]
+        places.discard(host)
+        if not places:
+            del self._places[uuid]
+            self._gone[uuid] = _Trace(host, now, self._begun)
 
     def _suspect(
-        self, host: str, uuid: str, why: str, fleet: FleetState, now: datetime
-    ) -> list[Action]:
-        machine = fleet.machines.get(uuid)
-        if machine is None or machine.key in fleet.busy or machine.host != host:
-            return []
-        if uuid in self._suspicions:
-            return []
-        self._suspicions[uuid] = _Suspicion(host, why, now, set(self._hosts))
-        return [LookEverywhere(uuid)]
+        self, host: str, domain: Domain, fleet: FleetState, now: datetime
+    ) -> Iterator[Action]:
+        machine = fleet.machines.get(domain.uuid)
+        if machine is not None and machine.key not in fleet.busy and machine.host == host:
+            why = f"{domain.state} ({domain.reason}) on {host}"
+            self._suspicions[domain.uuid] = _Trace(host, now, self._begun, why)
+            yield SurveyAll()
 
-    def _judge(self, uuid: str, fleet: FleetState, now: datetime) -> list[Action]:
-        """Decide about a suspicion once all hosts have told of the domain."""
-        suspicion = self._suspicions.get(uuid)
-        if suspicion is None or suspicion.unheard or suspicion.again_at is not None:
-            return []
-        found = {h: seen.domain for h, seen in self._all() if seen.domain.uuid == uuid}
-        if any(domain.migrating or domain.state == "handover" for domain in found.values()):
-            suspicion.again_at = now + LOOK_AGAIN
-            return []
-        del self._suspicions[uuid]
-        machine = fleet.machines.get(uuid)
-        here = found.get(suspicion.host)
-        elsewhere = any(d.present for host, d in found.items() if host != suspicion.host)
-        if machine is None or elsewhere or (here is not None and here.state in SETTLED):
-            return []
-        if machine.key in fleet.busy or machine.host != suspicion.host:
-            return []
-        recent = [at for at in self._crashes.get(uuid, ()) if now - at < CRASHES_WITHIN]
-        if len(recent) >= MAX_CRASHES:
-            message = f"a machine crashed {MAX_CRASHES} times within an hour: no more is done"
-            return [Remark(message, suspicion.host, (machine.name,))]
-        self._crashes[uuid] = [*recent, now]
-        return [RaiseUnforeseen(machine, suspicion.host, suspicion.why)]
+    def _judge(self, fleet: FleetState, now: datetime) -> Iterator[Action]:
+        """Decide about each suspicion once all hosts have answered since."""
+        for uuid, suspicion in [*self._suspicions.items()]:
+            machine = fleet.machines.get(uuid)
+            is_its = machine and machine.host == suspicion.host and machine.key not in fleet.busy
+            if machine is None or not is_its or now - suspicion.since >= SUSPECTED_FOR:
+                del self._suspicions[uuid]
+                continue
+            if any(each.lost_at is not None for each in self._hosts.values()):
+                continue
+            copies = self._copies(uuid)
+            amid = any(domain.state == "handover" for domain in copies.values())
+            if amid or not self._answering(suspicion):
+                continue
+            if any(domain.state in SETTLED for domain in copies.values()):
+                del self._suspicions[uuid]
+            elif len(self._recent(uuid, now)) >= MAX_CRASHES:
+                del self._suspicions[uuid]
+                message = f"a machine crashed {MAX_CRASHES} times within an hour: no more is done"
+                yield Remark(message, suspicion.host, (machine.name,))
+            else:
+                yield RaiseUnforeseen(machine, suspicion.host, suspicion.why)
 
-    def _moves(self, uuids: Iterable[str], fleet: FleetState) -> list[Action]:
-        """Return the machines that are in memory on one host, and that is not the fleet's."""
-        moves: list[Action] = []
+    def _recent(self, uuid: str, now: datetime) -> list[datetime]:
+        return [at for at in self._crashes.get(uuid, ()) if now - at < CRASHES_WITHIN]
+
+    def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
+        """Yield the machines that are in memory on one host that is not the fleet's."""
         for uuid in uuids:
             machine = fleet.machines.get(uuid)
             if machine is None or machine.key in fleet.busy or uuid in self._suspicions:
                 continue
-            homes = [
-                host
-                for host, state in self._hosts.items()
-                if (seen := (state.domains or {}).get(uuid)) and seen.domain.state in SETTLED
-            ]
+            homes = [h for h, domain in self._copies(uuid).items() if domain.state in SETTLED]
             if len(homes) == 1 and homes[0] != machine.host:
-                moves.append(RecordHost(machine, homes[0]))
-        return moves
+                yield RecordHost(machine, homes[0])
+
+
+def _seen(domain: Domain, earlier: _Seen | None, now: datetime) -> _Seen:
+    same = earlier and (earlier.domain.state, earlier.domain.reason) == (
+        domain.state,
+        domain.reason,
+    )
+    return _Seen(domain, earlier.since if earlier and same else now)
+
+
+def _domains(seen: Mapping[str, _Seen]) -> dict[str, Domain]:
+    return {uuid: each.domain for uuid, each in seen.items()}
 
 
 def _has_failed(domain: Domain, reasons: Collection[str] = FAILED_REASONS) -> bool:

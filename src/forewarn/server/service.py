@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -24,9 +23,9 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.connectors import libvirt_domains
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
 from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
+from forewarn.connectors.libvirt.surveys import LibvirtSurveys
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control import outbox
@@ -40,7 +39,7 @@ from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
 from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
-from forewarn.control.ticker import ReturnWatch, Rounds, Ticker
+from forewarn.control.ticker import Contained, ReturnWatch, Ticker
 from forewarn.control.unit_of_work import Work, at_start
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
@@ -511,7 +510,7 @@ class Service:
             found.append(f"the database has not been reached for {seconds:.0f} s")
         if not found:
             found += self._watch.obstacles()
-            found += [part.obstacle for part in self._rounds() if part.obstacle]
+            found += [part.obstacle for part in self._contained() if part.obstacle]
         trouble = await self._probe()
         if trouble:
             found.append(trouble)
@@ -526,15 +525,15 @@ class Service:
         if self._relays is not None:
             self._relays.hub.ask_again(operation)
 
-    def _rounds(self) -> Iterator[Rounds]:
-        """Yield the parts that work in rounds."""
+    def _contained(self) -> Iterator[Contained]:
+        """Yield the parts that go on whatever fails."""
         yield from (self._ticker, self._executor, self._returns, self._hosts, self._rollouts)
         yield from (self._sync, self._webhooks)
         if self._relays is not None:
             yield self._relays.watch
 
     def _observed(self) -> Iterator[Alert]:
-        for part in self._rounds():
+        for part in self._contained():
             yield from part.alerts()
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
@@ -720,11 +719,8 @@ def _keep_apart(state: Path, replica: str) -> None:
 def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> FleetSync:
     """Return what watches the fleet's hosts; it has none where `sync` is off."""
     hosts = settings.hypervisors if settings.fleet.libvirt.sync else {}
-    python = settings.libvirt_python or sys.executable
-    programs = {
-        name: (python, "-I", libvirt_domains.__file__, "watch", uri) for name, uri in hosts.items()
-    }
-    return FleetSync(plane, clock, real, programs, passed_on(os.environ))
+    surveys = LibvirtSurveys(hosts, settings.libvirt_python, passed_on(os.environ), real)
+    return FleetSync(plane, clock, real, surveys)
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> ServiceClock:

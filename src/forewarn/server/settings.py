@@ -39,7 +39,7 @@ ORIGIN: Final = re.compile(r"https?://[^/?#@\s]+", re.IGNORECASE)
 """An address of a site, as browsers name it in `Origin`."""
 
 MAX_HOSTS: Final = 100
-"""The most libvirt hosts that one service watches: each is a process of 8 MB."""
+"""The most libvirt hosts that one service watches: each is a process of 12 MB."""
 
 MAX_CHECKS: Final = 100
 """The most checks of rollouts: each is a program or a page that somebody looks after."""
@@ -364,8 +364,8 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """The libvirt hosts that the fleet is on."""
 
     sync: bool = False
-    """Whether the service watches the hosts: a machine that moves has its new host in the fleet,
-    and one that crashes has an unforeseen Reboot. By default it connects to no host."""
+    """Whether the service surveys the hosts every 5 s: a machine that moves has its new host in
+    the fleet, and one that crashes has an unforeseen Reboot. By default it connects to no host."""
     python: str = ""
     """The Python with the module `libvirt` that reads the hosts: `"/usr/bin/python3"` with Debian's
     `python3-libvirt`. `""` is the connector's, else the service's own."""

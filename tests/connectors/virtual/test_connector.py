@@ -150,7 +150,7 @@ def test_a_reboot_command_that_is_given_up_ends_with_all_that_it_began(shop: Wor
 
 def test_the_program_leaves_no_ssh_to_a_host_that_hangs() -> None:
     code = (
-        "import subprocess; from forewarn.connectors.libvirt import __main__ as program; "
+        "import subprocess; from forewarn.connectors.libvirt import program; "
         "subprocess.Popen(['sleep', '600']); program.end_group(); print('ended')"
     )
     asked = [sys.executable, "-c", code]

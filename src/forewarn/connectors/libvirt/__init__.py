@@ -1,8 +1,9 @@
-"""Virtual machines under libvirt: the connector, and the program that it runs for each machine.
+"""Virtual machines under libvirt: the connector, and the one program that talks to libvirt.
 
 In the service:
 
     connector     runs the program as `command` does; asks the hosts how they are, reboots them
+    surveys       keeps the program open for each host, and asks for the states of its domains
 
 In the program, a process of its own (`python -I __main__.py`), perhaps of another Python: these
 import the standard library, each other, and the library `libvirt`, and nothing else of ours.
@@ -10,6 +11,7 @@ import the standard library, each other, and the library `libvirt`, and nothing 
     facts         what the program is told and what it sees: values
     decide        from what is seen to the next step; pure
     hypervisor    the connections to the hosts: what they are like, what is there, and the steps
+    domains       domains for the fleet: lists, states, tags
     program       look, decide, do, until it is over
 
 So the service never loads the C library, and a call that hangs is killed with its process.

@@ -1,6 +1,6 @@
 """What the program is told and what it sees: values, without libvirt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,6 +43,19 @@ class MarkerPhase(StrEnum):
     DONE = "done"
 
 
+PAUSED, OFF, CRASHED, SUSPENDED_TO_MEMORY = 3, 5, 6, 7
+"""The numbers of a domain's state, VIR_DOMAIN_*, that are not RUNNING here."""
+
+HANDED_OVER = frozenset({2, 11, 12, 13})
+"""The reasons of VIR_DOMAIN_PAUSED_* that a migration's two copies have."""
+
+OFF_REASONS = (
+    *("unknown", "shutdown", "destroyed", "crashed", "migrated", "saved", "failed"),
+    *("from-snapshot", "daemon"),
+)
+"""The names of VIR_DOMAIN_SHUTOFF_*, by number."""
+
+
 class State(StrEnum):
     """What a domain does on one host."""
 
@@ -51,6 +64,24 @@ class State(StrEnum):
     OFF = "off"
     CRASHED = "crashed"
     """Its processor has stopped for good, but its process is there."""
+
+
+def state_of(number: int, reason: int, *, active: bool) -> tuple[State, bool]:
+    """Map libvirt's numbers to the state, and whether it is one of a migration's two copies."""
+    if not active:
+        return State.OFF, False
+    if number in {PAUSED, SUSPENDED_TO_MEMORY}:
+        return State.PAUSED, number == PAUSED and reason in HANDED_OVER
+    # A domain that is active and "off" was kept as it ended.
+    return (State.CRASHED if number in {OFF, CRASHED} else State.RUNNING), False
+
+
+def off_reason(number: int, reason: int) -> str:
+    """Name why a domain is off, from libvirt's numbers."""
+    if number == CRASHED:
+        return "crashed"
+    known = number == OFF and 0 <= reason < len(OFF_REASONS)
+    return OFF_REASONS[reason if known else 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,3 +298,96 @@ def hosts_of(given: dict[str, Any]) -> tuple[HostAddress, ...]:
 def renewed(marker: Marker, order: Order) -> Marker:
     """Return an earlier attempt's marker under this attempt's number."""
     return replace(marker, attempt=order.attempt)
+
+
+# The XML of domains, networks and filters: what a fleet is made of.
+
+TAG_URI = "urn:forewarn:machine:1"
+"""The namespace of the tag: `<machine scope= update-domain= name= address=/>`."""
+
+TAG_FIELDS = ("scope", "update-domain", "name", "address")
+
+MAX_FILTERS = 100
+"""The most filters that one filter may lead to: more are a circle."""
+
+ENFORCING = frozenset({"no-ip-spoofing", "clean-traffic", "clean-traffic-gateway"})
+"""libvirt's own filters that let a guest send from its parameter IP only."""
+
+
+def parse(xml: str) -> ET.Element:
+    """Parse XML that libvirt wrote."""
+    return ET.fromstring(xml)  # noqa: S314 - of the hypervisor itself
+
+
+def tag_xml(tag: Mapping[str, str]) -> str:
+    """Return the element that is written into a domain's metadata."""
+    element = ET.Element("machine", {name: tag[name] for name in TAG_FIELDS if tag.get(name)})
+    return ET.tostring(element, encoding="unicode")
+
+
+def tag_of(machine: ET.Element) -> dict[str, str]:
+    """Return the tag that an element holds."""
+    return {name: machine.get(name, "") for name in TAG_FIELDS}
+
+
+def tag_in(domain: ET.Element) -> dict[str, str] | None:
+    """Return the tag in a domain's XML; None if it has none."""
+    found = domain.find(f"metadata/{{{TAG_URI}}}machine")
+    return None if found is None else tag_of(found)
+
+
+def interfaces_of(
+    domain: ET.Element,
+    networks: Mapping[str, Mapping[str, str]],
+    filters: Mapping[str, ET.Element],
+) -> list[dict[str, Any]]:
+    """Return a domain's interfaces, as `fleet_import.NetworkInterface` has them.
+
+    Args:
+        domain: The domain's XML.
+        networks: The addresses that each network reserves, by MAC address.
+        filters: The XML of each filter.
+    """
+    found: list[dict[str, Any]] = []
+    for interface in domain.iterfind("devices/interface"):
+        address, source = interface.find("mac"), interface.find("source")
+        filtered = interface.find("filterref")
+        mac = "" if address is None else address.get("address", "").lower()
+        network = "" if source is None else source.get("network", "")
+        given = [] if filtered is None else filtered.findall("parameter")
+        # With several, the guest may use each of them: the first is its main one.
+        ip = next((each.get("value", "") for each in given if each.get("name") == "IP"), "")
+        name = "" if filtered is None else filtered.get("filter", "")
+        found.append(
+            {
+                "mac": mac,
+                "ip": ip,
+                "enforced": bool(ip) and spoof_proof(name, filters),
+                "reserved": networks.get(network, {}).get(mac, ""),
+            }
+        )
+    return found
+
+
+def reserved_of(network: ET.Element) -> dict[str, str]:
+    """Return the addresses that a network reserves, by MAC address."""
+    return {
+        host.get("mac", "").lower(): host.get("ip", "")
+        for host in network.iterfind("ip/dhcp/host")
+        if host.get("mac") and host.get("ip")
+    }
+
+
+def spoof_proof(name: str, filters: Mapping[str, ET.Element]) -> bool:
+    """Tell whether a filter, or one that it leads to, lets a guest send from its IP only."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting and len(seen) < MAX_FILTERS:
+        name = waiting.pop()
+        if name in ENFORCING:
+            return True
+        if name in seen or name not in filters:
+            continue
+        seen.add(name)
+        waiting += [each.get("filter", "") for each in filters[name].iterfind("filterref")]
+    return False

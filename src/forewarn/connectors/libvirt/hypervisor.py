@@ -9,7 +9,7 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
 from xml.etree import ElementTree as ET
 
@@ -42,24 +42,6 @@ UNSUPPORTED: Final = frozenset({3, 8, 84})
 AGENT_TROUBLE: Final = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 74, 86})
 """Its codes for a guest's agent that does not answer."""
 
-STATES: Final[Mapping[int, facts.State]] = {
-    libvirt.VIR_DOMAIN_PAUSED: facts.State.PAUSED,
-    libvirt.VIR_DOMAIN_PMSUSPENDED: facts.State.PAUSED,
-    libvirt.VIR_DOMAIN_CRASHED: facts.State.CRASHED,
-    libvirt.VIR_DOMAIN_SHUTOFF: facts.State.CRASHED,  # active all the same: it was kept as it ended
-}
-"""The states of a domain that has a process, but for RUNNING."""
-
-HANDED_OVER: Final = frozenset(
-    {
-        libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
-        libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
-        libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED,
-        libvirt.VIR_DOMAIN_PAUSED_STARTING_UP,
-    }
-)
-"""Why a domain is paused that is one of a migration's two copies."""
-
 UNDEFINE_ALL: Final = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
     | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -69,16 +51,37 @@ UNDEFINE_ALL: Final = (
 T = TypeVar("T")
 
 
-class _Suppressed:
+class Suppressed:
     """Goes on behind its block where libvirt refuses something in it with one of these codes."""
 
     def __init__(self, *codes: int) -> None:
         self._codes = codes
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        """Begin the block."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Tell whether the block ends here by one of the codes."""
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() in self._codes
+
+
+def prepare() -> None:
+    """Prepare libvirt for this process, before the first connection."""
+    libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised; none is printed
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_run_events, daemon=True).start()
+
+
+def connected(uri: str, connection: Connection = None) -> Connection:
+    """Return this connection while it is alive as far as libvirt knows, else a new one; may block.
+
+    It works after `prepare`.
+    """
+    if connection is None or not connection.isAlive():
+        connection = libvirt.open(uri)
+        with contextlib.suppress(libvirt.libvirtError):  # a driver without a daemon has none
+            connection.setKeepAlive(*KEEPALIVE)
+    return connection
 
 
 class _Link:
@@ -91,10 +94,7 @@ class _Link:
 
     def connection(self) -> Connection:
         """Return a connection that is alive as far as libvirt knows; may block."""
-        if self._connection is None or not self._connection.isAlive():
-            self._connection = libvirt.open(self.address.uri)
-            with contextlib.suppress(libvirt.libvirtError):  # a driver without a daemon has none
-                self._connection.setKeepAlive(*KEEPALIVE)
+        self._connection = connected(self.address.uri, self._connection)
         return self._connection
 
     def start(self, work: Callable[[], T], empty: T) -> Callable[[float], T]:
@@ -117,9 +117,7 @@ class Hypervisors:
     """All hosts of the settings."""
 
     def __init__(self, hosts: Iterable[facts.HostAddress]) -> None:
-        libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised; none is printed
-        libvirt.virEventRegisterDefaultImpl()
-        threading.Thread(target=_run_events, daemon=True).start()
+        prepare()
         self._links = {host.name: _Link(host) for host in hosts}
         self._migrating = ""
         """The source of the migration that is waited for."""
@@ -257,7 +255,7 @@ def _mark(step: Step, domain: Domain) -> None:
 
 def _press(domain: Domain) -> None:
     """Ask it to shut down: libvirt takes the agent if there is one, else the button."""
-    with _Suppressed(*AGENT_TROUBLE):
+    with Suppressed(*AGENT_TROUBLE):
         domain.shutdown()
         return
     domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
@@ -272,7 +270,7 @@ def _power_off(domain: Domain, *, gracefully: bool) -> None:
 
 
 def _start(domain: Domain) -> None:
-    with _Suppressed(*UNSUPPORTED):
+    with Suppressed(*UNSUPPORTED):
         domain.createWithFlags(libvirt.VIR_DOMAIN_START_FORCE_BOOT)
         return
     domain.create()
@@ -284,7 +282,7 @@ def _undefine(domain: Domain, *, keep_firmware: bool) -> None:
     flags = UNDEFINE_ALL | getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}NVRAM")
     tpm = getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}TPM", 0)
     for more in (tpm, 0):  # a daemon before 8.9 knows no TPM flag
-        with _Suppressed(*UNSUPPORTED):
+        with Suppressed(*UNSUPPORTED):
             domain.undefineFlags(flags | more)
             return
     domain.undefine()
@@ -325,7 +323,7 @@ def free_memory(host: facts.HostAddress, connection: Connection) -> int:
 def _given(connection: Connection) -> int:
     flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
     flags |= libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
-    with _Suppressed(*UNSUPPORTED):
+    with Suppressed(*UNSUPPORTED):
         told = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_BALLOON, flags)
         return sum(int(stats.get("balloon.maximum", 0)) for _, stats in told)
     domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
@@ -334,11 +332,8 @@ def _given(connection: Connection) -> int:
 
 def state_of(domain: Domain) -> tuple[facts.State, bool]:
     """Return what a domain does, and whether it is one of a migration's two copies."""
-    if not domain.isActive():
-        return facts.State.OFF, False
-    number, why = domain.state()
-    state = STATES.get(number, facts.State.RUNNING)
-    return state, state is facts.State.PAUSED and why in HANDED_OVER
+    active = bool(domain.isActive())
+    return facts.state_of(*(domain.state() if active else (facts.OFF, 0)), active=active)
 
 
 def has_job(domain: Domain) -> bool:
@@ -387,7 +382,7 @@ def _sight(
 
 
 def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSight | None:
-    with _Suppressed(NO_DOMAIN):
+    with Suppressed(NO_DOMAIN):
         domain = connection.lookupByUUIDString(order.vm_id)
         state, handed_over = state_of(domain)
         persistent = bool(domain.isPersistent())
@@ -414,7 +409,7 @@ def _restarts_on_poweroff(domain: Domain) -> bool:
 
 def _read(domain: Domain, flags: int) -> facts.Marker | None:
     # OPERATION_INVALID: it went off since its state was read, and the next look shows it.
-    with _Suppressed(libvirt.VIR_ERR_NO_DOMAIN_METADATA, libvirt.VIR_ERR_OPERATION_INVALID):
+    with Suppressed(libvirt.VIR_ERR_NO_DOMAIN_METADATA, libvirt.VIR_ERR_OPERATION_INVALID):
         kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         return facts.marker_of(domain.metadata(kind, facts.MARKER_URI, flags))
     return None
@@ -426,7 +421,7 @@ def _write(domain: Domain, marker: facts.Marker, flags: int) -> None:
 
 
 def _has(connection: Connection, name: str) -> bool:
-    with _Suppressed(NO_DOMAIN):
+    with Suppressed(NO_DOMAIN):
         connection.lookupByName(name)
         return True
     return False
@@ -439,7 +434,7 @@ def _host_id(connection: Connection) -> str:
 
 def _unused(connection: Connection) -> int:
     """Return the MiB of memory that nobody uses, what the kernel would give back included."""
-    with _Suppressed(*UNSUPPORTED):
+    with Suppressed(*UNSUPPORTED):
         stats = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)
         return int(sum(stats.get(name, 0) for name in ("free", "buffers", "cached"))) // 1024
     return int(connection.getInfo()[1])
@@ -454,7 +449,7 @@ def _volumes(connection: Connection, domain: Domain) -> list[Any]:
         shared = disk.find("readonly") is not None or disk.find("shareable") is not None
         if source is None or shared or disk.get("device", "disk") != "disk":
             continue
-        with _Suppressed(libvirt.VIR_ERR_NO_STORAGE_VOL):
+        with Suppressed(libvirt.VIR_ERR_NO_STORAGE_VOL):
             if pool := source.get("pool"):
                 found = connection.storagePoolLookupByName(pool)
                 volumes.append(found.storageVolLookupByName(source.get("volume")))
@@ -486,7 +481,7 @@ def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]
 
 
 def _guest(domain: Domain) -> dict[str, object]:
-    with _Suppressed(NO_DOMAIN):
+    with Suppressed(NO_DOMAIN):
         state, _ = state_of(domain)
         return {
             "vm_id": domain.UUIDString(),

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # only `run` needs libvirt itself
 FAILED: Final = 10
 UNKNOWN: Final = 11
 
+NO_LIBVIRT: Final = 12
+"""The exit status of a Python without the module `libvirt`."""
+
 CRASHED: Final = 1
 """What an exception leaves, as Python's own; its traceback is on standard error."""
 
@@ -141,7 +144,7 @@ def run(verb: str, text: str) -> int:
 
     told = json.loads(text)
     if verb == "survey":
-        _say(Hypervisors(facts.hosts_of(told)).survey())
+        say(Hypervisors(facts.hosts_of(told)).survey())
         return 0
     order = facts.order_of(told)
     over = threading.Event()
@@ -153,9 +156,9 @@ def run(verb: str, text: str) -> int:
     if end is None:
         return CRASHED
     if verb == "check" and end.do is Do.FAIL:
-        _say({"done": False})
+        say({"done": False})
         return 0
-    _say({"hosts": {order.machine: end.host} if end.host else {}, "message": end.message})
+    say({"hosts": {order.machine: end.host} if end.host else {}, "message": end.message})
     return {Do.DONE: 0, Do.UNKNOWN: UNKNOWN}.get(end.do, FAILED)
 
 
@@ -173,6 +176,14 @@ def _work(order: Order, hosts: "Hypervisors", over: threading.Event, *, check: b
     return ends[0] if ends else None
 
 
-def _say(line: object) -> None:
+def end_group() -> None:
+    """End what this program's connections have begun: an ssh to a host that hangs never ends."""
+    if os.getpgrp() == os.getpid():  # otherwise the group is the caller's
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+
+
+def say(line: object) -> None:
+    """Print a JSON line."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

@@ -1,6 +1,7 @@
-"""The program that reads libvirt's domains, beside libvirt's driver for tests."""
+"""Domains for the fleet, by the program for libvirt's hosts, beside libvirt's driver for tests."""
 
 import json
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -11,7 +12,10 @@ import pytest
 
 import patience
 from connectors import hypervisor
-from forewarn.connectors import libvirt_domains
+from forewarn.connectors.libvirt import facts
+from forewarn.connectors.libvirt.connector import PROGRAM
+from forewarn.connectors.libvirt.facts import State
+from forewarn.connectors.libvirt.program import NO_LIBVIRT
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
 """That of the test driver's domain."""
@@ -46,9 +50,9 @@ FILTERED = """<interface type='network'><mac address='52:54:00:00:00:03'/>
   <parameter name='IP' value='10.0.0.13'/></filterref></interface>"""
 
 
-def run(*arguments: str, given: str = "", python: str = hypervisor.PYTHON) -> dict[str, Any]:
+def run(*arguments: str, given: str = "") -> dict[str, Any]:
     """Return what the program's last line says."""
-    argv = [python, "-I", str(hypervisor.PROGRAM), *arguments]
+    argv = [hypervisor.PYTHON, "-I", PROGRAM, *arguments]
     done = subprocess.run(
         argv, input=given, check=False, capture_output=True, text=True, timeout=patience.SECONDS
     )
@@ -104,8 +108,9 @@ def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
 def test_a_python_without_the_library_says_so(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    told = run("list", "test:///default", python=str(bare / "bin" / "python"))
-    assert told["code"] == "no-library"
+    argv = [bare / "bin" / "python", "-I", PROGRAM, "list", "test:///default"]
+    done = subprocess.run(argv, check=False, capture_output=True, timeout=patience.SECONDS)
+    assert (done.returncode, done.stdout) == (NO_LIBVIRT, b"")
 
 
 @real
@@ -123,15 +128,10 @@ def test_a_tag_is_written_and_what_is_not_given_stays(tmp_path: Path) -> None:
 
 
 @real
-def test_a_tag_is_written_where_the_domain_runs_and_where_it_is_defined() -> None:
-    with hypervisor.watching() as watched:
-        watched.next()
-        tag = {"scope": "web", "update-domain": "1"}
-        watched.does(f"program.HostConnection(libvirt, URI).write_tag(domain, {tag})")
-        metadata = "domain.metadata(2, program.MACHINE, {})"
-        for flag in (1, 2):  # the running domain, and its definition
-            watched.does(f"program.say({{'read': {metadata.format(flag)}}})")
-            assert 'scope="web" update-domain="1"' in watched.next()["read"]
+def test_a_tag_is_written_where_the_domain_is_defined_and_read_again(tmp_path: Path) -> None:
+    uri = node(tmp_path, {"name": "web-0"})
+    asked = {"uris": [uri], "domain": "web-0", "tag": {"scope": "web"}}
+    assert run("tag", given=json.dumps(asked))["tag"]["scope"] == "web"
 
 
 @real
@@ -155,82 +155,96 @@ def test_a_name_of_two_domains_needs_a_uuid(tmp_path: Path) -> None:
 
 
 @real
-def test_a_watch_lists_first_and_then_tells_each_event_with_the_state_after_it() -> None:
-    with hypervisor.watching() as watched:
-        (listed,) = watched.next()["domains"]
-        assert listed == {
-            "uuid": UUID,
-            "name": "test",
-            "state": "running",
-            "reason": "",
-            "tagged": False,
-            "migrating": False,
-        }
-        for statement, event, detail, state, reason in (
-            ("domain.suspend()", "SUSPENDED", "0", "paused", ""),
-            ("domain.resume()", "RESUMED", "0", "running", ""),
-            ("domain.destroy()", "STOPPED", "DESTROYED", "off", "destroyed"),
-            ("domain.create()", "STARTED", "0", "running", ""),
+def test_each_survey_has_the_states_of_all_domains_as_they_are() -> None:
+    with hypervisor.surveying() as host:
+        (found,) = host.states()
+        expected = {"uuid": UUID, "name": "test", "state": "running", "reason": "", "run": 1}
+        assert found == expected | {"tagged": False}
+        for statement, state, reason, run in (
+            ("domain.suspend()", "paused", "", 1),
+            ("domain.resume()", "running", "", 1),
+            ("domain.destroy()", "off", "destroyed", -1),
+            ("domain.create()", "running", "", 2),
+            ("domain.destroy(); domain.create()", "running", "", 3),
         ):
-            watched.does(statement)
-            told = watched.next()
-            assert (told["event"], told["detail"]) == (event, detail)
-            assert (told["domain"]["state"], told["domain"]["reason"]) == (state, reason)
-        assert watched.hangs_up() == 0
+            host.does(statement)
+            (found,) = host.states()
+            assert (found["state"], found["reason"], found["run"]) == (state, reason, run)
+        host.does("domain.destroy()")
+        host.does("domain.undefine()")
+        assert host.states() == []
+        assert host.hangs_up() == 0
 
 
 @real
-def test_a_watch_tells_of_a_tag_and_of_a_domain_that_goes() -> None:
-    with hypervisor.watching() as watched:
-        watched.next()
+def test_a_survey_reads_the_tags_that_it_is_asked_for() -> None:
+    with hypervisor.surveying() as host:
         tag = '<machine scope="web"/>'
-        watched.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
-        watched.does("domain.suspend()")
-        assert watched.next()["domain"]["tagged"]
-        watched.does("domain.destroy()")
-        watched.next()
-        watched.does("domain.undefine()")
-        told = watched.next()
-        assert (told["event"], told["domain"]["state"]) == ("UNDEFINED", "gone")
+        host.does(f"domain.setMetadata(2, '{tag}', 'forewarn', 'urn:forewarn:machine:1', 3)")
+        assert [[each["tagged"] for each in host.states(*uuids)] for uuids in ((), (UUID,))] == [
+            [False],
+            [True],
+        ]
 
 
 @real
-def test_a_watch_looks_where_it_is_asked() -> None:
-    with hypervisor.watching() as watched:
-        watched.next()
-        watched.looks(UUID)
-        found = watched.next()["domain"]
-        assert (found["name"], found["state"], found["migrating"]) == ("test", "running", False)
-        absent = UUID[:-1] + "0"
-        watched.looks(absent)
-        assert watched.next()["domain"] == {
-            "uuid": absent,
-            "name": "",
-            "state": "gone",
-            "reason": "",
-        }
+def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> None:
+    with hypervisor.surveying(f"qemu+unix:///session?socket={tmp_path}/none") as host:
+        for _ in range(2):
+            assert str(tmp_path) in host.says()["error"]
+        assert host.hangs_up() == 0
 
 
 @real
-def test_a_watch_of_a_host_that_does_not_answer_says_why_and_ends(tmp_path: Path) -> None:
-    uri = f"qemu+unix:///session?socket={tmp_path}/none"
-    assert uri in run("watch", uri)["error"]
+def test_a_program_that_hangs_at_a_host_ends_with_its_caller(tmp_path: Path) -> None:
+    place = tmp_path / "silent"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(place))
+        silent.listen()
+        uri = f"qemu+unix:///session?socket={place}"
+        argv = [hypervisor.PYTHON, "-I", PROGRAM, "states", uri]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"states\n")
+            process.stdin.flush()
+            connection, _ = silent.accept()
+            process.stdin.close()
+            try:
+                assert process.wait(patience.SECONDS) == 0
+            finally:
+                process.kill()
+                connection.close()
 
 
 @pytest.mark.parametrize(
-    ("numbers", "state"),
+    ("numbers", "active", "state"),
     [
-        ((1, 1), ("running", "")),
-        ((3, 1), ("paused", "")),
-        ((3, 2), ("handover", "")),
-        ((3, 11), ("handover", "")),
-        ((5, 6), ("off", "failed")),
-        ((5, 99), ("off", "unknown")),
-        ((6, 1), ("crashed", "")),
+        ((1, 1), True, (State.RUNNING, False)),
+        ((3, 1), True, (State.PAUSED, False)),
+        ((3, 2), True, (State.PAUSED, True)),
+        ((3, 11), True, (State.PAUSED, True)),
+        ((3, 12), True, (State.PAUSED, True)),
+        ((7, 1), True, (State.PAUSED, False)),
+        ((7, 2), True, (State.PAUSED, False)),
+        ((6, 1), True, (State.CRASHED, False)),
+        ((5, 3), True, (State.CRASHED, False)),
+        ((5, 6), False, (State.OFF, False)),
     ],
 )
-def test_a_state_has_a_name(numbers: tuple[int, int], state: tuple[str, str]) -> None:
-    assert libvirt_domains.state_of(*numbers) == state
+def test_a_state_has_a_name(
+    numbers: tuple[int, int], *, active: bool, state: tuple[State, bool]
+) -> None:
+    assert facts.state_of(*numbers, active=active) == state
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [((5, 6), "failed"), ((5, 1), "shutdown"), ((5, 99), "unknown"), ((6, 1), "crashed")],
+)
+def test_the_reason_of_a_domain_that_is_off_has_a_name(
+    numbers: tuple[int, int], reason: str
+) -> None:
+    assert facts.off_reason(*numbers) == reason
 
 
 def test_a_filter_counts_as_enforcing_if_it_leads_to_one_that_does() -> None:
@@ -239,15 +253,15 @@ def test_a_filter_counts_as_enforcing_if_it_leads_to_one_that_does() -> None:
         return ET.fromstring(f"<filter>{inner}</filter>")
 
     filters = {"ours": tree("other", "no-ip-spoofing"), "round": tree("round"), "open": tree("x")}
-    assert libvirt_domains.spoof_proof("clean-traffic", {})
-    assert libvirt_domains.spoof_proof("ours", filters)
-    assert not libvirt_domains.spoof_proof("round", filters)
-    assert not libvirt_domains.spoof_proof("open", filters)
-    assert not libvirt_domains.spoof_proof("", {})
+    assert facts.spoof_proof("clean-traffic", {})
+    assert facts.spoof_proof("ours", filters)
+    assert not facts.spoof_proof("round", filters)
+    assert not facts.spoof_proof("open", filters)
+    assert not facts.spoof_proof("", {})
 
 
 def test_a_tags_xml_is_read_back_as_it_was() -> None:
     tag = {"scope": 'a"<b>', "update-domain": "0", "name": "", "address": "::1"}
-    inner = libvirt_domains.tag_xml(tag).replace("<machine", "<machine xmlns='%s'")
-    domain = ET.fromstring(f"<d><metadata>{inner % libvirt_domains.MACHINE}</metadata></d>")
-    assert libvirt_domains.tag_of(domain) == tag
+    inner = facts.tag_xml(tag).replace("<machine", "<machine xmlns='%s'")
+    domain = ET.fromstring(f"<d><metadata>{inner % facts.TAG_URI}</metadata></d>")
+    assert facts.tag_in(domain) == tag
