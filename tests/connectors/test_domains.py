@@ -196,6 +196,16 @@ def test_a_host_that_does_not_answer_says_why_in_each_survey(tmp_path: Path) -> 
 
 
 @real
+def test_a_connection_that_was_lost_is_an_answer_before_the_next_one() -> None:
+    """Otherwise a host that rebooted meanwhile looks as if its domains had been stopped."""
+    with hypervisor.surveying() as host:
+        assert host.states()
+        host.does("libvirt.virConnect.isAlive = lambda _: 0")
+        assert "lost" in host.says()["error"]
+        assert host.states()
+
+
+@real
 def test_a_program_that_hangs_at_a_host_ends_with_its_caller(tmp_path: Path) -> None:
     place = tmp_path / "silent"
     with socket.socket(socket.AF_UNIX) as silent:

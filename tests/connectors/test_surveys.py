@@ -87,13 +87,14 @@ def test_a_program_that_ends_is_started_again(
     play(surveys, story)
 
 
-def test_a_program_that_is_killed_between_two_surveys_is_started_again(
+def test_a_program_that_is_killed_between_two_surveys_is_a_host_that_was_lost(
     surveys: LibvirtSurveys,
 ) -> None:
     async def story() -> None:
         (found,) = await surveys.survey("answers")
         os.kill(int(found.uuid), 9)
         await patience.reached(lambda: surveys._running["answers"].returncode is not None)
+        assert "-9" in await why(surveys, "answers")
         (again,) = await surveys.survey("answers")
         assert again.uuid != found.uuid
 

@@ -6,9 +6,9 @@
                   the states of all domains, and whether those with these UUIDs are tagged
 
 Whatever goes wrong is a line {"error", "code"}. `list` and `tag` then end with exit status 1.
-`states` goes on, and connects again for the next line. It keeps its connection from one line to the
-next, and ends with its standard input, so it never outlives its caller; the caller kills it when a
-call of libvirt hangs.
+`states` goes on: it keeps its connection from one line to the next, says where it was lost, and
+connects again for the line after. It ends with its standard input, so it never outlives its caller,
+which kills it when a call of libvirt hangs.
 """
 
 import json
@@ -86,13 +86,26 @@ def _answer(uri: str, lines: "queue.SimpleQueue[str]") -> None:
         while True:
             tags_of = frozenset(lines.get().split()[1:])
             try:
-                connection = connected(uri, connection)
+                connection = _kept(connection) or connected(uri)
                 answer: dict[str, Any] = {"domains": _states(connection, tags_of)}
+            except DomainError as error:
+                connection, answer = None, _refusal(error)
             except libvirt.libvirtError as error:
                 answer = _refusal(error)
             program.say(answer)
     finally:
         os._exit(program.CRASHED)
+
+
+def _kept(connection: Connection) -> Connection:
+    """Return the connection, if there is one; refuse one that was lost.
+
+    The host may have rebooted since the last answer: that must not look as if its domains had been
+    stopped.
+    """
+    if connection is not None and not connection.isAlive():
+        raise DomainError("the connection was lost")
+    return connection
 
 
 def _states(connection: Connection, tags_of: Collection[str]) -> list[dict[str, Any]]:

@@ -64,9 +64,7 @@ class LibvirtSurveys:
 
     async def survey(self, host: str, tags_of: Iterable[str] = ()) -> tuple[Domain, ...]:
         """Ask a host for all its domains, as the port says."""
-        process = self._running.get(host)
-        if process is None or process.returncode is not None:
-            process = await self._start(host)
+        process = self._running.get(host) or await self._start(host)
         kept = False
         try:
             data = await self._ask(process, " ".join(("states", *tags_of)))
