@@ -207,6 +207,21 @@ def test_a_crash_under_an_operation_is_the_operations_while_that_is_at_work(
     play(story)
 
 
+def test_a_host_is_surveyed_at_once_when_an_operation_of_its_machine_has_ended(
+    hosts: Hosts,
+) -> None:
+    async def story() -> None:
+        (operation,) = hosts.house.ask(EventType.REBOOT, "g0", no_notice=True).operations
+        async with hosts.watched():
+            asked = dict(hosts.kept.asked)
+            over = msgspec.structs.replace(operation, status=EventStatus.COMPLETED)
+            hosts.sync.learn(Changes(operations=(over,)))
+            await patience.settled()
+            assert hosts.kept.asked == {"h0": asked["h0"] + 1, "h1": asked["h1"]}
+
+    play(story)
+
+
 def test_a_host_that_its_own_on_crash_started_again_has_no_event(hosts: Hosts) -> None:
     async def story() -> None:
         async with hosts.watched():

@@ -136,13 +136,22 @@ class FleetSync(Contained):
 
     def _put_operations(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
-            for name in self._work.pop(operation.id, ()):
+            before = self._work.pop(operation.id, ())
+            for name in before:
                 self._busy[name] -= 1
                 if not self._busy[name]:
                     del self._busy[name]
             if operation.status in AT_WORK:
                 self._work[operation.id] = names = tuple(map(key, operation.machines))
                 self._busy.update(names)
+            else:  # a failure from now on is a crash, if a survey has seen the machine run
+                self._survey_hosts_of(before)
+
+    def _survey_hosts_of(self, names: Iterable[str]) -> None:
+        for name in names:
+            machine = self._machines.get(self._vm_ids.get(name, ""))
+            if machine is not None and machine.host in self._due:
+                self._due[machine.host].set()
 
     def _put_drains(self, drains: Iterable[Drain]) -> None:
         for drain in drains:
