@@ -261,7 +261,7 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
     def hear() -> None:
         now = site.clock.now()
         times = {"started_at": now, "heard_at": now, "due_at": now}
-        told = {"replica": "a", "version": "1", "epoch": "e", "sequence": 1, "machines": 0}
+        told = {"replica": "a", "version": "1", "etag": "", "machines": 0}
         site.store.hear([Relay(host="h1", **told, **times)])
 
     async def story() -> None:

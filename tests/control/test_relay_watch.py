@@ -91,7 +91,7 @@ class RelayReplica:
             ServiceClock(clock),
             clock,
             replica=name,
-            has_all=lambda host, epoch, sequence: self.all_known,
+            has_all=lambda host, etag: self.all_known,
             on_void=self.void.append,
         )
         feed.subscribe(self.watch.learn)
@@ -102,8 +102,8 @@ class RelayReplica:
             follower.begin(reading.position())
 
     def hear(self, host: str = "h0", wait: float = BUSY) -> None:
-        """A relay asks for news, and is answered after its wait."""
-        heard_at = self.watch.hear(host, version="1", age_seconds=60.0, machines=2, place=("e", 1))
+        """A relay asks for its host, and is answered after its wait."""
+        heard_at = self.watch.hear(host, version="1", age_seconds=60.0, machines=2, etag="e.1.d")
         self.watch.expect(host, heard_at, wait)
 
     def look(self) -> None:

@@ -167,3 +167,12 @@ def test_a_whole_document_takes_the_place_of_the_one_before() -> None:
     other.replace([], ["web", "never-there"])
     with pytest.raises(KeyError):
         other.page("web", NEWEST)
+
+
+def test_a_whole_document_is_the_same_in_whatever_order_its_events_came() -> None:
+    events = [room.event(f"{n}" * 8, published=2 + n % 2) for n in range(4)]
+    operations = [room.operation(each, id=f"1.{each.id}") for each in events]
+    one, other = Documents(), Documents()
+    for kept, learned in ((one, operations), (other, [*reversed(operations)])):
+        kept.learn(Changes(scopes=tuple(room.SCOPES), operations=tuple(learned)))
+    assert one.whole("web") == other.whole("web")

@@ -17,7 +17,7 @@ from forewarn.protocol import codec
 from forewarn.protocol.versions import Event
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import Documents
-from forewarn.server.relay_feed import GuestRules, News, RelayRefusal, RelayState
+from forewarn.server.relay_feed import GuestRules, HostDocument, RelayRefusal, RelayState
 from guest import room
 
 TOKEN = "a token of sixteen and more"
@@ -42,8 +42,8 @@ class StandIn:
         self.host = host
         self.documents = documents or Documents()
         self.machines: dict[str, Machine] = {}
-        self.sequence = 1
-        self.epoch = "e"
+        self.version = 1
+        """Of what it has: its ETag."""
         self.rules = GuestRules(rate_per_second=0)
         self.token = TOKEN
         self.published = {room.EVENT_ID}
@@ -51,7 +51,8 @@ class StandIn:
         self.approvals: list[relay_feed.GuestApproval] = []
         self.seen: list[relay_feed.AgedSighting] = []
         self.asked_for: list[tuple[str, ...]] = []
-        self.afters: list[str] = []
+        self.etags: list[str] = []
+        """What relays had when they asked."""
         self.claims: list[str] = []
         self.unknown: dict[str, Machine] = {}
         self.other: Other | None = None
@@ -93,25 +94,22 @@ class StandIn:
 
     def tell(self) -> None:
         """Have it say again all that it has."""
-        self.sequence += 1
+        self.version += 1
         self.changed.set()
         self.changed = asyncio.Event()
 
     @property
-    def position(self) -> str:
-        return f"{self.epoch}.{self.sequence}"
+    def etag(self) -> str:
+        return f"e{self.version}"
 
-    def news(self, *, snapshot: bool) -> News:
+    def document(self) -> HostDocument:
         scopes = {each.scope for each in self.machines.values()}
-        awaited, self.awaited = self.awaited, ()
-        return News(
+        return HostDocument(
             host=self.host,
-            position=self.position,
-            snapshot=snapshot,
             machines=tuple(self.machines.values()),
             scopes=tuple(self.documents.whole(key) for key in sorted(scopes)),
             rules=self.rules,
-            awaited=awaited,
+            awaited=self.awaited,
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +121,9 @@ class StandIn:
                 if request is None:
                     return
                 status, body = await self._answer(request)
-                headers = [("Content-Length", str(len(body)))] if status != 204 else []
+                headers = [("Content-Length", str(len(body)))] if status not in {204, 304} else []
+                if status == 200 and request.path == relay_feed.HOST_PATH:
+                    headers.append(("ETag", f'"{self.etag}"'))
                 if self.shows_time:
                     now = codec.http_date(datetime.now(UTC)).decode()
                     headers.append((relay_feed.TIME_HEADER.decode(), now))
@@ -150,8 +150,8 @@ class StandIn:
         if request.headers.get("authorization") != f"Bearer {self.token}":
             return 401, relay_feed.encode(RelayRefusal(code="unauthorized", message="no"))
         match request.path:
-            case relay_feed.NEWS_PATH:
-                return await self._news(request)
+            case relay_feed.HOST_PATH:
+                return await self._host(request)
             case relay_feed.APPROVALS_PATH:
                 return self._approve(relay_feed.decode_approval(request.body))
             case relay_feed.SIGHTINGS_PATH:
@@ -170,21 +170,19 @@ class StandIn:
         if moved is None:
             return 404, relay_feed.encode(RelayRefusal(code="not-found"))
         self.learn(Changes(machines=(moved,)))
-        return 200, relay_feed.encode(self.news(snapshot=False))
+        return 204, b""
 
-    async def _news(self, request: Request) -> Answer:
+    async def _host(self, request: Request) -> Answer:
         state = request.headers.get(relay_feed.STATE_HEADER)
         if state is not None:
             self.states.append(relay_feed.decode_state(state.encode()))
-        after = request.query.get(relay_feed.AFTER, "")
-        self.afters.append(after)
-        if not after or after.rpartition(".")[0] != self.epoch:
-            return 200, relay_feed.encode(self.news(snapshot=True))
-        while after == self.position:
+        etag = request.headers.get("if-none-match", "").strip('"')
+        self.etags.append(etag)
+        while etag == self.etag:
             if request.query.get(relay_feed.WAIT) == "0":
-                return 204, b""
+                return 304, b""
             await self.changed.wait()
-        return 200, relay_feed.encode(self.news(snapshot=False))
+        return 200, relay_feed.encode(self.document())
 
     def _approve(self, asked: relay_feed.GuestApproval) -> Answer:
         if asked.machine not in self.machines:

@@ -67,8 +67,7 @@ def test_a_relays_metrics_are_read_as_prometheus_reads_them() -> None:
         process=1,
     )
     figures: dict[str, Any] = {
-        "news": 2,
-        "news_refused": {("backwards",): 1},
+        "answers": 2,
         "upstream_failures": 0,
         "approvals": {("approved",): 4},
         "stalled_seconds": 0.0,

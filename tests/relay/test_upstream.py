@@ -15,18 +15,15 @@ import pytest
 import patience
 from forewarn.protocol.message import Reply
 from forewarn.relay import cache
-from forewarn.relay.cache import NewsFault
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.relay.upstream import MAX_AT_ONCE, Credentials, Upstream, UpstreamFailed
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import News
+from forewarn.server.relay_feed import HostDocument
 from guest.room import EVENT_ID, post
 from patience import reached
 from relay import running
 from relay.running import filled, played, relayed, relaying, settings
 from relay.standin import TOKEN, Answer, Other, Request, StandIn
-
-EMPTY = News(host="h1", position="e.1", snapshot=True)
 
 
 def always(status: int, body: bytes) -> Other:
@@ -36,8 +33,8 @@ def always(status: int, body: bytes) -> Other:
     return answer
 
 
-def news(**fields: Any) -> Other:
-    return always(200, relay_feed.encode(msgspec.structs.replace(EMPTY, **fields)))
+def host(name: str = "h1", **fields: Any) -> Other:
+    return always(200, relay_feed.encode(HostDocument(host=name, **fields)))
 
 
 HOSTILE: dict[str, Other] = {
@@ -45,10 +42,8 @@ HOSTILE: dict[str, Other] = {
     "JSON of something else": always(200, b'{"DocumentIncarnation":1,"Events":[]}'),
     "empty": always(200, b""),
     "no object": always(200, b"[]"),
-    "another host's": news(host="h2", position="e.99"),
-    "of before": news(position="e.0"),
-    "a machine without its scope": news(position="e.9", machines=(running.room.MACHINES[0],)),
-    "no base": news(position="f.9", snapshot=False),
+    "another host's": host("h2"),
+    "a machine without its scope": host(machines=(running.room.MACHINES[0],)),
     "a redirect": always(302, b""),
     "an error": always(500, b"\xff\xfe"),
     "not found": always(404, b"{}"),
@@ -81,8 +76,8 @@ async def test_no_answer_that_does_not_fit_changes_what_guests_read(
 async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
     tmp_path: Path,
 ) -> None:
-    first = {"another host's", "of before"}  # who knows nothing yet takes a snapshot that fits
-    others = [other for name, other in HOSTILE.items() if name not in first]
+    # Who knows nothing yet takes the first host that fits for its own.
+    others = [other for name, other in HOSTILE.items() if name != "another host's"]
     broken = [filled() for _ in others]
     for each, other in zip(broken, others, strict=True):
         each.other = other
@@ -92,7 +87,6 @@ async def test_a_replica_that_answers_well_is_found_behind_those_that_do_not(
     async with relaying(settings(tmp_path, *broken, service)) as relay:
         assert await relay.incarnation() == "2"
         assert await relay.status(post()) == 200
-        assert relay.relay._reader.refused[NewsFault.NO_BASE] == 1
     for each in (*broken, service):
         await each.stop()
 
@@ -327,8 +321,6 @@ async def test_a_relay_that_cannot_save_says_so_and_leaves_nothing_older_behind(
 ) -> None:
     async with relayed(tmp_path) as (service, relay):
         state = tmp_path / "state"
-        with (state / cache.FILE_NAME).open("ab") as file:
-            file.write(b"another's")  # it has to be replaced
         (state / f"{cache.FILE_NAME}.new").mkdir()  # nothing can be written there
         service.tell()
         await reached(lambda: not relay.relay.status(1).saved)
@@ -408,29 +400,6 @@ async def test_a_token_that_cannot_be_used_is_named_and_read_again(
         assert await relay.status() == 200
         running.token_file(tmp_path, TOKEN)
         await reached(lambda: relay.heard)
-
-
-@pytest.mark.parametrize(("epoch", "asks"), [("f", ["e.1", ""]), ("e", ["e.1", "e.1"])])
-@played
-async def test_news_without_a_base_makes_the_relay_ask_for_all_of_it(
-    tmp_path: Path, epoch: str, asks: list[str]
-) -> None:
-    async with relayed(tmp_path) as (service, relay):
-        told: list[str] = []
-
-        async def answer(request: Request) -> Answer | None:
-            if request.path != relay_feed.NEWS_PATH or len(told) == 2:
-                return None
-            told.append(request.query.get(relay_feed.AFTER, ""))
-            fields = {"position": f"{epoch}.0", "snapshot": False}
-            return 200, relay_feed.encode(msgspec.structs.replace(EMPTY, **fields))
-
-        service.other = answer
-        service.tell()
-        for writer in list(service.connections):
-            writer.transport.abort()
-        await reached(lambda: len(told) == 2 and relay.heard)
-        assert told == asks
 
 
 @played

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -15,7 +14,7 @@ from forewarn.control.plane import Plane
 from forewarn.server import relay_feed, settings
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.relay_feed import News, RelayState
+from forewarn.server.relay_feed import HostDocument, RelayState
 from forewarn.server.sockets import HandedOver
 from server.running import Answer, Running, guids, settings_in
 
@@ -54,7 +53,7 @@ class Served(Running):
         return address
 
     def waiting_relays(self) -> int:
-        """How many requests wait for news."""
+        """How many requests of relays wait."""
         return int(self._metric("forewarn_relay_waiters"))
 
     def starts(self) -> bool:
@@ -88,7 +87,7 @@ class AskingRelay:
     def __init__(self, address: str, token: str) -> None:
         self.address = address
         self.token = token
-        self.position = ""
+        self.etag = ""
         self.trusting: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
@@ -110,30 +109,31 @@ class AskingRelay:
 
     def request(
         self,
-        after: str | None = None,
+        etag: str | None = None,
         state: RelayState | None = None,
         *,
         at_once: bool = False,
     ) -> Answer:
-        """Ask for news after a position, by default the last that was read."""
-        after = self.position if after is None else after
-        path = f"{relay_feed.NEWS_PATH}?{relay_feed.AFTER}={quote(after)}"
-        path += f"&{relay_feed.WAIT}=0" if at_once else ""
+        """Ask for the host by an ETag, by default that of the document that was read last."""
+        path = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
         told = relay_feed.encode(state or RelayState()).decode()
-        return self.ask("GET", path, **{relay_feed.STATE_HEADER: told})
+        return self.ask("GET", path, **self._has(etag), **{relay_feed.STATE_HEADER: told})
+
+    def _has(self, etag: str | None = None) -> dict[str, str]:
+        etag = self.etag if etag is None else etag
+        return {"If-None-Match": f'"{etag}"'} if etag else {}
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have a request for news wait; after that its connection is closed."""
+        """Have a request for the host wait; after that its connection is closed."""
         with contextlib.closing(self._connection()) as connection:
-            path = f"{relay_feed.NEWS_PATH}?{relay_feed.AFTER}={quote(self.position)}"
-            connection.request("GET", path, headers=self._headers)
+            headers = {**self._headers, **self._has()}
+            connection.request("GET", relay_feed.HOST_PATH, headers=headers)
             yield
 
-    def news(self, after: str | None = None, state: RelayState | None = None) -> News:
-        """Ask for news, which there are."""
-        answer = self.request(after, state)
+    def host(self, etag: str | None = None, state: RelayState | None = None) -> HostDocument:
+        """Ask for the host, of which something changed."""
+        answer = self.request(etag, state)
         assert answer.status == 200, (answer.status, answer.body)
-        found = relay_feed.decode_news(answer.body)
-        self.position = found.position
-        return found
+        self.etag = answer.headers["ETag"].strip('"')
+        return relay_feed.decode_host(answer.body)

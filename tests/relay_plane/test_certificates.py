@@ -71,15 +71,15 @@ def test_a_certificate_is_for_the_host_that_it_names_first(
     service: Served, authority: Authority, names: tuple[str, ...], common_name: str, host: str
 ) -> None:
     certificate = authority.sign("named", *names, common_name=common_name)
-    assert showing(service, certificate).news().host == host
+    assert showing(service, certificate).host().host == host
 
 
 def test_a_certificate_reads_and_approves_for_its_own_host_alone(
     service: Served, authority: Authority
 ) -> None:
     relay = showing(service, authority.sign("other", "DNS:h1"))
-    news = relay.news()
-    assert {machine.name for machine in news.machines} == {"web-1", "batch_0"}
+    told = relay.host()
+    assert {machine.name for machine in told.machines} == {"web-1", "batch_0"}
     foreign = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=("X",))
     answer = relay.ask("POST", relay_feed.APPROVALS_PATH, foreign)
     assert refusal(answer) == (403, "not-eligible")
@@ -107,9 +107,9 @@ def test_a_certificate_that_names_no_host_is_refused(
 def test_a_token_is_valid_beside_certificates(service: Served, authority: Authority) -> None:
     by_token = service.relay("h0")
     by_token.trusting = trust("first")
-    assert by_token.news().host == "h0"
+    assert by_token.host().host == "h0"
     by_certificate = showing(service, authority.sign("beside", "DNS:h0"))
-    assert by_certificate.news().host == "h0"
+    assert by_certificate.host().host == "h0"
     eventually(lambda: len(service.token_states("h0")), 2)
     assert by_token.request("").status == 200
     # A token that is sent decides, whatever certificate is shown.
@@ -127,7 +127,7 @@ def test_a_relay_that_shows_a_certificate_is_known_and_can_be_forgotten(
     service: Served, authority: Authority
 ) -> None:
     relay = showing(service, authority.sign("known", "DNS:h0"))
-    relay.news(state=RelayState(version="1.2"))
+    relay.host(state=RelayState(version="1.2"))
     eventually(lambda: (shown(service, "h0") or {}).get("shows_certificate"), True)
     assert (shown(service, "h0")["state"], shown(service, "h0")["version"]) == ("present", "1.2")
     first = shown(service, "h0")["token_created_at"]
@@ -148,11 +148,11 @@ def test_a_revoked_certificate_is_refused_and_all_others_are_shown_again(
         waiting = []
         for certificate in (lost, kept):
             relay = showing(running, certificate)
-            relay.news()
+            relay.host()
             waiting.append(beside(relay.request))
         by_token = running.relay("h2")
         by_token.trusting = trust("first")
-        by_token.news()
+        by_token.host()
         beside(by_token.request)
         eventually(running.waiting_relays, 3)
         authority.revoke(lost)
@@ -163,7 +163,7 @@ def test_a_revoked_certificate_is_refused_and_all_others_are_shown_again(
         eventually(running.waiting_relays, 1)  # who came by a token waits on
         with pytest.raises((OSError, http.client.HTTPException)):
             showing(running, lost).request()
-        assert showing(running, kept).news().host == "h1"
+        assert showing(running, kept).host().host == "h1"
 
 
 def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path, authority: Authority) -> None:
@@ -174,7 +174,7 @@ def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path, authority: A
     with Served(wanted, memory.MemoryStore()) as running:
         lists.write_text("nothing")
         running.reload()
-        assert showing(running, certificate).news().host == "h0"
+        assert showing(running, certificate).host().host == "h0"
     with pytest.raises(SecretUnusable), Served(wanted, memory.MemoryStore()):
         pass
 

@@ -23,11 +23,11 @@ from forewarn.maintenance.planner import Request
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import Documents
 from forewarn.server.relay import hub as relay_hub
-from forewarn.server.relay.hub import RelayHub
-from forewarn.server.relay_feed import GuestRules, News, ScopeDocument
+from forewarn.server.relay.hub import NO_TAG, RelayHub, tag_of
+from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
 from forewarn.store import memory
 from forewarn.store.port import Store
-from forewarn.vocabulary import EventType
+from forewarn.vocabulary import EventStatus, EventType
 
 T = TypeVar("T")
 RULES = GuestRules()
@@ -42,7 +42,6 @@ class HubReplica:
         clock: ManualClock,
         name: str = "a",
         *,
-        most: int = 1000,
         rules: GuestRules = RULES,
     ) -> None:
         self.clock = clock
@@ -59,7 +58,6 @@ class HubReplica:
             rules,
             epoch=lambda: f"e{self.lost}",
             alone=not store.shared,
-            most=most,
         )
         with store.read() as reading:
             known = everything(known_of(reading))
@@ -97,31 +95,26 @@ class HubReplica:
 
 
 class ToldRelay:
-    """What a relay has by the news that it applied."""
+    """What a relay has by the documents that it was told."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.position = ""
+        self.etag = ""
         self.machines: dict[str, Machine] = {}
         self.scopes: dict[str, ScopeDocument] = {}
+        self.awaited: tuple[str, ...] = ()
 
-    def ask(self, hub: RelayHub) -> News | None:
-        body = hub.news(self.host, self.position)
-        return None if body is None else self.apply(body)
-
-    def apply(self, body: bytes) -> News:
-        news = relay_feed.decode_news(body)
-        assert news.host == self.host
-        if news.snapshot:
-            self.machines, self.scopes = {}, {}
-        self.machines.update((machine.key, machine) for machine in news.machines)
-        self.scopes.update((one.scope.key, one) for one in news.scopes)
-        for key in news.removed_machines:
-            self.machines.pop(key, None)
-        for key in news.removed_scopes:
-            self.scopes.pop(key, None)
-        self.position = news.position
-        return news
+    def ask(self, hub: RelayHub) -> HostDocument | None:
+        changed = hub.changed(self.host, self.etag)
+        if changed is None:
+            return None
+        self.etag, body = changed
+        told = relay_feed.decode_host(body)
+        assert told.host == self.host
+        self.machines = {machine.key: machine for machine in told.machines}
+        self.scopes = {one.scope.key: one for one in told.scopes}
+        self.awaited = told.awaited
+        return told
 
     def check(self, replica: HubReplica) -> None:
         """It has the machines of its host with their documents, and nothing else."""
@@ -153,20 +146,34 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def test_the_first_answer_is_a_snapshot_and_then_there_is_no_news(replica: HubReplica) -> None:
+def test_a_host_is_told_once_until_something_of_it_changes(replica: HubReplica) -> None:
     relay = ToldRelay("h0")
-    news = relay.ask(replica.hub)
-    assert news is not None
-    assert news.snapshot
-    assert news.rules == GuestRules()
+    told = relay.ask(replica.hub)
+    assert told is not None
+    assert told.rules == GuestRules()
     relay.check(replica)
+    assert replica.hub.has_all("h0", relay.etag)
     assert relay.ask(replica.hub) is None
 
 
-def test_a_position_that_no_store_could_keep_is_none(replica: HubReplica) -> None:
-    assert replica.hub.place_of("e.7") == ("e", 7)
-    for position in ("\0.7", "e" * 257 + ".7", ".7", "e.-7", "e." + "7" * 19):
-        assert replica.hub.place_of(position) == ("", 0)
+@pytest.mark.parametrize(
+    "etag",
+    [
+        *("", "junk", "e.7"),
+        f".7.{'0' * 32}",
+        f"e.-7.{'0' * 32}",
+        f"e.7.{'0' * 31}",
+        f"e.{'7' * 19}.{'0' * 32}",
+        f"{'e' * 200}.7.{'0' * 32}",
+        f"\0.7.{'0' * 32}",
+    ],
+)
+def test_an_etag_that_no_replica_made_is_that_of_no_document(
+    replica: HubReplica, etag: str
+) -> None:
+    assert tag_of(etag) == NO_TAG
+    assert not replica.hub.has_all("h0", etag)
+    assert replica.hub.changed("h0", etag) is not None
 
 
 def test_a_change_concerns_the_hosts_that_have_the_scope_and_no_other(replica: HubReplica) -> None:
@@ -175,11 +182,18 @@ def test_a_change_concerns_the_hosts_that_have_the_scope_and_no_other(replica: H
         relay.ask(replica.hub)
     replica.ask("web-1")  # of another host, in a scope that h0 has machines of
     assert other.ask(replica.hub) is None
-    news = told.ask(replica.hub)
-    assert news is not None
-    assert not news.snapshot
-    assert (news.machines, len(news.scopes), news.rules) == ((), 1, None)
+    assert not replica.hub.has_all("h0", told.etag)
+    assert told.ask(replica.hub) is not None
     told.check(replica)
+
+
+def test_what_changes_and_changes_back_is_no_change(replica: HubReplica) -> None:
+    relay = ToldRelay("h0")
+    relay.ask(replica.hub)
+    done(replica.plane.record_hosts({"web-0": "x"}))
+    done(replica.plane.record_hosts({"web-0": "h0"}))
+    assert relay.ask(replica.hub) is None
+    assert replica.hub.has_all("h0", relay.etag)
 
 
 def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
@@ -192,9 +206,8 @@ def test_a_machine_that_changes_its_scope_brings_the_new_one_and_takes_the_old(
     moved = msgspec.structs.replace(replica.machines["web-0"], scope="batch")
     replica.feed.publish(Changes(machines=(moved,)))
     replica.feed.reach(Reached(9))
-    news = relay.ask(replica.hub)
-    assert news is not None
-    assert (list(relay.scopes), news.removed_scopes) == (["batch"], ("web",))
+    relay.ask(replica.hub)
+    assert list(relay.scopes) == ["batch"]
     assert relay.machines == {"web-0": moved}
 
 
@@ -256,16 +269,14 @@ def test_a_machine_that_moves_where_nobody_knows_is_given_to_the_relay_that_hear
 ) -> None:
     hub, target = replica.hub, ToldRelay("h9")
     replica.ask("web-0", event_type=EventType.REDEPLOY)
-    assert hub.claim("h9", "", "10.0.0.10") is None  # it has not started to move
+    assert not hub.claim("h9", "", "10.0.0.10")  # it has not started to move
     attempt = replica.start()
-    position = hub.position
-    assert hub.claim("h9", "", "10.0.0.99") is None
-    assert hub.claim("h9", "other", "10.0.0.10") is None
-    assert hub.claim("h9", "", "10.0.0.10") is not None
-    body = hub.news("h9", position)  # at once, though no change has come to the outbox
-    assert body is not None
-    target.apply(body)
-    assert hub.news("h9", position) is None
+    target.ask(hub)
+    assert not hub.claim("h9", "", "10.0.0.99")
+    assert not hub.claim("h9", "other", "10.0.0.10")
+    assert hub.claim("h9", "", "10.0.0.10")
+    target.ask(hub)  # at once, though no change has come to the outbox
+    assert target.ask(hub) is None
     assert list(target.machines) == ["web-0"]
     assert hub.machine("h9", "web-0") is not None
     gone = Outcome(succeeded=True, message="", hosts={"web-0": "h8"})
@@ -275,51 +286,18 @@ def test_a_machine_that_moves_where_nobody_knows_is_given_to_the_relay_that_hear
     target.check(replica)
 
 
-@pytest.mark.parametrize(
-    "position", ["", "junk", "e.", "e.x", "other.1", ".5", "e.-1", "e." + "9" * 30]
-)
-def test_a_position_that_is_none_of_ours_leads_to_a_snapshot(
-    replica: HubReplica, position: str
-) -> None:
-    relay = ToldRelay("h0")
-    relay.position = position
-    news = relay.ask(replica.hub)
-    assert news is not None
-    assert news.snapshot
-
-
-def test_who_has_missed_more_than_is_kept_gets_a_snapshot() -> None:
-    replica = HubReplica(memory.MemoryStore(), ManualClock(NOW), most=6)
-    replica.apply(FLEET)
-    late, quick, idle = ToldRelay("h0"), ToldRelay("h0"), ToldRelay("elsewhere")
-    for relay in (late, quick, idle):
-        relay.ask(replica.hub)
-    for number in range(1, 4):
-        replica.ask("web-0")
-        done(replica.plane.cancel([str(number)], reason=""))
-        news = quick.ask(replica.hub)
-        assert news is not None
-        assert not news.snapshot
-        quick.check(replica)
-    news = late.ask(replica.hub)
-    assert news is not None
-    assert news.snapshot
-    late.check(replica)
-    assert idle.ask(replica.hub) is None  # nothing of its host changed
-
-
-def test_after_a_restart_who_knows_everything_waits_and_others_get_a_snapshot(
+def test_after_a_restart_who_knows_everything_waits_and_others_are_told(
     replica: HubReplica,
 ) -> None:
     late, quick = ToldRelay("h0"), ToldRelay("h0")
     late.ask(replica.hub)
-    replica.ask("web-0")
+    for machine in ("web-0", "web-3"):  # one in the middle of it, one that is still to come
+        replica.ask(machine)
     quick.ask(replica.hub)
     again = HubReplica(replica.store, replica.clock)
+    assert again.hub.has_all("h0", quick.etag)
     assert quick.ask(again.hub) is None
-    news = late.ask(again.hub)
-    assert news is not None
-    assert news.snapshot
+    assert late.ask(again.hub) is not None
     late.check(again)
 
 
@@ -329,57 +307,37 @@ def test_after_a_restart_with_other_settings_everybody_is_told_of_them(
     relay, rules = ToldRelay("h0"), GuestRules(rate_burst=7)
     relay.ask(replica.hub)
     again = HubReplica(replica.store, replica.clock, rules=rules)
-    news = relay.ask(again.hub)
-    assert news is not None
-    assert news.rules == rules
+    told = relay.ask(again.hub)
+    assert told is not None
+    assert told.rules == rules
 
 
-def test_after_changes_were_lost_everybody_gets_a_snapshot(replica: HubReplica) -> None:
-    relay = ToldRelay("h0")
-    relay.ask(replica.hub)
-    replica.lost = "x"
-    done(replica.plane.probe())
-    replica.hub.reach(3)
-    news = relay.ask(replica.hub)
-    assert news is not None
-    assert news.snapshot
-    assert relay.ask(replica.hub) is None
-
-
-def test_who_is_ahead_of_a_replica_waits_and_where_there_is_one_alone_starts_again() -> None:
+def test_a_replica_that_is_behind_takes_no_relay_back() -> None:
     store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
     one, two = (HubReplica(store, clock, name) for name in "ab")
     one.apply(FLEET)
-    relay = ToldRelay("h0")
-    relay.ask(one.hub)
+    two.follower.look()
+    relay, other = ToldRelay("h0"), ToldRelay("h0")
+    one.ask("web-0")
+    for each in (relay, other):
+        each.ask(one.hub)
     assert relay.ask(two.hub) is None
+    assert not two.hub.has_all("h0", relay.etag)
     two.follower.look()
     assert relay.ask(two.hub) is None
-    alone = HubReplica(memory.MemoryStore(), clock)
-    news = relay.ask(alone.hub)
-    assert news is not None
-    assert news.snapshot
+    assert two.hub.has_all("h0", relay.etag)
+    two.lost = "x"  # the store lost changes: numbers count from there again
+    two.hub.reach(0)
+    other.etag = f"e.999.{'0' * 32}"
+    assert other.ask(two.hub) is not None
+    assert relay.ask(two.hub) is None
 
 
-def test_who_was_ahead_of_a_restored_database_gets_all_of_it_once_that_is_ahead(
-    replica: HubReplica,
-) -> None:
+def test_who_is_ahead_of_the_only_replica_is_told_what_that_has(replica: HubReplica) -> None:
     relay = ToldRelay("h0")
-    relay.ask(replica.hub)
-    epoch, sequence = replica.hub.place_of(relay.position)
-    relay.position = f"{epoch}.{sequence + 1}"
-    body = replica.hub.news(relay.host, relay.position)
-    assert body is not None
-    assert relay_feed.decode_news(body).snapshot  # which a relay refuses: it is older
-    replica.ask("web-0")
-    assert relay.ask(replica.hub) is None
-    assert not replica.hub.has_all(relay.host, epoch, sequence + 1)
-    replica.start()
-    news = relay.ask(replica.hub)
-    assert news is not None
-    assert news.snapshot
+    relay.etag = f"e.999.{'0' * 32}"
+    assert relay.ask(replica.hub) is not None
     relay.check(replica)
-    assert relay.ask(replica.hub) is None
 
 
 def test_hosts_that_come_and_go_are_forgotten(replica: HubReplica) -> None:
@@ -399,7 +357,7 @@ def test_who_asks_for_a_host_that_was_forgotten_loses_the_machines_that_left_it(
         relay.ask(replica.hub)
         assert list(relay.machines) == ["web-0"]
     done(replica.plane.record_hosts({"web-0": "h0"}))
-    assert not replica.hub.has_all("x", *replica.hub.place_of(away.position))
+    assert not replica.hub.has_all("x", away.etag)
     away.ask(replica.hub)
     away.check(replica)
     assert away.ask(replica.hub) is None
@@ -421,10 +379,9 @@ def test_a_relay_that_waits_is_told_that_its_host_is_empty(replica: HubReplica) 
         assert await waiting
 
     run(wait())
-    news = relay.ask(hub)
-    assert news is not None
-    assert (news.snapshot, news.removed_machines) == (False, ("web-0",))
-    hub.wake("x")  # its token is revoked
+    told = relay.ask(hub)
+    assert told is not None
+    assert told.machines == ()
     assert "x" not in hub._hosts
 
 
@@ -492,32 +449,24 @@ def test_a_wait_ends_by_a_change_by_time_and_by_too_many(replica: HubReplica) ->
     assert sorted(ended[4:]) == [False] * 5 + [True] * 4
 
 
-def test_the_relays_of_awaited_machines_are_told_and_nobody_else(replica: HubReplica) -> None:
-    hub = replica.hub
+def test_a_relay_is_told_which_machines_have_to_ask_again_until_they_have(
+    replica: HubReplica,
+) -> None:
     replica.ask("web-0")
     replica.start()
     relay, other = ToldRelay("h0"), ToldRelay("h1")
     for each in (relay, other):
-        each.ask(hub)
-    awaiting = msgspec.structs.replace(replica.operation("1.1"), awaited=("web-0", "gone"))
-
-    async def tell() -> list[bool]:
-        asking = [waits(hub, host, open_connection()) for host in ("h0", "h1")]
-        await asyncio.sleep(0)
-        hub.ask_again(awaiting)
-        told = [await asking[0], asking[1].done()]
-        hub.wake_all()
-        await asking[1]
-        return told
-
-    assert run(tell()) == [True, False]
-    news = relay.ask(hub)
-    assert news is not None
-    assert (news.awaited, news.machines, news.scopes) == (("web-0",), (), ())
-    assert relay.ask(hub) is None
-    assert other.ask(hub) is None
-    hub.ask_again(awaiting)  # nobody waits: it is not kept for ever
-    assert relay.ask(hub) is None
+        each.ask(replica.hub)
+    started = replica.operation("1.1")
+    waits_for = {"awaited": ("web-0",), "back_by": NOW, "carried_out_at": NOW}
+    returning = msgspec.structs.replace(started, status=EventStatus.RETURNING, **waits_for)
+    for operation, awaited in ((returning, ("web-0",)), (started, ())):
+        replica.feed.publish(Changes(operations=(operation,)))
+        replica.hub.reach(99)
+        told = relay.ask(replica.hub)
+        assert told is not None
+        assert told.awaited == awaited
+        assert other.ask(replica.hub) is None  # its document shows the same
 
 
 def test_a_host_is_busy_while_an_operation_of_its_machines_is_scheduled(
@@ -537,7 +486,7 @@ def test_a_host_is_busy_while_an_operation_of_its_machines_is_scheduled(
 def test_relays_that_ask_now_and_then_have_what_the_store_has(seed: int) -> None:
     chance = random.Random(seed)
     store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
-    replicas = [HubReplica(store, clock, name, most=40) for name in "ab"]
+    replicas = [HubReplica(store, clock, name) for name in "ab"]
     replicas[0].apply(FLEET)
     relays = [ToldRelay(f"h{n}") for n in range(4)]
     changes = (_move, _request, _cancel, _apply, _carry_out)
@@ -594,9 +543,9 @@ def _host(chance: random.Random) -> str:
 
 
 def _is_ahead(relay: ToldRelay, replica: HubReplica) -> bool:
-    """Whether a relay knows more than this replica."""
-    knows, hub = replica.hub.place_of(relay.position), replica.hub.place_of(replica.hub.position)
-    return knows[0] == hub[0] and knows[1] > hub[1]
+    """Whether a relay may know more than this replica."""
+    tag = tag_of(relay.etag)
+    return tag.epoch == replica.hub._epoch and tag.number > replica.hub._sequence
 
 
 def _is_level(replica: HubReplica) -> bool:

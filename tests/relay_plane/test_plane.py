@@ -59,12 +59,11 @@ def refusal(answer: Any) -> tuple[int, str]:
 
 def test_a_relay_is_told_of_the_machines_of_its_host_and_their_documents(service: Served) -> None:
     relay = service.relay("h1")
-    news = relay.news()
-    assert news.host == "h1"
-    assert news.snapshot
-    assert news.rules == service.settings.guest_rules
-    assert {machine.name for machine in news.machines} == {"web-1", "batch_0"}
-    assert {one.scope.name: one.events for one in news.scopes} == {"web": (), "batch": ()}
+    told = relay.host()
+    assert told.host == "h1"
+    assert told.rules == service.settings.guest_rules
+    assert {machine.name for machine in told.machines} == {"web-1", "batch_0"}
+    assert {one.scope.name: one.events for one in told.scopes} == {"web": (), "batch": ()}
 
 
 def test_a_relay_is_told_the_services_time_with_each_answer(service: Served) -> None:
@@ -76,33 +75,32 @@ def test_a_relay_is_told_the_services_time_with_each_answer(service: Served) -> 
 
 def test_a_relay_that_waits_is_told_of_what_changes_for_its_host(service: Served) -> None:
     relay, stranger = service.relay("h0"), service.relay("h2")
-    relay.news()
-    stranger.news()
-    waiting = beside(relay.news)
+    relay.host()
+    stranger.host()
+    waiting = beside(relay.host)
     eventually(service.waiting_relays, 1)
     request_reboot(service.client())
-    news = waiting.result(patience.SECONDS)
-    assert not news.snapshot
-    assert news.machines == ()
-    (document,) = news.scopes
+    told = waiting.result(patience.SECONDS)
+    assert [machine.name for machine in told.machines] == ["web-0"]
+    (document,) = told.scopes
     assert [one.event.resources for one in document.events] == [("web-0",)]
     assert document.scope.incarnation == document.events[0].published
     # The document is one of the whole scope, which the other host has a machine of, too.
-    assert stranger.news().scopes == (document,)
+    assert document in stranger.host().scopes
 
 
 def test_a_relay_that_does_not_want_to_wait_is_answered_at_once(service: Served) -> None:
     relay = service.relay("h0")
     assert relay.request(at_once=True).status == 200
-    relay.news()
-    assert relay.request(at_once=True).status == 204
+    relay.host()
+    assert relay.request(at_once=True).status == 304
 
 
 def test_a_guest_approves_through_its_relay(service: Served) -> None:
     relay = service.relay("h0")
-    relay.news()
+    relay.host()
     request_reboot(service.client())
-    (document,) = relay.news().scopes
+    (document,) = relay.host().scopes
     event_id = document.events[0].event.event_id
     wanted = GuestApproval(
         machine="web-0", address="10.0.0.10", event_ids=(event_id,), version="2020-07-01"
@@ -166,9 +164,9 @@ def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Serv
         '{"stalled_seconds":1e300}',
         '{"stalled_seconds":-1}',
     ):
-        answer = relay.ask("GET", relay_feed.NEWS_PATH, **{relay_feed.STATE_HEADER: told})
+        answer = relay.ask("GET", relay_feed.HOST_PATH, **{relay_feed.STATE_HEADER: told})
         assert (told, *refusal(answer)) == (told, 400, "invalid")
-    answer = relay.ask("GET", f"{relay_feed.NEWS_PATH}?{'&'.join(['after='] * 99)}")
+    answer = relay.ask("GET", f"{relay_feed.HOST_PATH}?{'&'.join(['wait=1'] * 99)}")
     assert refusal(answer) == (400, "invalid")
     (host,) = (one for one in service.client().get("/v1/hosts")["hosts"] if one["name"] == "h0")
     assert host["relay"]["state"] == "expected"  # it counts as never heard
@@ -205,7 +203,7 @@ def test_nobody_is_answered_without_a_valid_token(service: Served) -> None:
 
 def test_a_relay_whose_token_is_revoked_is_refused_though_it_waits(service: Served) -> None:
     relay = service.relay("h0")
-    relay.news()
+    relay.host()
     waiting = beside(relay.request)
     eventually(service.waiting_relays, 1)
     revoked = service.client().ask("DELETE", "/v1/relays/tokens?host=h0")
@@ -216,7 +214,7 @@ def test_a_relay_whose_token_is_revoked_is_refused_though_it_waits(service: Serv
 
 def test_the_old_token_is_valid_until_the_new_one_is_used(service: Served) -> None:
     old = service.relay("h0")
-    old.news()
+    old.host()
     new = service.relay("h0")
     assert old.request("").status == 200
     assert new.request("").status == 200
@@ -226,7 +224,7 @@ def test_the_old_token_is_valid_until_the_new_one_is_used(service: Served) -> No
 
 def test_of_new_tokens_that_nobody_used_the_last_is_valid(service: Served) -> None:
     used = service.relay("h0")
-    used.news()
+    used.host()
     eventually(lambda: service.token_states("h0"), [True])
     lost, found = service.relay("h0"), service.relay("h0")
     assert lost.request().status == 401
@@ -242,7 +240,7 @@ def test_an_unknown_caller_is_asked_about_in_vain_where_nothing_moves(service: S
 def test_what_is_none_of_the_five_requests_is_not_found(service: Served) -> None:
     relay = service.relay("h0")
     assert refusal(relay.ask("GET", "/v1/fleet/machines")) == (404, "not-found")
-    assert refusal(relay.ask("POST", relay_feed.NEWS_PATH, [])) == (404, "not-found")
+    assert refusal(relay.ask("POST", relay_feed.HOST_PATH, [])) == (404, "not-found")
 
 
 def test_a_host_tells_of_its_relay(service: Served) -> None:
@@ -253,20 +251,18 @@ def test_a_host_tells_of_its_relay(service: Served) -> None:
         return host["relay"]
 
     assert shown()["state"] == "expected"
-    relay.news(state=RelayState(version="1.2", machines=1))
+    relay.host(state=RelayState(version="1.2", machines=1))
     told = shown()
     assert (told["state"], told["version"], told["machines"]) == ("present", "1.2", 1)
     assert not told["up_to_date"]
-    position = relay.position
     beside(relay.request)
     eventually(lambda: shown()["up_to_date"], True)
     assert service.client().get("/v1/hosts/h0")["host"]["relay"]["state"] == "present"
-    assert position
 
 
 def test_a_relay_whose_connection_is_lost_waits_no_more(service: Served) -> None:
     relay = service.relay("h0")
-    relay.news()
+    relay.host()
     with relay.waiting():
         eventually(service.waiting_relays, 1)
     eventually(service.waiting_relays, 0)
@@ -277,29 +273,26 @@ def test_a_service_that_stops_sends_its_relays_away(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         relay = running.relay("h0")
-        relay.news()
+        relay.host()
         waiting = beside(relay.request)
         eventually(running.waiting_relays, 1)
     assert waiting.result(patience.SECONDS).status == 503
 
 
-def test_a_relay_goes_on_after_a_restart_from_where_it_was(tmp_path: Path) -> None:
+def test_a_relay_that_has_its_host_waits_on_after_a_restart(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         relay = running.relay("h0")
-        relay.news()
-        eventually(lambda: running.token_states("h0"), [True])
-        relay.position = ""
-        before = relay.news()
+        relay.host()
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         relay.address = running.relays
-        waiting = beside(relay.news)
+        assert relay.request(at_once=True).status == 304
+        waiting = beside(relay.host)
         eventually(running.waiting_relays, 1)
         request_reboot(running.client())
-        news = waiting.result(patience.SECONDS)
-        assert not news.snapshot
-        assert news.position.partition(".")[0] == before.position.partition(".")[0]
+        (document,) = waiting.result(patience.SECONDS).scopes
+        assert [one.event.resources for one in document.events] == [("web-0",)]
 
 
 def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Path) -> None:
@@ -307,26 +300,26 @@ def test_after_a_restart_nothing_starts_before_each_relay_has_asked(tmp_path: Pa
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         relay = running.relay("h0")
-        relay.news()
+        relay.host()
     with Served(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
         relay.address = running.relays
         assert not running.starts()
-        relay.position = ""
-        relay.news()
+        relay.etag = ""
+        relay.host()
         eventually(running.starts, True)
 
 
-def test_a_restored_database_counts_as_another_one(tmp_path: Path) -> None:
+def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path: Path) -> None:
     wanted = with_relays(tmp_path)
     path = Path(wanted.store.path)
     with Served(wanted, sqlite.open_store(path)) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         relay = running.relay("h0")
-        relay.news()
-        eventually(lambda: running.token_states("h0"), [True])
-        relay.position = ""
-        relay.news()
+        relay.host()
+    epoch, _, _ = relay.etag.rsplit(".", 2)
+    relay.etag = f"{epoch}.{10**6}.{'0' * 32}"
     store.restore_check(str(path))
     with Served(wanted, sqlite.open_store(path)) as running:
         relay.address = running.relays
-        assert relay.news().snapshot
+        relay.host()
+        assert not relay.etag.startswith(f"{epoch}.")

@@ -36,19 +36,18 @@ def test_a_relay_goes_on_at_another_replica_from_where_it_was(
 ) -> None:
     first, second = replicas
     relay = first.relay("h0")
-    relay.news()
+    relay.host()
     relay.address = second.relays
-    eventually(lambda: relay.request(at_once=True).status, 204)
-    waiting = beside(relay.news)
+    eventually(lambda: relay.request(at_once=True).status, 304)
+    waiting = beside(relay.host)
     eventually(second.waiting_relays, 1)
     request_reboot(first.client())
-    news = waiting.result(patience.SECONDS)
-    assert not news.snapshot
-    ((event,),) = (document.events for document in news.scopes)
+    told = waiting.result(patience.SECONDS)
+    ((event,),) = (document.events for document in told.scopes)
     wanted = GuestApproval(machine="web-0", address="10.0.0.10", event_ids=(event.event.event_id,))
     assert relay.ask("POST", relay_feed.APPROVALS_PATH, wanted).status == 200
     relay.address = first.relays
-    (document,) = relay.news().scopes
+    (document,) = relay.host().scopes
     assert document.events[0].event.status == "Started"
 
 
@@ -59,7 +58,7 @@ def test_a_token_is_valid_at_every_replica_and_revoked_at_every_one(
     relay = first.relay("h0")
     relay.address = second.relays
     eventually(lambda: relay.request("", at_once=True).status, 200)
-    relay.news()
+    relay.host()
     waiting = beside(relay.request)
     eventually(second.waiting_relays, 1)
     first.client().ask("DELETE", "/v1/relays/tokens?host=h0")
@@ -69,7 +68,7 @@ def test_a_token_is_valid_at_every_replica_and_revoked_at_every_one(
 def test_what_a_relay_tells_one_replica_all_of_them_know(replicas: tuple[Served, Served]) -> None:
     first, second = replicas
     relay = first.relay("h0")
-    relay.news()
+    relay.host()
     relay.ask(
         "POST", relay_feed.SIGHTINGS_PATH, [AgedSighting(machine="web-0", version="2020-07-01")]
     )

@@ -29,22 +29,22 @@ def trust(certificate: str) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=CERTIFICATES / f"{certificate}.pem")
 
 
-def test_a_relay_that_trusts_the_certificate_is_told_its_news(tmp_path: Path) -> None:
+def test_a_relay_that_trusts_the_certificate_is_told_its_host(tmp_path: Path) -> None:
     with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
         assert running.relays.startswith("https://127.0.0.1:")
         relay = running.relay("h0")
         relay.trusting = trust("second")
         with pytest.raises(ssl.SSLCertVerificationError):
-            relay.news()
+            relay.host()
         relay.trusting = trust("first")
-        assert relay.news().snapshot
+        assert relay.host().host == "h0"
 
 
 def test_a_relay_whose_encrypted_connection_is_lost_waits_no_more(tmp_path: Path) -> None:
     with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
         relay = running.relay("h0")
         relay.trusting = trust("first")
-        relay.news()
+        relay.host()
         with relay.waiting():
             eventually(running.waiting_relays, 1)
         eventually(running.waiting_relays, 0)
@@ -57,7 +57,7 @@ def test_a_certificate_is_renewed_while_relays_are_served(tmp_path: Path) -> Non
         encrypted(tmp_path, "second")
         running.reload()
         relay.trusting = trust("second")
-        assert relay.news().snapshot
+        assert relay.host().host == "h0"
 
 
 def test_a_service_without_a_usable_certificate_does_not_start(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_token_reads_and_approves_for_the_machines_of_its_host_alone(site: Pro
     site.apply({"web": "h1", "db": "h2"})
     site.relay("h2")
     first = site.token("h1")
-    status, news = ask(site, first, "GET", relay_feed.NEWS_PATH)
+    status, news = ask(site, first, "GET", relay_feed.HOST_PATH)
     assert status == 200
     assert [machine["name"] for machine in news["machines"]] == ["web"]
     assert '"db"' not in json.dumps(news)  # quoted: a random id may have these letters
@@ -50,7 +50,7 @@ def test_a_token_reads_and_approves_for_the_machines_of_its_host_alone(site: Pro
     wrong = site.folder / "wrong.token"
     wrong.write_text("w" * 43)
     for other in (None, wrong):
-        assert ask(site, other, "GET", relay_feed.NEWS_PATH)[0] == 401
+        assert ask(site, other, "GET", relay_feed.HOST_PATH)[0] == 401
     (live,) = site.ask("GET", "/v1/events")["events"]
     assert (live["id"], live["status"]) == (event["id"], "Scheduled")
 
@@ -74,7 +74,7 @@ def test_a_token_that_is_revoked_reads_nothing_more_and_its_relay_hears_no_more(
     (machine,) = site.poll("read")
     called = site.replicas["r2"].call("relay", "revoke", "h5")
     assert called.returncode == 0, called.stderr
-    until(lambda: ask(site, token, "GET", relay_feed.NEWS_PATH)[0] == 401)
+    until(lambda: ask(site, token, "GET", relay_feed.HOST_PATH)[0] == 401)
     began = time.time()
     site.request("read")
     until(lambda: any(poll.status == LOST for poll in machine.polls[-3:]))
@@ -86,6 +86,6 @@ def test_a_token_is_rotated_without_a_gap(site: Production) -> None:
     site.apply({"rotated": "h6"})
     old = site.token("h6")
     new = site.token("h6")
-    assert ask(site, old, "GET", relay_feed.NEWS_PATH)[0] == 200
-    assert ask(site, new, "GET", relay_feed.NEWS_PATH)[0] == 200
-    until(lambda: ask(site, old, "GET", relay_feed.NEWS_PATH)[0] == 401)
+    assert ask(site, old, "GET", relay_feed.HOST_PATH)[0] == 200
+    assert ask(site, new, "GET", relay_feed.HOST_PATH)[0] == 200
+    until(lambda: ask(site, old, "GET", relay_feed.HOST_PATH)[0] == 401)

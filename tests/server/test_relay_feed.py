@@ -9,7 +9,13 @@ import pytest
 from forewarn.maintenance.model import Machine, Scope
 from forewarn.protocol import versions
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import AgedSighting, GuestRules, News, PublishedEvent, ScopeDocument
+from forewarn.server.relay_feed import (
+    AgedSighting,
+    GuestRules,
+    HostDocument,
+    PublishedEvent,
+    ScopeDocument,
+)
 from forewarn.vocabulary import AgentStatus, EventSource, EventStatus, EventType, ScopeKind
 
 MACHINE = Machine(
@@ -38,15 +44,12 @@ SCOPE = ScopeDocument(
         ),
     ),
 )
-NEWS = News(
+HOST = HostDocument(
     host="h1",
-    position="e.12",
-    snapshot=True,
     machines=(MACHINE,),
-    removed_machines=("web-1",),
     scopes=(SCOPE,),
-    removed_scopes=("old",),
     rules=GuestRules(rate_per_second=2.0),
+    awaited=("web-0",),
 )
 
 
@@ -59,32 +62,32 @@ def with_unknown(value: Any) -> Any:
     return value
 
 
-def test_news_comes_out_as_it_went_in() -> None:
-    assert relay_feed.decode_news(relay_feed.encode(NEWS)) == NEWS
+def test_a_host_comes_out_as_it_went_in() -> None:
+    assert relay_feed.decode_host(relay_feed.encode(HOST)) == HOST
 
 
-def test_news_of_encoded_scopes_is_news_of_these_scopes() -> None:
-    fields = msgspec.structs.asdict(NEWS)
+def test_a_host_of_encoded_scopes_is_one_of_these_scopes() -> None:
+    fields = msgspec.structs.asdict(HOST)
     fields["scopes"] = (msgspec.Raw(relay_feed.encode(SCOPE)),)
-    written = relay_feed.encode(relay_feed.EncodedNews(**fields))
-    assert relay_feed.decode_news(written) == NEWS
+    written = relay_feed.encode(relay_feed.EncodedHost(**fields))
+    assert relay_feed.decode_host(written) == HOST
 
 
-def test_a_position_alone_is_short() -> None:
-    written = relay_feed.encode(relay_feed.EncodedNews(host="h1", position="e.12"))
-    assert written == b'{"host":"h1","position":"e.12"}'
-    assert relay_feed.decode_news(written) == News(host="h1", position="e.12")
+def test_an_empty_host_is_short() -> None:
+    written = relay_feed.encode(relay_feed.EncodedHost(host="h1"))
+    assert written == b'{"host":"h1"}'
+    assert relay_feed.decode_host(written) == HostDocument(host="h1")
 
 
 def test_fields_of_a_later_release_are_ignored() -> None:
-    later = with_unknown(msgspec.json.decode(relay_feed.encode(NEWS)))
-    assert relay_feed.decode_news(msgspec.json.encode(later)) == NEWS
+    later = with_unknown(msgspec.json.decode(relay_feed.encode(HOST)))
+    assert relay_feed.decode_host(msgspec.json.encode(later)) == HOST
 
 
 @pytest.mark.parametrize(
     ("decode", "least"),
     [
-        (relay_feed.decode_news, {"host": "h1", "position": "e.1"}),
+        (relay_feed.decode_host, {"host": "h1"}),
         (relay_feed.decode_state, {}),
         (relay_feed.decode_approval, {"machine": "m", "address": "a", "event_ids": []}),
         (relay_feed.decode_refusal, {"code": "unavailable"}),

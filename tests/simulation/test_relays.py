@@ -77,8 +77,7 @@ class TownWithRelays(Town):
             started_at=now,
             heard_at=now,
             due_at=now,
-            epoch="e",
-            sequence=1,
+            etag="e.1.d",
             machines=1,
         )
         self.memory.hear([heard])

@@ -32,8 +32,7 @@ RELAYS = st.builds(
     started_at=MOMENTS,
     heard_at=MOMENTS,
     due_at=MOMENTS,
-    epoch=TEXTS,
-    sequence=st.integers(0, 2**62),
+    etag=TEXTS,
     machines=st.integers(0, 10**6),
     held_for=st.none() | MOMENTS,
 )
@@ -50,8 +49,7 @@ def relay(host: str = "h1", heard_at: datetime = NOW, **fields: object) -> Relay
         "version": "1",
         "started_at": NOW,
         "due_at": heard_at + MINUTE,
-        "epoch": "e",
-        "sequence": 7,
+        "etag": "e.7.d",
         "machines": 3,
     }
     return msgspec.convert(known | fields | {"host": host, "heard_at": heard_at}, Relay)

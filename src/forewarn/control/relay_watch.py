@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 class RelayWatch(Rounds):
     """The relays as all replicas hear them. Lives on the event loop's thread.
 
-    `has_all` tells whether a relay that came so far has everything that concerns its host.
+    `has_all` tells whether a relay of a host that has this ETag has everything that concerns it.
     `on_void` is told of each host of which a token is not valid any more.
     """
 
@@ -69,7 +69,7 @@ class RelayWatch(Rounds):
         real: Clock,
         *,
         replica: str,
-        has_all: Callable[[str, str, int], bool],
+        has_all: Callable[[str, str], bool],
         on_void: Callable[[str], None],
     ) -> None:
         super().__init__("relays", real, clock)
@@ -156,9 +156,9 @@ class RelayWatch(Rounds):
             self._using.discard(digest)
 
     def hear(
-        self, host: str, *, version: str, age_seconds: float, machines: int, place: tuple[str, int]
+        self, host: str, *, version: str, age_seconds: float, machines: int, etag: str
     ) -> datetime:
-        """Note a request for news: the relay is there, and has everything up to this place.
+        """Note a request for the host: its relay is there, and has the document of this ETag.
 
         The answer is when that was, for `expect`.
         """
@@ -166,7 +166,6 @@ class RelayWatch(Rounds):
         before = self.relays.get(host)
         if before is None or host in self._coming_back:
             self._save_at = 0.0  # the next start, or its drain, has to know it
-        epoch, sequence = place
         self.relays[host] = Relay(
             host=host,
             replica=self._replica,
@@ -174,8 +173,7 @@ class RelayWatch(Rounds):
             started_at=now - timedelta(seconds=age_seconds),
             heard_at=now,
             due_at=now,
-            epoch=epoch,
-            sequence=sequence,
+            etag=etag,
             machines=machines,
             held_for=before.held_for if before is not None else None,
         )
@@ -236,7 +234,7 @@ class RelayWatch(Rounds):
 
     def has_all(self, relay: Relay) -> bool:
         """Tell whether a relay has everything that concerns its host."""
-        return self._has_all(relay.host, relay.epoch, relay.sequence)
+        return self._has_all(relay.host, relay.etag)
 
     async def run(self) -> None:
         """Write, read and judge, until `stop`."""

@@ -74,7 +74,7 @@ class AlertKind(StrEnum):
     ROLLOUT_WAITS = "rollout-waits"
     """The next wave of a rollout waits for an operator."""
     RELAY_AWAY = "relay-away"
-    """The relay of a host does not ask for news, and nothing of the host starts."""
+    """The relay of a host does not ask for it, and nothing of the host starts."""
     STORE_DOWN = "store-down"
     """The store cannot be written or read, and nothing starts."""
     LOST_CHANGES = "lost-changes"

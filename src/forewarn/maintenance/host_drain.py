@@ -341,7 +341,7 @@ def _back(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     # Without it guests that come home could neither read nor approve. What was heard before the
     # look that showed the new boot id may have been said before the reboot.
     if view.relay is not None and view.relay.heard_at < drain.changed_at:
-        asked = f"the relay of host {drain.host} has not asked for news since the reboot"
+        asked = f"the relay of host {drain.host} has not asked for it since the reboot"
         if now - drain.changed_at >= host_back:
             return _stuck(view, now, asked)
         return DrainStep(drain=replace(drain, reason=asked), wake_at=now + LOOK_EVERY)

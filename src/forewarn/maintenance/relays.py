@@ -5,7 +5,7 @@ reaches the service, so a host whose relay is away is held: nothing of it starts
 its operations moves later by the time that the relay was away
 (docs/decisions/0020-relays-and-holds.md).
 
-A relay asks for news all the time, and each request says how far it has come. It is *away* once its
+A relay asks for its host all the time, and each request says what it has. It is *away* once its
 next request is late; it is *back* once it asks again and has everything that concerns its host.
 """
 
@@ -57,12 +57,11 @@ class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: str
     started_at: datetime
     heard_at: datetime
-    """When its last request for news came."""
+    """When its last request for the host came."""
     due_at: datetime
     """By when its next request is expected: the end of that one's wait, or its answer."""
-    epoch: str
-    sequence: int
-    """The change up to which it has everything, and the epoch in which this number counts."""
+    etag: str
+    """Of the document of its host that it has; `""` for none."""
     machines: int
     """How many machines it serves."""
     held_for: datetime | None = None

@@ -181,9 +181,9 @@ class Forwarding:
     def arrival(self, source: Source) -> DelayedAnswer | None:
         """Return what is done once it is known whether a machine has just moved to this address.
 
-        None where it is known. The service is asked, once for an address in CLAIM_SECONDS; what it
-        knows of such a machine comes as news. Where it knows of none, somebody else may have moved
-        one here, as fleet sync sees a moment later: news of that is awaited as long.
+        None where it is known. The service is asked, once for an address in CLAIM_SECONDS; such a
+        machine is in the next document. Where it knows of none, somebody else may have moved one
+        here, as fleet sync sees a moment later: that is awaited as long.
         """
         now = self._clock.monotonic()
         key = source.listener, source.address
@@ -203,10 +203,10 @@ class Forwarding:
         await self._clock.wait(REPLICA_SECONDS, asyncio.Event())
         claim.settle()
 
-    def claim_again(self) -> None:
+    async def claim_again(self) -> None:
         """Claim at another replica what was claimed: it dies with the replica that knew of it."""
         for key in [*self._found]:
-            self._start(self._claim(key))
+            await self._claim(key)
 
     def _start(self, asking: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(asking)
@@ -214,7 +214,7 @@ class Forwarding:
         task.add_done_callback(self._tasks.discard)
 
     async def _claim(self, key: tuple[str, str]) -> None:
-        """Ask for a machine at this listener and address; what is known of it comes as news."""
+        """Have the service count a machine that moves, at this listener and address, as here."""
         asked = UnknownCaller(listener=key[0], address=key[1])
         try:
             reply = await self._upstream.ask(
@@ -226,7 +226,7 @@ class Forwarding:
         except UpstreamFailed as error:
             _log.debug("could not ask for an unknown machine", why=str(error))
             return
-        if reply.status == 200:
+        if reply.status == 204:
             self._found[key] = None
         else:  # it is not there, or the fleet knows by now that it is
             self._found.pop(key, None)

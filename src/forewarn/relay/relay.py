@@ -25,14 +25,14 @@ from forewarn.relay import cache
 from forewarn.relay.cache import Freshness, HostDocuments, StateFile, StateUnusable
 from forewarn.relay.forwarding import SIGHTING_BEATS, Forwarding
 from forewarn.relay.settings import HostRelaySettings, replica
-from forewarn.relay.upstream import Credentials, NewsReader, Upstream
+from forewarn.relay.upstream import Credentials, HostReader, Upstream
 from forewarn.server import relay_feed
 from forewarn.server.guest.documents import DelayedAnswer
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.machines import Source
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.process import Crashed
-from forewarn.server.relay_feed import GuestRules, News, RelayState
+from forewarn.server.relay_feed import GuestRules, HostDocument, RelayState
 from forewarn.server.sockets import HandedOver
 from forewarn.status_port import Labels
 from forewarn.version import __version__
@@ -53,7 +53,7 @@ FIRST_SECONDS: Final = 2.0
 then read before any guest asks."""
 
 SAVE_SECONDS: Final = 2.0
-"""How long news waits to be saved before guests read it all the same: a disk may hang."""
+"""How long a change waits to be saved before guests read it all the same: a disk may hang."""
 
 SAVE_AGAIN_SECONDS: Final = 10.0
 """Before the next try to save what could not be saved."""
@@ -74,9 +74,9 @@ FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
         "heard.",
         "machines": "Machines of this host.",
         "machines_seen": "Machines that asked for their events since the start.",
-        "news_total": "Answers to requests for news, those without anything new included.",
-        "news_refused_total": "News that was not taken, by fault.",
-        "upstream_failures_total": "Requests for news that a replica did not answer as it should.",
+        "answers_total": "Answers to requests for the host, with and without a change.",
+        "upstream_failures_total": "Requests for the host that a replica did not answer as "
+        "it should.",
         "approvals_total": "Approvals that were sent to the service, by outcome.",
         "stalled_seconds_total": "Time in which guests got no answer, since the start.",
         "state_saved": "1 if the disk has the documents, 0 while they cannot be saved.",
@@ -99,7 +99,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     host: str
-    """`""` before the first news."""
+    """`""` before the first document."""
     machines: int
     serving: bool
     """Whether guests are answered."""
@@ -132,7 +132,6 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "approvals": ("outcome",),
         "guest_refusals": ("reason",),
         "guest_requests": ("resource", "status"),
-        "news_refused": ("fault",),
     }
 )
 """The names of the labels of the figures that have some."""
@@ -203,7 +202,7 @@ class HostRelay:
         asked = Upstream(
             tuple(map(replica, settings.upstream.urls)),
             Credentials(settings.upstream),
-            relay_feed.MAX_NEWS_BYTES,
+            relay_feed.MAX_HOST_BYTES,
         )
         asked.first = int(chance() * len(asked.replicas))
         self._wall = GuestClock(clock, lambda: self._reader.service_time)
@@ -212,13 +211,13 @@ class HostRelay:
         self._steady = GuestClock(clock, lambda: began)
         self._forwarding = Forwarding(asked, self._age, self._sighting, clock)
         self._upstream = asked
-        self._reader = NewsReader(
+        self._reader = HostReader(
             asked,
-            position=lambda: self._held.position if self._held is not None else "",
+            etag=lambda: self._held.etag if self._held is not None else "",
             state=self._state,
             take=self._take,
             told=self._reported,
-            heard_again=self._forwarding.claim_again,
+            before=self._forwarding.claim_again,
             chance=chance,
             clock=clock,
         )
@@ -249,7 +248,7 @@ class HostRelay:
         self._file.lock()
         await self._read_file()
         self._start("the beat", self._beat_on())
-        self._start("the reader of news", self._reader.run())
+        self._start("the reader of the host", self._reader.run())
         if self._held is not None:
             await self._or_crashed(self._reader.tried.wait(), FIRST_SECONDS)
         await self._or_crashed(self._known_for_guests())
@@ -345,29 +344,31 @@ class HostRelay:
     def _freshness(self) -> Freshness:
         return self._reader.freshness
 
-    async def _take(self, news: News) -> None:
-        """Take news over: once it is saved, guests are answered by it."""
+    async def _take(self, etag: str, told: HostDocument) -> None:
+        """Take a document over: once it is saved, guests are answered by it."""
         before = self._held
-        after, change = cache.take(before, news)
+        after = cache.take(before, etag, told)
         if after != before:
-            await self._save(after, news)
+            await self._save(after)
         self._held = after
         self._known.set()
         guests = self._guests
         if guests is None:
             return  # `open` shows all of it
-        if change.rules is not None:
-            guests.apply(change.rules)
-        guests.replace(
-            change.scopes,
-            removed_scopes=change.removed_scopes,
-            machines=change.machines,
-            removed_machines=change.removed_machines,
-        )
-        guests.end_waits(news.awaited)
-        self._seen.await_again(news.awaited)
-        self._forwarding.arrived(change.machines)
-        self._seen.learn(Changes(removed_machines=change.removed_machines))
+        if before is None or before.rules != after.rules:
+            guests.apply(after.rules)
+        documents, removed = cache.difference(before.documents if before else {}, after.documents)
+        machines, gone = cache.difference(before.machines if before else {}, after.machines)
+        guests.replace(documents, removed_scopes=removed, machines=machines, removed_machines=gone)
+        self._await_again()
+        self._forwarding.arrived(machines)
+        self._seen.learn(Changes(removed_machines=gone))
+
+    def _await_again(self) -> None:
+        """End the requests that wait of machines which have to ask again, and tell that they do."""
+        if self._held is not None and self._guests is not None and self._held.awaited:
+            self._guests.end_waits(self._held.awaited)
+            self._seen.await_again(self._held.awaited)
 
     def _sighting(self, machine: str) -> Sighting | None:
         return None if self._guests is None else self._guests.seen(machine)
@@ -411,6 +412,7 @@ class HostRelay:
             self._touch_at = now + TOUCH_SECONDS
             self._touch()
         if self._beats % SIGHTINGS_EVERY == 0:
+            self._await_again()
             self._tell()
 
     def _hear(self, machine: str) -> None:
@@ -476,24 +478,23 @@ class HostRelay:
         self._reader.freshness = Freshness(true_until=self._clock.monotonic() - age)
         self._known.set()
 
-    async def _save(self, known: HostDocuments, news: News) -> None:
+    async def _save(self, known: HostDocuments) -> None:
         """Save what guests are to read; it is shown to them even if that is not possible."""
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
-        follows = self._saved and self._unsaved is None and not news.snapshot
         self._unsaved = known
         if not _runs(self._saving):
-            self._saving = asyncio.create_task(self._write(news if follows else None))
+            self._saving = asyncio.create_task(self._write())
             await asyncio.wait([self._saving], timeout=SAVE_SECONDS)
         if self._unsaved is not None:
             self._cannot_save("it takes too long")
 
-    async def _write(self, news: News | None = None) -> None:
+    async def _write(self) -> None:
         known = self._unsaved
         if known is None:
             return
         try:
-            await asyncio.to_thread(self._file.write, known, news)
+            await asyncio.to_thread(self._file.write, known)
         except OSError as error:
             self._cannot_save(error.strerror or str(error))
             # No start is to show guests something older than what they have read.
@@ -564,8 +565,7 @@ class HostRelay:
         """Return all metrics as text."""
         reader = self._reader
         figures: Figures = {
-            "news": reader.answers,
-            "news_refused": {(str(fault),): count for fault, count in reader.refused.items()},
+            "answers": reader.answers,
             "upstream_failures": reader.failures,
             "approvals": {(word,): count for word, count in self._forwarding.approvals.items()},
             "stalled_seconds": round(self._stalled, 1),

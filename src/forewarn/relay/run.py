@@ -39,7 +39,13 @@ from forewarn.relay import settings, upstream
 from forewarn.relay.cache import StateUnusable
 from forewarn.relay.relay import HostRelay
 from forewarn.relay.settings import HostRelaySettings
-from forewarn.relay.upstream import Credentials, TokenRefused, Upstream, UpstreamFailed, news_of
+from forewarn.relay.upstream import (
+    Credentials,
+    TokenRefused,
+    Upstream,
+    UpstreamFailed,
+    document_of,
+)
 from forewarn.server import process, relay_feed, sockets
 from forewarn.server.process import Crashed
 from forewarn.server.secret_files import SecretUnusable
@@ -215,7 +221,7 @@ def _page(path: str, relay: HostRelay) -> status_port.Page:
 
 
 def check(own: HostRelaySettings) -> int:
-    """Ask each replica for this host's snapshot, and print what comes of it; return the status."""
+    """Ask each replica for this host, and print what comes of it; return the status."""
     process.set_up_logs(own.log)
     return asyncio.run(_check(own))
 
@@ -224,14 +230,14 @@ async def _check(own: HostRelaySettings) -> int:
     replicas = tuple(map(settings.replica, own.upstream.urls))
     status = UNREACHABLE
     for replica in replicas:
-        asked = Upstream((replica,), Credentials(own.upstream), relay_feed.MAX_NEWS_BYTES)
+        asked = Upstream((replica,), Credentials(own.upstream), relay_feed.MAX_HOST_BYTES)
         try:
             connection = await asked.connect(replica)
             headers = asked.credentials.headers
             async with asyncio.timeout(upstream.CONNECT_SECONDS * 3):
-                reply = await connection.ask(b"GET", relay_feed.NEWS_PATH, headers)
+                reply = await connection.ask(b"GET", relay_feed.HOST_PATH, headers)
             connection.stream.close()
-            news = news_of(reply)
+            found = document_of(reply)
         except TokenRefused as error:
             status = REFUSED if status == UNREACHABLE else status
             said = str(error)
@@ -239,9 +245,9 @@ async def _check(own: HostRelaySettings) -> int:
             said = upstream.spoken(error)
         else:
             said = "it has no documents for this host"
-            if news is not None:
-                status = STOPPED
-                said = f"host {news.host}: {len(news.machines)} machines, {len(news.scopes)} scopes"
+            if found is not None:
+                status, told = STOPPED, found[1]
+                said = f"host {told.host}: {len(told.machines)} machines, {len(told.scopes)} scopes"
         sys.stdout.write(f"{replica}: {said}\n")
     return status
 

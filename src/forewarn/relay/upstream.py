@@ -3,7 +3,7 @@
 A replica that answered last is asked first the next time. Each address of a replica's name is tried
 by itself, so that one that is dead does not hold up the others.
 
-`NewsReader` has one request wait at a replica, for a minute or so, for whatever changes. Whether
+`HostReader` has one request wait at a replica, for a minute or so, for whatever changes. Whether
 the path to it still works is the system's to notice: it probes an idle connection, and ends one
 whose probes nobody answers. Where none of them answers, they are asked again after a pause that
 grows and differs from relay to relay: a thousand of them come back to a service that starts.
@@ -12,8 +12,6 @@ grows and differs from relay to relay: a thousand of them come back to a service
 import asyncio
 import contextlib
 import ssl
-import urllib.parse
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,11 +27,11 @@ from forewarn.client.discovery import EndpointAddress
 from forewarn.client.transport import HttpExchange, Place, Probes, RequestFailed
 from forewarn.clock import Clock
 from forewarn.protocol.message import Reply
-from forewarn.relay.cache import Freshness, NewsFault, NewsRefused
+from forewarn.relay.cache import DocumentRefused, Freshness
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.server import relay_feed, secret_files
 from forewarn.server.process import LimitLog
-from forewarn.server.relay_feed import News, RelayRefusal, RelayState
+from forewarn.server.relay_feed import HostDocument, RelayRefusal, RelayState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.vocabulary import ErrorCode
 
@@ -45,8 +43,8 @@ RESOLVE_SECONDS: Final = 12.0
 away."""
 
 MAX_AT_ONCE: Final = 16
-"""Requests under way at once, beside the one for news; others wait for their turns. So many commit
-together, and more would cost the service a handshake each when all guests of a host approve."""
+"""Requests under way at once, beside the one for the host; others wait for their turns. So many
+commit together, and more would cost the service a handshake each when all guests approve."""
 
 IDLE_SECONDS: Final = 20.0
 """How long one of them is kept: servers close theirs after a minute or more."""
@@ -55,7 +53,7 @@ ANSWER_SECONDS: Final = relay_feed.IDLE_WAIT_SECONDS + 10.0
 """For an answer to a request that waits: as long as the service lets it wait, and a slow path."""
 
 FIRST_SECONDS: Final = 10.0
-"""For an answer to a request that does not wait: a snapshot of thousands of machines."""
+"""For an answer to a request that does not wait: a host of thousands of machines."""
 
 FIRST_PAUSE: Final = 0.25
 """Seconds before the replicas are tried again when none of them answered, doubled each time."""
@@ -321,37 +319,36 @@ class TokenRefused(UpstreamFailed):
     """The replica does not take this host's token."""
 
 
-class NewsReader:
-    """Asks for news; lives on the event loop.
+class HostReader:
+    """Asks for the host; lives on the event loop.
 
-    `position` returns what the relay has, or `""` to ask for a snapshot, and `take` takes news.
-    `told` is told of a state that the service has heard. `heard_again` is called when a replica is
-    heard after one was lost.
+    `etag` returns what the relay has, `""` for nothing, and `take` takes a document over. `told` is
+    told of a state that the service has heard. `before` is awaited before the first request of each
+    connection.
     """
 
     def __init__(
         self,
         asked: Upstream,
         *,
-        position: Callable[[], str],
+        etag: Callable[[], str],
         state: Callable[[], RelayState],
-        take: Callable[[News], Awaitable[None]],
+        take: Callable[[str, HostDocument], Awaitable[None]],
         told: Callable[[RelayState], None],
-        heard_again: Callable[[], None],
+        before: Callable[[], Awaitable[None]],
         chance: Callable[[], float],
         clock: Clock,
     ) -> None:
         self._upstream = asked
-        self._position = position
+        self._etag = etag
         self._state = state
         self._take = take
         self._told = told
-        self._heard_again = heard_again
+        self._before = before
         self._chance = chance
         self._clock = clock
         self._monotonic = clock.monotonic
         self._connection: ReplicaConnection | None = None
-        self._wants_snapshot = False
         self._asks_again = False
         self._asked_at = 0.0
         self._log = LimitLog()
@@ -367,17 +364,16 @@ class NewsReader:
         """How often in turn no replica answered."""
         self.failures = 0
         self.answers = 0
-        self.refused: Counter[NewsFault] = Counter()
 
     async def run(self) -> None:
-        """Read news until it is cancelled."""
+        """Ask until it is cancelled."""
         failed = 0
         while True:
             heard = self.answers
             self._asks_again = False
             try:
                 await self._read_on()
-            except (UpstreamFailed, RequestFailed, TimeoutError, NewsRefused) as error:
+            except (UpstreamFailed, RequestFailed, TimeoutError, DocumentRefused) as error:
                 if self._asks_again:
                     continue
                 failed = 1 if self.answers > heard else failed + 1
@@ -404,17 +400,14 @@ class NewsReader:
         is_dark = not isinstance(error, TimeoutError)  # that is our own limit for the answer
         self.freshness = self.freshness.lost(now, self._asked_at, is_dark=is_dark)
         self._refusals += isinstance(error, TokenRefused)
-        if isinstance(error, NewsRefused):
-            self.refused[error.fault] += 1
-            self._wants_snapshot = error.fault is not NewsFault.BACKWARDS
         where = str(self._upstream.now_first)
         why = spoken(error)
         self.trouble = f"{where}: {why}"
-        what = "refused news" if isinstance(error, NewsRefused) else "cannot read news"
-        self._log.warn(what, (where, what, why[:100]), now, replica=where, why=why)
+        what = "cannot take" if isinstance(error, DocumentRefused) else "cannot read"
+        self._log.warn(f"{what} the host", (where, what, why[:100]), now, replica=where, why=why)
 
     async def _read_on(self) -> None:
-        """Read news from the replica that is first until something is wrong with it."""
+        """Ask the replica that is first until something is wrong with it."""
         began = self._monotonic()
         try:
             connection = await self._upstream.connect(self._upstream.now_first)
@@ -423,6 +416,7 @@ class NewsReader:
             raise
         self._connection = connection
         try:
+            await self._before()
             while connection.stream.is_open:
                 await self._ask(connection)
                 if not self._upstream.is_current(connection):
@@ -432,12 +426,11 @@ class NewsReader:
             self._connection = None
 
     async def _ask(self, connection: ReplicaConnection) -> None:
-        position = "" if self._wants_snapshot else self._position()
-        state = self._state()
+        etag, state = self._etag(), self._state()
         # The first answer comes at once: it shows that the service knows us, and that it is there.
         at_once = connection.stream.exchange.fresh
-        query = {relay_feed.AFTER: position} | ({relay_feed.WAIT: "0"} if at_once else {})
-        asked = f"{relay_feed.NEWS_PATH}?{urllib.parse.urlencode(query)}"
+        asked = relay_feed.HOST_PATH + (f"?{relay_feed.WAIT}=0" if at_once else "")
+        has = ((b"If-None-Match", f'"{etag}"'.encode("ascii")),) if etag else ()
         self._asked_at = self._monotonic()
         async with asyncio.timeout(FIRST_SECONDS if at_once else ANSWER_SECONDS):
             reply = await connection.ask(
@@ -445,17 +438,17 @@ class NewsReader:
                 asked,
                 (
                     *self._upstream.credentials.headers,
+                    *has,
                     (relay_feed.STATE_HEADER.encode(), relay_feed.encode(state)),
                 ),
             )
-        news = news_of(reply)
+        found = document_of(reply)
         if (sent := session.server_time(reply, relay_feed.TIME_HEADER)) is not None:
             self.service_time = sent, self._monotonic()
-        if news is not None:
+        if found is not None:
             # The token is taken, and nothing may be forgotten while what comes next is saved.
             self.freshness = self.freshness.accepted()
-            await self._take(news)
-            self._wants_snapshot = False
+            await self._take(*found)
         self._heard(state)
 
     def _heard(self, state: RelayState) -> None:
@@ -467,7 +460,6 @@ class NewsReader:
                 replica=str(self._upstream.now_first),
                 after_seconds=round(self.freshness.age(now), 1),
             )
-            self._heard_again()
         self.freshness = self.freshness.heard(now)
         self._told(state)
         self.answers += 1
@@ -486,18 +478,19 @@ class NewsReader:
             self._connection.stream.close()
 
 
-def news_of(reply: Reply) -> News | None:
-    """Return the news in an answer, None for an answer that there is none.
+def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
+    """Return the ETag and the document in an answer, None for an answer that it is the same.
 
     UpstreamFailed for any other answer; TokenRefused where the replica does not know this host.
     """
-    if reply.status == 204:
+    if reply.status == 304:
         return None
     if reply.status == 200:
+        etag = (session.header(reply, b"etag") or b"").decode("ascii", "replace").strip('"')
         try:
-            return relay_feed.decode_news(reply.body)
+            return etag, relay_feed.decode_host(reply.body)
         except msgspec.DecodeError as error:
-            raise UpstreamFailed(f"its answer is no news: {error}") from error
+            raise UpstreamFailed(f"its answer is no host's document: {error}") from error
     told = refusal(reply)
     if reply.status in {401, 403}:
         raise TokenRefused(f"it does not know this host: {told.message}")

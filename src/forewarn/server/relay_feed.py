@@ -1,11 +1,11 @@
 """What the service and its relays say to each other: JSON over HTTP/1.1, one token a host.
 
-    GET  /v1/relay/news?after=POSITION   News as soon as something of the host changed; 204 after
-                                         the wait, which the service chooses
-    POST /v1/relay/approvals             GuestApproval; 200 once it is durable, else a RelayRefusal
-    POST /v1/relay/sightings             a list of AgedSighting; 204
-    POST /v1/relay/requests              ScopeRequests; 204 once it is durable
-    POST /v1/relay/unknown               UnknownCaller; the News of that machine, or 404
+    GET  /v1/relay/host        the HostDocument with its ETag, as soon as it is not the one of
+                               If-None-Match; 304 after the wait, which the service chooses
+    POST /v1/relay/approvals   GuestApproval; 200 once it is durable, else a RelayRefusal
+    POST /v1/relay/sightings   a list of AgedSighting; 204
+    POST /v1/relay/requests    ScopeRequests; 204 once it is durable
+    POST /v1/relay/unknown     UnknownCaller; 204 if a machine that moves has this address, or 404
 
 Both sides import this module, and a relay has no SQLAlchemy, so it imports neither the store nor
 what serves HTTP. Relays and services of neighbouring releases understand each other: fields that
@@ -21,28 +21,25 @@ from forewarn.maintenance.model import Machine, Scope
 from forewarn.protocol import versions
 from forewarn.vocabulary import AgentStatus
 
-NEWS_PATH: Final = "/v1/relay/news"
+HOST_PATH: Final = "/v1/relay/host"
 APPROVALS_PATH: Final = "/v1/relay/approvals"
 SIGHTINGS_PATH: Final = "/v1/relay/sightings"
 REQUESTS_PATH: Final = "/v1/relay/requests"
 UNKNOWN_PATH: Final = "/v1/relay/unknown"
 
-AFTER: Final = "after"
-"""The query parameter of NEWS_PATH with the position that the relay has."""
-
 WAIT: Final = "wait"
-"""The query parameter of NEWS_PATH that is `0` where the answer is to come at once: a relay asks so
+"""The query parameter of HOST_PATH that is `0` where the answer is to come at once: a relay asks so
 first on each connection, to know that it is heard."""
 
 STATE_HEADER: Final = "forewarn-relay"
-"""The request header of NEWS_PATH with a RelayState, as JSON in one line."""
+"""The request header of HOST_PATH with a RelayState, as JSON in one line."""
 
 TIME_HEADER: Final = b"forewarn-time"
 """The header of an answer with the service's time: a host's clock may be wrong."""
 
 BUSY_WAIT_SECONDS: Final = 5.0
-"""How long a request for news waits while an operation of the host is pending, or a drain reboots
-it: a relay that froze, or is back, is noticed so soon."""
+"""How long a request for the host waits while an operation there is pending, or a drain reboots it:
+a relay that froze, or is back, is noticed so soon."""
 
 IDLE_WAIT_SECONDS: Final = 60.0
 """How long it waits otherwise."""
@@ -56,8 +53,11 @@ MAX_SCOPES: Final = 2000
 MAX_EVENT_IDS: Final = 1000
 """The most events of one approval (protocol.md section 5)."""
 
-MAX_NEWS_BYTES: Final = 64 * 1024 * 1024
-"""The largest body of News that a relay reads: a snapshot of ten thousand machines is 10 MB."""
+MAX_HOST_BYTES: Final = 64 * 1024 * 1024
+"""The largest HostDocument that a relay reads: one of ten thousand machines has 10 MB."""
+
+MAX_ETAG: Final = 200
+"""Characters of an ETag: the service's own have under 130."""
 
 MAX_STATE_BYTES: Final = 1024
 """The longest RelayState."""
@@ -96,35 +96,27 @@ class GuestRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_response_delay_seconds: float = 0.0
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What changed for one host: apply all of it, then ask for what is after `position`."""
+class HostDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Everything that a relay knows of its host: what is not in it is gone."""
 
     host: str
-    position: str
-    """Opaque to the relay."""
-    snapshot: bool = False
-    """It is everything of this host: what is not in it is gone."""
     machines: tuple[Machine, ...] = ()
-    removed_machines: tuple[str, ...] = ()
-    """Keys."""
     scopes: tuple[ScopeDocument, ...] = ()
-    """Each scope of `machines` that the relay does not have yet is among them."""
-    removed_scopes: tuple[str, ...] = ()
-    """Keys."""
-    rules: GuestRules | None = None
-    """In a snapshot; None where they are as before."""
+    """The scopes of `machines`, all of them."""
+    rules: GuestRules = GuestRules()
     awaited: tuple[str, ...] = ()
-    """Keys of machines that are to ask again: their requests that wait are answered at once."""
+    """Keys of machines that have to ask again before their operation is over: requests of theirs
+    that wait are ended."""
 
 
-class EncodedNews(News, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """News whose scopes are encoded already: hosts that share a scope share its bytes."""
+class EncodedHost(HostDocument, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A HostDocument whose scopes are encoded: hosts that share a scope share its bytes."""
 
     scopes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment] # each is a ScopeDocument
 
 
 class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a relay says of itself with each request for news. Ages: a host's clock may be wrong."""
+    """A relay's word of itself, with each request for its host. Ages: its clock may be wrong."""
 
     version: RelayText = ""
     age_seconds: float = 0.0
@@ -195,7 +187,7 @@ class UnknownCaller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 encode = msgspec.json.Encoder().encode
 """Encode any of these, or a list of AgedSighting."""
 
-decode_news = msgspec.json.Decoder(News).decode
+decode_host = msgspec.json.Decoder(HostDocument).decode
 decode_state = msgspec.json.Decoder(RelayState).decode
 decode_approval = msgspec.json.Decoder(GuestApproval).decode
 decode_refusal = msgspec.json.Decoder(RelayRefusal).decode

@@ -44,7 +44,7 @@ from forewarn.control.unit_of_work import Work, at_start
 from forewarn.control.webhooks import Deliveries
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, Machine, Operation
+from forewarn.maintenance.model import Changes, Machine
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
@@ -176,7 +176,7 @@ class Service:
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
         self._ticker = _ticker_of(settings, self._plane, watch)
-        self._returns = ReturnWatch(self._plane, watch, seen, self._ask_again)
+        self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
         replica, machines = own.name if store.shared else "", self._guests.machines.values
         connector = connector_of(settings, watch, os.environ, machines, replica)
         self._hosts = HostDrains(
@@ -519,11 +519,6 @@ class Service:
     def _figures(self) -> Figures:
         waiting = self._relays.hub.waiting if self._relays is not None else 0
         return {**self._guests.figures(), "relay_waiters": waiting}
-
-    def _ask_again(self, operation: Operation) -> None:
-        self._guests.ask_again(operation)
-        if self._relays is not None:
-            self._relays.hub.ask_again(operation)
 
     def _contained(self) -> Iterator[Contained]:
         """Yield the parts that go on whatever fails."""

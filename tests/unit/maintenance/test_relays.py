@@ -29,8 +29,7 @@ def relay(heard_at: datetime = NOW, waits: timedelta = MINUTE, **fields: object)
         "started_at": NOW - MINUTE,
         "heard_at": heard_at,
         "due_at": heard_at + waits,
-        "epoch": "e",
-        "sequence": 7,
+        "etag": "e.7.d",
         "machines": 3,
     }
     return msgspec.convert(known | fields, Relay)

@@ -108,7 +108,7 @@ class Documents:
     def whole(self, key: str) -> ScopeDocument:
         """Return a scope with its document, such as `replace` takes, or raise KeyError."""
         scope, live = self._scopes[key], self._live.get(key)
-        events = () if live is None else live.events.values()
+        events = () if live is None else map(live.events.__getitem__, _order(live))
         return ScopeDocument(
             scope=scope,
             events=tuple(PublishedEvent(published=first, event=event) for first, event in events),
@@ -161,13 +161,16 @@ def _key(scope: Scope) -> str:
     return scope.name if key == scope.name else key
 
 
-# By publication, then by EventId (protocol.md section 4).
+# By publication, then by EventId (protocol.md section 4): the same at each replica.
+def _order(live: _Live) -> list[str]:
+    return sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
+
+
 def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
-    order = sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
     body = codec.encode_document(
         versions.Document(
             incarnation=scope.incarnation,
-            events=tuple(live.events[event_id][1] for event_id in order),
+            events=tuple(live.events[event_id][1] for event_id in _order(live)),
             cloud_service=scope.kind is ScopeKind.CLOUD_SERVICE,
         ),
         version,

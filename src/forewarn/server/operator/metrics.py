@@ -63,8 +63,8 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "hosts", ("state",), "Hosts that are drained, by the state of the drain."),
     (GaugeMetricFamily, "rollouts", ("state",), "Rollouts that are not over, by their state."),
     (GaugeMetricFamily, "rollout_units", ("state",), "Units of these rollouts, by their state."),
-    (GaugeMetricFamily, "relays", ("state",), "Relays of hosts, by whether they ask for news."),
-    (GaugeMetricFamily, "relay_waiters", (), "Requests of relays that wait for news."),
+    (GaugeMetricFamily, "relays", ("state",), "Relays of hosts, by whether they ask."),
+    (GaugeMetricFamily, "relay_waiters", (), "Requests of relays that wait for a change."),
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
 )
 """What is read at a scrape: its kind, its name after `forewarn_`, its labels, and its help."""

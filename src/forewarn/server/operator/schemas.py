@@ -440,7 +440,7 @@ class HoldList(Value, frozen=True, kw_only=True):
 
 
 class RelayPresence(StrEnum):
-    """Whether the relay of a host asks for news."""
+    """Whether the relay of a host asks for it."""
 
     EXPECTED = "expected"
     """It has a token, and was not heard yet."""

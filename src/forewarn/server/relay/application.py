@@ -29,7 +29,7 @@ from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.plane import GuestBackend
 from forewarn.server.operator import auth, connections
-from forewarn.server.relay.hub import RelayHub
+from forewarn.server.relay.hub import RelayHub, tag_of
 from forewarn.server.relay_feed import GuestRules, ScopeDocument
 from forewarn.server.settings import RelaySettings
 from forewarn.settings import split_address
@@ -43,7 +43,7 @@ MAX_SECONDS: Final = 1000 * 366 * 86_400.0
 """The longest age or stall, a thousand years: dates begin with year 1."""
 
 MAX_PARAMETERS: Final = 10
-"""The most query parameters of a request: a relay sends two."""
+"""The most query parameters of a request: a relay sends one."""
 
 RETRY_SECONDS: Final = 5
 """When to come back after 503."""
@@ -63,6 +63,7 @@ T = TypeVar("T")
 class _Answer(msgspec.Struct):
     status: int
     body: bytes = b""
+    etag: str = ""
     closes: bool = False
     """It is the last of its connection."""
 
@@ -87,7 +88,7 @@ class RelayApplication:
     """The application; used on the event loop alone.
 
     `saw` is told what a machine's requests told a relay, by the machine's key. `waits` is how long
-    a request for news waits, in real seconds: while an operation of the host is Scheduled or a
+    a request for the host waits, in real seconds: while an operation of the host is Scheduled or a
     drain reboots it, and otherwise.
     """
 
@@ -125,7 +126,7 @@ class RelayApplication:
         try:
             answer = await self._answer(scope, receive)
         except _Refused as refused:
-            answer = _Answer(refused.status, relay_feed.encode(refused.body), refused.closes)
+            answer = _Answer(refused.status, relay_feed.encode(refused.body), closes=refused.closes)
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
@@ -134,6 +135,8 @@ class RelayApplication:
         headers.append((relay_feed.TIME_HEADER, codec.http_date(self._clock.now())))
         if answer.body:
             headers.append((b"content-type", b"application/json"))
+        if answer.etag:
+            headers.append((b"etag", f'"{answer.etag}"'.encode("ascii")))
         if answer.closes:
             headers.append((b"connection", b"close"))
         if answer.status == 503:
@@ -149,8 +152,8 @@ class RelayApplication:
         host = self._host_of(scope, headers)
         scope[auth.ADMITTED] = True
         method, path = scope["method"], scope["path"]
-        if method == "GET" and path == relay_feed.NEWS_PATH:
-            return await self._news(host, scope, headers)
+        if method == "GET" and path == relay_feed.HOST_PATH:
+            return await self._document(host, scope, headers)
         answer = self._posts.get(path)
         if method != "POST" or answer is None:
             raise _Refused(404, ErrorCode.NOT_FOUND, f"no {method} {path[:100]} here")
@@ -176,12 +179,14 @@ class RelayApplication:
 
     # The requests.
 
-    async def _news(self, host: str, scope: auth.Message, headers: dict[bytes, bytes]) -> _Answer:
+    async def _document(
+        self, host: str, scope: auth.Message, headers: dict[bytes, bytes]
+    ) -> _Answer:
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
         except ValueError as error:
             raise _Refused(400, ErrorCode.INVALID, str(error)) from None
-        after = query.get(relay_feed.AFTER, [""])[-1]
+        has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
         told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
         stalled_seconds = self._checked(told.stalled_seconds)
@@ -190,7 +195,7 @@ class RelayApplication:
             version=told.version[:100],
             age_seconds=self._checked(told.age_seconds),
             machines=told.machines,
-            place=self._hub.place_of(after),
+            etag=str(tag_of(has)),
         )
         if stalled_seconds:
             self._watch.stalled(host, stalled_seconds)
@@ -201,9 +206,10 @@ class RelayApplication:
         at_once = query.get(relay_feed.WAIT) == ["0"]
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
-                found = self._hub.news(host, after)
-                if found is not None:
-                    return _Answer(200, found)
+                changed = self._hub.changed(host, has)
+                if changed is not None:
+                    etag, body = changed
+                    return _Answer(200, body, etag)
                 if at_once:
                     break
                 self._watch.expect(host, heard_at, left)
@@ -211,7 +217,7 @@ class RelayApplication:
                     break
                 self._host_of(scope, headers)  # its token may have been revoked meanwhile
                 self._refuse_if_away()
-            return _Answer(204)
+            return _Answer(304)
         finally:
             self._watch.expect(host, heard_at, 0.0)
 
@@ -265,10 +271,9 @@ class RelayApplication:
     async def _claim(self, host: str, body: bytes) -> _Answer:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
-        found = self._hub.claim(host, asked.listener, asked.address)
-        if found is None:
+        if not self._hub.claim(host, asked.listener, asked.address):
             raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
-        return _Answer(200, found)
+        return _Answer(204)
 
     def _checked(self, seconds: float) -> float:
         """Return real seconds that a relay told, if a date can lie so far back."""
@@ -450,7 +455,7 @@ class RelayPlane:
         for relay in self.watch.relays.values():
             if self.watch.is_away(relay) and not self.watch.is_coming_back(relay.host):
                 message = (
-                    f"the relay of host {relay.host} did not ask for news: its guests cannot "
+                    f"the relay of host {relay.host} did not ask for it: its guests cannot "
                     "approve, and nothing of the host starts while it is held"
                 )
                 yield Alert(AlertKind.RELAY_AWAY, relay.host, message, relay.heard_at)

@@ -1,34 +1,38 @@
-"""What each host's relay has to know, and who waits for it.
+"""Each host's document for its relay, and who waits for it.
 
-A relay asks for what changed after a position, and waits. The hub notes for each host which of its
-machines and scopes changed last at which number of the outbox, so that an answer is built from what
-is there now: a document is always whole, and a relay that gets it twice is none the worse. The
-latest changes of all hosts are kept; a relay that was away for longer gets a snapshot.
+A relay has its host whole: it asks by the ETag of what it has, waits, and gets all of it once it is
+not that any more. So nobody counts changes, and a relay that was away for long is one that was away
+for a moment.
+
+An ETag is `EPOCH.NUMBER.DIGEST`, which only the service reads. The digest of the document alone
+says whether anything changed; it is the same at each replica, and after a restart. The number is
+that of the last change in the outbox by then, within an epoch that changes when the store may have
+lost changes. A replica with a lower one is behind: it lets the relay wait until it has caught up,
+so no relay is ever taken back.
 
 A machine is a host's if the fleet says so, or if a visible operation moves it there: the relay of
-the target knows it before it resumes.
+the target knows it before it resumes. Until that is over it is in the documents of both.
 
-A relay that waits is a future in a set. A change costs only the hosts that have what changed, and a
-scope is encoded once for all of them. Used on the event loop alone.
+A relay that waits is a future in a set. A change costs only the hosts that have what changed; a
+scope is encoded once for all of them, and a host once for each change. Used on the event loop
+alone.
 """
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from forewarn.maintenance import model
-from forewarn.maintenance.model import MAX_TEXT, Changes, Machine, Operation
+from forewarn.maintenance.model import Changes, Machine, Operation
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import EncodedNews, GuestRules, ScopeDocument
-from forewarn.vocabulary import EventType
+from forewarn.server.relay_feed import MAX_ETAG, EncodedHost, GuestRules, ScopeDocument
+from forewarn.vocabulary import EventStatus, EventType
 
-MAX_CHANGES: Final = 200_000
-"""How many changes of a machine or scope for a host are kept, some 20 MB: a rolling update of
-100,000 machines. A relay that has missed more gets a snapshot."""
+DIGEST_BYTES: Final = 16
+"""Of a digest: two documents of a host have the same one by no chance."""
 
 MAX_WAITING: Final = 4
 """How many requests of one host may wait: a relay has one, and one more while it changes over."""
@@ -36,9 +40,31 @@ MAX_WAITING: Final = 4
 MAX_CLAIMED: Final = 10_000
 """How many machines may be with a relay that found them there before the fleet knew."""
 
-_Kind = Literal["machine", "scope"]
-_Change = tuple[_Kind, str]
-"""What changed, by its key."""
+
+class HostTag(msgspec.Struct, frozen=True):
+    """An ETag, taken apart."""
+
+    epoch: str
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        """Return it as relays know it."""
+        return f"{self.epoch}.{self.number}.{self.digest}"
+
+
+NO_TAG: Final = HostTag("", 0, "")
+"""The tag of no document."""
+
+
+def tag_of(etag: str) -> HostTag:
+    """Return an ETag taken apart, NO_TAG for one that no replica made."""
+    parts = etag.rsplit(".", 2)
+    if len(parts) == 3 and len(etag) <= MAX_ETAG and etag.isascii() and etag.isprintable():
+        epoch, number, digest = parts
+        if epoch and number.isdigit() and len(number) <= 18 and len(digest) == 2 * DIGEST_BYTES:
+            return HostTag(epoch, int(number), digest)
+    return NO_TAG
 
 
 class _Host(msgspec.Struct):
@@ -46,21 +72,11 @@ class _Host(msgspec.Struct):
 
     machines: dict[str, None] = {}
     """Keys."""
-    changed: dict[_Change, int] = {}
-    """What changed lately, and the number of its last change."""
-    latest: int = 0
-    """The number of the last change."""
-    kept_after: int = 0
-    """Changes with greater numbers are kept."""
     scopes: dict[str, int] = {}
     """How many of its machines each scope has."""
     waiting: "dict[asyncio.Future[bool], None]" = {}
-    awaited: tuple[str, ...] = ()
-    """Machines whose waiting requests the relay is to answer at once."""
-    found: tuple[_Change, ...] = ()
-    """Machines that its relay has found there, with their scopes: no row of the outbox tells it."""
-    ahead: int = 0
-    """How far its relay had come when the store's numbers were lower: it is an older copy."""
+    digest: str = ""
+    """Of its document as it is; `""` until somebody asks for it."""
 
 
 class RelayHub:
@@ -68,7 +84,7 @@ class RelayHub:
 
     Machines and whole documents are those of other listeners, which are told of a change before it.
     `epoch` returns what changes whenever the store may have lost changes. `alone` is whether no
-    other process writes to the store: then none can be ahead of this one.
+    other process writes to the store: then this one is never behind.
     """
 
     def __init__(
@@ -79,28 +95,17 @@ class RelayHub:
         *,
         epoch: Callable[[], str],
         alone: bool,
-        most: int = MAX_CHANGES,
     ) -> None:
         self._machines = machines
         self._whole = whole
         self._rules = rules
-        # Other settings after a restart are news to every relay, too.
-        self._settings = hashlib.sha256(relay_feed.encode(rules)).hexdigest()[:8]
-        self._store_epoch = epoch
+        self._current_epoch = epoch
         self._alone = alone
-        self._most = most
         self._epoch = ""
         self._sequence = 0
         """The number up to which all changes are known here."""
-        self._start = 0
-        """The number up to which they were known when memory was filled."""
-        self._kept_after = 0
-        """Changes with greater numbers are kept, of all hosts."""
-        self._order: deque[tuple[int, str, _Change]] = deque()
         self._hosts: dict[str, _Host] = {}
         """Those that have machines, or a relay that asks."""
-        self._gone = 0
-        """The number of the last change of the hosts that were forgotten."""
         self._places: dict[str, tuple[str, tuple[str, ...]]] = {}
         """The scope and the hosts of each machine, as they are counted in `_hosts`."""
         self._having: dict[str, dict[str, None]] = {}
@@ -111,6 +116,8 @@ class RelayHub:
         """Where visible operations move a machine to, by its key and theirs."""
         self._pending: dict[str, dict[str, str]] = {}
         """The Scheduled operations of each machine."""
+        self._awaited: dict[str, dict[str, str]] = {}
+        """The Returning operations that await a machine, by its key."""
         self._moving: dict[str, Operation] = {}
         """The operations that move machines to hosts that nobody knows yet, by id."""
         self._claimed: dict[str, str] = {}
@@ -118,8 +125,8 @@ class RelayHub:
         self._encoded: dict[str, msgspec.Raw] = {}
         self.on_change: Callable[[Iterable[str]], None] = lambda _: None
         """Is told of which hosts something changed, before their relays are."""
-        self._unmarked: dict[tuple[str, _Change], None] = {}
-        """What changed since the last number was told."""
+        self._concerned: dict[str, None] = {}
+        """The hosts of which something changed since the last number was told."""
 
     # What is known.
 
@@ -129,7 +136,7 @@ class RelayHub:
             self._put(operation)
         for machine in changes.machines:
             self._place(machine.key)
-            self._change_machine(machine.key)
+            self._concern(machine.key)
         for key in changes.removed_machines:
             self._claimed.pop(key, None)
             self._place(key)
@@ -144,57 +151,31 @@ class RelayHub:
             self.begin(sequence)
             return
         self._sequence = max(sequence, self._sequence)
-        concerned = {}
-        for host, change in self._unmarked:
-            known = self._host(host)
-            known.changed[change] = known.latest = sequence
-            self._order.append((sequence, host, change))
-            concerned[host] = known
-        self._unmarked.clear()
-        self._forget()
+        concerned, self._concerned = self._concerned, {}
         self.on_change(concerned)
-        for host, known in concerned.items():
-            if not known.waiting:
+        for host in concerned:
+            if (known := self._hosts.get(host)) is not None:
+                known.digest = ""
+                _wake(known)
                 self._forget_if_empty(host)
-            _wake(known)
-
-    def _current_epoch(self) -> str:
-        return f"{self._store_epoch()}-{self._settings}"
 
     def begin(self, sequence: int) -> None:
-        """Count from this number on: every relay gets a snapshot of what is known by now.
-
-        At the start, and after the store has lost changes.
-        """
+        """Count from this number on, at the start and after the store has lost changes."""
         self._epoch = self._current_epoch()
-        self._sequence = self._start = self._kept_after = sequence
-        self._gone = 0
-        self._order.clear()
-        self._unmarked.clear()
+        self._sequence = sequence
+        self._concerned.clear()
         for known in self._hosts.values():
-            known.changed.clear()
-            known.latest = known.kept_after = 0
+            known.digest = ""
             _wake(known)
-
-    def _forget(self) -> None:
-        while len(self._order) > self._most:
-            sequence, host, change = self._order.popleft()
-            self._kept_after = sequence
-            known = self._hosts.get(host)
-            if known is not None and known.changed.get(change) == sequence:
-                del known.changed[change]
 
     def _host(self, host: str) -> _Host:
         """Return what is known of a host, which is known from now on."""
-        new = _Host(latest=self._gone, kept_after=self._gone)
-        return self._hosts.setdefault(host, new)
+        return self._hosts.setdefault(host, _Host())
 
     def _forget_if_empty(self, host: str) -> None:
-        """Forget a host without machines; if its relay asks again, it gets a snapshot."""
         known = self._hosts.get(host)
-        if known is not None and not known.machines:
+        if known is not None and not (known.machines or known.waiting):
             del self._hosts[host]
-            self._gone = max(self._gone, known.latest)
 
     def _put(self, operation: Operation) -> None:
         visible = operation.status.visible
@@ -203,6 +184,9 @@ class RelayHub:
             _mark(self._pending, key, operation.id, "yes" if operation.pending else None)
             if _mark(self._targets, key, operation.id, (visible and operation.to_host) or None):
                 self._place(key)
+            returns = operation.status is EventStatus.RETURNING and name in operation.awaited
+            if _mark(self._awaited, key, operation.id, "yes" if returns else None):
+                self._concern(key)
         if visible and _moves(operation) and not operation.to_host and not operation.pending:
             self._moving[operation.id] = operation
         elif self._moving.pop(operation.id, None) is not None:
@@ -243,8 +227,7 @@ class RelayHub:
         known.machines[key] = None
         known.scopes[scope] = known.scopes.get(scope, 0) + 1
         self._having.setdefault(scope, {})[host] = None
-        self._unmarked[host, ("machine", key)] = None
-        self._unmarked[host, ("scope", scope)] = None
+        self._concerned[host] = None
 
     def _leave(self, host: str, key: str, scope: str) -> None:
         known = self._hosts[host]
@@ -255,42 +238,28 @@ class RelayHub:
             del self._having[scope][host]
             if not self._having[scope]:
                 del self._having[scope]
-        self._unmarked[host, ("machine", key)] = None
-        self._unmarked[host, ("scope", scope)] = None
+        self._concerned[host] = None
 
-    def _change_machine(self, key: str) -> None:
-        for host in self._places.get(key, ("", ()))[1]:
-            self._unmarked[host, ("machine", key)] = None
+    def _concern(self, key: str) -> None:
+        """Note that something of a machine changed."""
+        self._concerned.update(dict.fromkeys(self._places.get(key, ("", ()))[1]))
 
     def _change_scope(self, key: str) -> None:
         self._encoded.pop(key, None)
-        for host in self._having.get(key, ()):
-            self._unmarked[host, ("scope", key)] = None
+        self._concerned.update(self._having.get(key, {}))
 
     # What is asked.
-
-    @property
-    def position(self) -> str:
-        """The position that relays have that know everything."""
-        return f"{self._epoch}.{self._sequence}"
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
         return sum(len(host.waiting) for host in self._hosts.values())
 
-    def place_of(self, position: str) -> tuple[str, int]:
-        """Return a position's epoch and number; `""` and 0 for one that is none of ours."""
-        epoch, _, number = position.rpartition(".")
-        is_text = 0 < len(epoch) <= MAX_TEXT and epoch.isprintable()
-        if is_text and number.isascii() and number.isdigit() and len(number) <= 18:
-            return epoch, int(number)
-        return "", 0
-
-    def has_all(self, host: str, epoch: str, sequence: int) -> bool:
-        """Tell whether a relay that came so far has everything that concerns its host."""
-        has_latest = epoch == self._epoch and sequence >= self._latest(host)
-        return has_latest and not self._is_of_other_changes(host, sequence)
+    def has_all(self, host: str, etag: str) -> bool:
+        """Tell whether a relay that has this has everything of its host."""
+        known = self._hosts.get(host)
+        digest = known.digest if known is not None and known.digest else self._document(host)[0]
+        return tag_of(etag).digest == digest
 
     def machine(self, host: str, key: str) -> Machine | None:
         """Return a machine of a host; None if it is not there."""
@@ -307,33 +276,35 @@ class RelayHub:
         known = self._hosts.get(host)
         return known is not None and any(key in self._pending for key in known.machines)
 
-    def news(self, host: str, after: str) -> bytes | None:
-        """Return what changed for a host after a position, encoded; None if nothing did."""
-        epoch, sequence = self.place_of(after)
-        kept_after, latest = self._kept_after, self._latest(host)
-        known = self._hosts.get(host)
-        kept_after = latest if known is None else max(kept_after, known.kept_after)
-        if epoch != self._epoch or sequence < min(kept_after, latest):
-            return self._snapshot(host)
-        if sequence != self._sequence and self._is_of_other_changes(host, sequence):
-            return self._snapshot(host)
-        known = self._hosts.get(host)
-        if known is None or not (known.latest > sequence or known.awaited or known.found):
-            return None
-        found, known.found = known.found, ()
-        awaited, known.awaited = known.awaited, ()
-        changed = [change for change, number in known.changed.items() if number > sequence]
-        changed += (change for change in found if change not in changed)
-        if not changed and not awaited:
-            return None
-        return self._news(host, known, changed, snapshot=False, awaited=awaited)
+    def changed(self, host: str, etag: str) -> tuple[str, bytes] | None:
+        """Return the ETag and the encoded document of a host, None for a relay that waits for it.
 
-    def _is_of_other_changes(self, host: str, sequence: int) -> bool:
-        """Tell whether a relay's number counts changes that a restored store has lost."""
-        if sequence > self._sequence and self._alone:
-            self._host(host).ahead = sequence
+        It waits if it has all of it, or knows of changes that this replica does not know yet.
+        """
+        has = tag_of(etag)
+        if has.epoch == self._epoch and has.number > self._sequence and not self._alone:
+            return None
         known = self._hosts.get(host)
-        return known is not None and sequence <= known.ahead
+        if known is not None and known.digest and known.digest == has.digest:
+            return None
+        digest, body = self._document(host)
+        tag = HostTag(self._epoch, self._sequence, digest)
+        return None if digest == has.digest else (str(tag), body)
+
+    def _document(self, host: str) -> tuple[str, bytes]:
+        """Return the digest and the encoded document of a host."""
+        known = self._hosts.get(host) or _Host()
+        machines = sorted(known.machines)
+        document = EncodedHost(
+            host=host,
+            machines=tuple(self._machines[key] for key in machines),
+            scopes=tuple(map(self._encode, sorted(known.scopes))),
+            rules=self._rules,
+            awaited=tuple(key for key in machines if key in self._awaited),
+        )
+        body = relay_feed.encode(document)
+        known.digest = hashlib.blake2b(body, digest_size=DIGEST_BYTES).hexdigest()
+        return known.digest, body
 
     async def wait(self, host: str, seconds: float, lost: "asyncio.Future[None]") -> bool:
         """Wait until something of a host changes; return whether it did in time.
@@ -361,25 +332,25 @@ class RelayHub:
             timer.cancel()
             lost.remove_done_callback(leave)
             known.waiting.pop(waiting, None)
+            self._forget_if_empty(host)
 
     def wake(self, host: str) -> None:
         """End the waits of a host, of which a relay's token is not valid any more."""
         if (known := self._hosts.get(host)) is not None:
             _wake(known)
-            self._forget_if_empty(host)
 
     def wake_all(self) -> None:
         """End all waits."""
         for known in self._hosts.values():
             _wake(known)
 
-    def claim(self, host: str, listener: str, address: str) -> bytes | None:
-        """Return the News of a machine that moves to a host nobody told; None if none has this.
+    def claim(self, host: str, listener: str, address: str) -> bool:
+        """Count a machine that moves to a host nobody told as this host's; False if none is there.
 
-        Its relay has heard from it: until the operation is over, the machine is that host's.
+        Its relay has heard from that address: until the operation is over, the machine is there.
         """
         if len(self._claimed) >= MAX_CLAIMED:
-            return None
+            return False
         for operation in self._moving.values():
             for name in operation.machines:
                 machine = self._machines.get(model.key(name))
@@ -388,66 +359,10 @@ class RelayHub:
                 self._claimed[machine.key] = host
                 self._place(machine.key)
                 known = self._hosts[host]
-                changed: list[_Change] = [("machine", machine.key), ("scope", machine.scope)]
-                known.found = (*known.found, *changed)
+                known.digest = ""  # no row of the outbox tells it
                 _wake(known)
-                return self._news(host, known, changed, snapshot=False)
-        return None
-
-    def ask_again(self, operation: Operation) -> None:
-        """Have relays end the waiting requests of the machines that an operation awaits.
-
-        Of relays that wait for news: who does not is told when it is asked for again.
-        """
-        for key in map(model.key, operation.awaited):
-            for host in self._places.get(key, ("", ()))[1]:
-                known = self._hosts[host]
-                if known.waiting or (known.awaited and key not in known.awaited):
-                    known.awaited = (*known.awaited, key)
-                    _wake(known)
-
-    def _latest(self, host: str) -> int:
-        known = self._hosts.get(host)
-        return max(self._start, known.latest if known is not None else self._gone)
-
-    def _snapshot(self, host: str) -> bytes:
-        known = self._hosts.get(host) or _Host()
-        changed: list[_Change] = [("machine", key) for key in known.machines]
-        changed += [("scope", key) for key in known.scopes]
-        return self._news(host, known, changed, snapshot=True)
-
-    def _news(
-        self,
-        host: str,
-        known: _Host,
-        changed: list[_Change],
-        *,
-        snapshot: bool,
-        awaited: tuple[str, ...] = (),
-    ) -> bytes:
-        machines, removed_machines, scopes, removed_scopes = [], [], [], []
-        for kind, key in changed:
-            if kind == "machine":
-                if key in known.machines:
-                    machines.append(self._machines[key])
-                else:
-                    removed_machines.append(key)
-            elif key in known.scopes:
-                scopes.append(self._encode(key))
-            else:
-                removed_scopes.append(key)
-        news = EncodedNews(
-            host=host,
-            position=self.position,
-            snapshot=snapshot,
-            machines=tuple(machines),
-            removed_machines=tuple(removed_machines),
-            scopes=tuple(scopes),
-            removed_scopes=tuple(removed_scopes),
-            rules=self._rules if snapshot else None,
-            awaited=awaited,
-        )
-        return relay_feed.encode(news)
+                return True
+        return False
 
     def _encode(self, key: str) -> msgspec.Raw:
         encoded = self._encoded.get(key)
