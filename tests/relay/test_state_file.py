@@ -64,9 +64,10 @@ def test_a_file_that_is_not_whole_is_not_read(tmp_path: Path) -> None:
         path.write_bytes(whole[:at])
         with pytest.raises(StateUnusable):
             file.read()
-    path.write_bytes(whole + whole)
-    with pytest.raises(StateUnusable):
-        file.read()
+    for damaged in (whole + whole, whole.replace(b"web-0", b"web-\xff"), b"[" * 10_000):
+        path.write_bytes(damaged)
+        with pytest.raises(StateUnusable):
+            file.read()
 
 
 def test_a_file_of_another_release_is_not_read(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ HOSTILE: dict[str, Other] = {
     "not JSON": always(200, b"<html>a proxy's page</html>"),
     "JSON of something else": always(200, b'{"DocumentIncarnation":1,"Events":[]}'),
     "empty": always(200, b""),
+    "not UTF-8": always(200, b'{"host":"\xff"}'),
+    "nested": always(200, b'{"host":"h1","later":' + b"[" * 10_000),
     "no object": always(200, b"[]"),
     "another host's": host("h2"),
     "a machine without its scope": host(machines=(running.room.MACHINES[0],)),

@@ -91,7 +91,9 @@ class AskingRelay:
         self.trusting: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        data = None if body is None else relay_feed.encode(body)
+        return self.send(method, path, None if body is None else relay_feed.encode(body), **headers)
+
+    def send(self, method: str, path: str, data: bytes | None, **headers: str) -> Answer:
         with contextlib.closing(self._connection()) as connection:
             connection.request(method, path, body=data, headers={**self._headers, **headers})
             return Answer(connection.getresponse())

@@ -129,40 +129,83 @@ def test_an_approval_that_is_not_ones_own_is_refused(
     assert refusal(answer) == expected
 
 
-IMPOSSIBLE = [
-    (relay_feed.APPROVALS_PATH, {"machine": "web-0", "address": "\0", "event_ids": ["X"]}),
-    (relay_feed.APPROVALS_PATH, {"machine": "web-0", "address": "", "event_ids": ["\0"]}),
-    (
-        relay_feed.APPROVALS_PATH,
-        {"machine": "web-0", "address": "", "event_ids": [], "version": "\0"},
-    ),
-    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "\0"}]),
-    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "reason": "\0"}]),
-    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "age_seconds": 1e300}]),
-    (relay_feed.SIGHTINGS_PATH, [{"machine": "web-0", "version": "", "age_seconds": -1.0}]),
-    (relay_feed.SIGHTINGS_PATH, [{"machine": "nobody", "version": "", "age_seconds": 1e11}]),
-    (relay_feed.REQUESTS_PATH, {"scopes": ["\0"]}),
-    (relay_feed.UNKNOWN_PATH, {"listener": "\0", "address": ""}),
+NESTED = b"[" * 10_000
+APPROVAL = {"machine": "web-0", "address": "", "event_ids": ["X"]}
+SIGHTING = {"machine": "web-0", "version": "2020-07-01"}
+CALLER = {"listener": "", "address": "10.0.0.10"}
+BAD_BODIES: dict[str, list[Any]] = {
+    relay_feed.APPROVALS_PATH: [
+        APPROVAL | {"machine": "\0"},
+        APPROVAL | {"address": "\0"},
+        APPROVAL | {"event_ids": ["\0"]},
+        APPROVAL | {"event_ids": ["X"] * (relay_feed.MAX_EVENT_IDS + 1)},
+        APPROVAL | {"event_ids": "X"},
+        APPROVAL | {"version": "\0"},
+        APPROVAL | {"later": 1},
+        {},
+    ],
+    relay_feed.SIGHTINGS_PATH: [
+        [SIGHTING | {"machine": "\0"}],
+        [SIGHTING | {"version": "\0"}],
+        [SIGHTING | {"reason": "\0"}],
+        [SIGHTING | {"agent": "later"}],
+        [SIGHTING | {"age_seconds": 1e300}],
+        [SIGHTING | {"age_seconds": -1.0}],
+        [SIGHTING | {"machine": "nobody", "age_seconds": 1e11}],
+        [SIGHTING | {"later": 1}],
+        [SIGHTING] * (relay_feed.MAX_SIGHTINGS + 1),
+        SIGHTING,
+    ],
+    relay_feed.REQUESTS_PATH: [
+        {"scopes": ["\0"]},
+        {"scopes": ["web"] * (relay_feed.MAX_SCOPES + 1)},
+        {"scopes": [], "later": 1},
+        {},
+    ],
+    relay_feed.UNKNOWN_PATH: [
+        CALLER | {"listener": "\0"},
+        CALLER | {"address": "\0"},
+        CALLER | {"later": 1},
+        {},
+    ],
+}
+UNREADABLE = [
+    b"",
+    b"{",
+    b"<html>",
+    b"\xff",
+    b'{"machine":"\xff"}',
+    b'{"scopes":["\\ud800"]}',
+    b'{"later":' + NESTED,
+    NESTED,
 ]
 
 
-def test_what_no_relay_could_have_seen_is_refused(service: Served) -> None:
+@pytest.mark.parametrize("path", BAD_BODIES)
+def test_a_body_that_no_relay_sends_is_refused_and_changes_nothing(
+    service: Served, path: str
+) -> None:
     request_reboot(service.client())
     relay = service.relay("h0")
-    answers = [(sent, refusal(relay.ask("POST", *sent))) for sent in IMPOSSIBLE]
-    assert answers == [(sent, (400, "invalid")) for sent in IMPOSSIBLE]
+    for body in (*map(relay_feed.encode, BAD_BODIES[path]), *UNREADABLE):
+        answer = relay.send("POST", path, body)
+        assert (body[:200], *refusal(answer)) == (body[:200], 400, "invalid")
+        assert relay_feed.decode_refusal(answer.body).message
+    (operation,) = service.client().get("/v1/history")["operations"]
+    assert operation["events"][0]["approval"] is None
+    assert service.client().get("/v1/fleet/machines/web-0")["last_seen"] is None
 
 
 def test_a_relay_that_tells_impossible_things_of_itself_is_refused(service: Served) -> None:
     relay = service.relay("h0")
     for told in (
-        '{"version":"\\u0000"}',
-        '{"machines":-1}',
-        '{"machines":1180591620717411303424}',
-        '{"age_seconds":1e300}',
-        '{"age_seconds":-1}',
-        '{"stalled_seconds":1e300}',
-        '{"stalled_seconds":-1}',
+        *('{"version":"\\u0000"}', '{"version":1}', '{"later":1}', "[]", "{"),
+        *('{"machines":-1}', '{"machines":1180591620717411303424}', '{"machines":1.5}'),
+        *(
+            f'{{"{name}":{number}}}'
+            for name in ("age_seconds", "stale_seconds", "stalled_seconds")
+            for number in ("-1", "1e300", "1e999", "NaN", "null")
+        ),
     ):
         answer = relay.ask("GET", relay_feed.HOST_PATH, **{relay_feed.STATE_HEADER: told})
         assert (told, *refusal(answer)) == (told, 400, "invalid")

@@ -15,6 +15,7 @@ from forewarn.server.relay_feed import (
     HostDocument,
     PublishedEvent,
     ScopeDocument,
+    Unreadable,
 )
 from forewarn.vocabulary import AgentStatus, EventSource, EventStatus, EventType, ScopeKind
 
@@ -79,26 +80,38 @@ def test_an_empty_host_is_short() -> None:
     assert relay_feed.decode_host(written) == HostDocument(host="h1")
 
 
-def test_fields_of_a_later_release_are_ignored() -> None:
+def test_fields_of_a_later_service_are_ignored() -> None:
     later = with_unknown(msgspec.json.decode(relay_feed.encode(HOST)))
     assert relay_feed.decode_host(msgspec.json.encode(later)) == HOST
 
 
-@pytest.mark.parametrize(
-    ("decode", "least"),
-    [
-        (relay_feed.decode_host, {"host": "h1"}),
-        (relay_feed.decode_state, {}),
-        (relay_feed.decode_approval, {"machine": "m", "address": "a", "event_ids": []}),
-        (relay_feed.decode_refusal, {"code": "unavailable"}),
-        (relay_feed.decode_requests, {"scopes": []}),
-        (relay_feed.decode_unknown, {"listener": "", "address": "10.0.0.1"}),
-        (relay_feed.decode_sightings, [{"machine": "m", "version": "2020-07-01"}]),
-    ],
-)
+SENT: list[tuple[Any, Any]] = [
+    (relay_feed.decode_state, {}),
+    (relay_feed.decode_approval, {"machine": "m", "address": "a", "event_ids": []}),
+    (relay_feed.decode_requests, {"scopes": []}),
+    (relay_feed.decode_unknown, {"listener": "", "address": "10.0.0.1"}),
+    (relay_feed.decode_sightings, [{"machine": "m", "version": "2020-07-01"}]),
+]
+TOLD: list[tuple[Any, Any]] = [
+    (relay_feed.decode_host, {"host": "h1"}),
+    (relay_feed.decode_refusal, {"code": "unavailable"}),
+]
+
+
+@pytest.mark.parametrize(("decode", "least"), SENT + TOLD)
 def test_an_earlier_release_may_leave_out_all_but_this(decode: Any, least: Any) -> None:
-    written = decode(msgspec.json.encode(least))
-    assert written == decode(msgspec.json.encode(with_unknown(least)))
+    assert decode(msgspec.json.encode(least)) is not None
+
+
+@pytest.mark.parametrize(("decode", "least"), TOLD)
+def test_a_later_service_may_tell_more(decode: Any, least: Any) -> None:
+    assert decode(msgspec.json.encode(with_unknown(least))) == decode(msgspec.json.encode(least))
+
+
+@pytest.mark.parametrize(("decode", "least"), SENT)
+def test_a_relay_may_not_say_what_the_service_does_not_know(decode: Any, least: Any) -> None:
+    with pytest.raises(Unreadable, match="later"):
+        decode(msgspec.json.encode(with_unknown(least)))
 
 
 def test_rules_that_a_release_does_not_know_have_the_defaults_of_the_settings() -> None:

@@ -46,6 +46,10 @@ OVERLAP: Final = timedelta(seconds=10)
 MAX_AT_ONCE: Final = 200
 """The most hosts that are held or released in one look: a transaction of a tenth of a second."""
 
+LONGEST: Final = timedelta(days=1000 * 366)
+"""The longest age or stall by the service's clock, however that is scaled: dates begin with year
+1."""
+
 STALL_SECONDS: Final = 5.0
 """The shortest stall of a relay that counts: as long as guests may miss anything at all."""
 
@@ -377,6 +381,11 @@ class RelayWatch(Rounds):
         """Judge no relay before each had time to ask: at the start, and after an outage."""
         self._since = self._time.now() + SETTLE
         self._awaits = True
+
+
+def by_service(seconds: float, scale: float) -> timedelta:
+    """Return real seconds that a relay told, a century at most, as the service's clock has them."""
+    return min(LONGEST, timedelta(seconds=seconds * scale))
 
 
 def _about(relay: Relay) -> str:

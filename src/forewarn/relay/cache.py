@@ -25,7 +25,13 @@ import msgspec
 
 from forewarn.maintenance.model import Machine
 from forewarn.server import relay_feed
-from forewarn.server.relay_feed import MAX_ETAG, GuestRules, HostDocument, ScopeDocument
+from forewarn.server.relay_feed import (
+    MAX_ETAG,
+    GuestRules,
+    HostDocument,
+    ScopeDocument,
+    Unreadable,
+)
 
 V = TypeVar("V")
 
@@ -177,8 +183,8 @@ class SavedDocuments(SavedFormat, frozen=True, kw_only=True):
     known: HostDocuments
 
 
-_SavedFormat = msgspec.json.Decoder(SavedFormat)
-_Saved = msgspec.json.Decoder(SavedDocuments)
+_read_format = relay_feed.reader(msgspec.json.Decoder(SavedFormat))
+_read_saved = relay_feed.reader(msgspec.json.Decoder(SavedDocuments))
 
 
 class StateFile:
@@ -224,10 +230,10 @@ class StateFile:
         except OSError as error:
             raise StateUnusable(f"{self._path} cannot be used: {error.strerror}") from error
         try:
-            if _SavedFormat.decode(data).format != FORMAT or len(data) > MAX_FILE_BYTES:
+            if _read_format(data).format != FORMAT or len(data) > MAX_FILE_BYTES:
                 raise StateUnusable(f"{self._path} was not written by a relay of this release")
-            return _Saved.decode(data).known, at
-        except msgspec.DecodeError as error:
+            return _read_saved(data).known, at
+        except Unreadable as error:
             raise StateUnusable(f"{self._path} is damaged: {error}") from error
 
     def write(self, known: HostDocuments) -> None:

@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
 
 from forewarn.client import aio, session
@@ -31,7 +30,7 @@ from forewarn.relay.cache import DocumentRefused, Freshness
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
 from forewarn.server import relay_feed, secret_files
 from forewarn.server.process import LimitLog
-from forewarn.server.relay_feed import HostDocument, RelayRefusal, RelayState
+from forewarn.server.relay_feed import HostDocument, RelayRefusal, RelayState, Unreadable
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.vocabulary import ErrorCode
 
@@ -311,7 +310,7 @@ def refusal(reply: Reply) -> RelayRefusal:
     """Return what an answer of 400 or above says; one that says nothing is INTERNAL."""
     try:
         return relay_feed.decode_refusal(reply.body)
-    except msgspec.DecodeError:
+    except Unreadable:
         return RelayRefusal(code=ErrorCode.INTERNAL, message=f"it answers {reply.status}")
 
 
@@ -489,7 +488,7 @@ def document_of(reply: Reply) -> tuple[str, HostDocument] | None:
         etag = (session.header(reply, b"etag") or b"").decode("ascii", "replace").strip('"')
         try:
             return etag, relay_feed.decode_host(reply.body)
-        except msgspec.DecodeError as error:
+        except Unreadable as error:
             raise UpstreamFailed(f"its answer is no host's document: {error}") from error
     told = refusal(reply)
     if reply.status in {401, 403}:

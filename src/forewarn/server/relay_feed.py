@@ -8,18 +8,22 @@
     POST /v1/relay/unknown     UnknownCaller; 204 if a machine that moves has this address, or 404
 
 Both sides import this module, and a relay has no SQLAlchemy, so it imports neither the store nor
-what serves HTTP. Relays and services of neighbouring releases understand each other: fields that
-are not known are ignored, and those that are absent have their defaults. So a new field needs a
-default, and none is ever given another meaning.
+what serves HTTP. A service understands relays of an earlier release, so it is upgraded first: what
+a relay sends may lack fields, which have their defaults, and a relay ignores fields that it does
+not know. So a new field needs a default, and none is ever given another meaning. What a relay sends
+beyond that is a mistake, which the service names.
 """
 
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from forewarn.maintenance.model import Machine, Scope
 from forewarn.protocol import versions
 from forewarn.vocabulary import AgentStatus
+
+T = TypeVar("T")
 
 HOST_PATH: Final = "/v1/relay/host"
 APPROVALS_PATH: Final = "/v1/relay/approvals"
@@ -69,6 +73,9 @@ relays say from being saved."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A relay's number: as large as the store takes."""
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=100 * 366 * 86_400)]
+"""An age or a length of a relay's: a century at most, for dates begin with year 1."""
+
 
 class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event as guests read it, and where it stands in the document."""
@@ -115,29 +122,33 @@ class EncodedHost(HostDocument, frozen=True, kw_only=True, omit_defaults=True, g
     scopes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment] # each is a ScopeDocument
 
 
-class RelayState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Sent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A value that relays send."""
+
+
+class RelayState(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A relay's word of itself, with each request for its host. Ages: its clock may be wrong."""
 
     version: RelayText = ""
-    age_seconds: float = 0.0
+    age_seconds: Seconds = 0.0
     """How long it has run."""
     machines: Count = 0
     """How many it serves."""
-    stale_seconds: float = 0.0
+    stale_seconds: Seconds = 0.0
     """How long it had not heard of the service before this request."""
-    stalled_seconds: float = 0.0
+    stalled_seconds: Seconds = 0.0
     """For how long guests got no answer since its last request, because its loop stalled or its
     sockets were closed."""
 
 
-class GuestApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class GuestApproval(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A machine's approval (protocol.md section 5)."""
 
     machine: RelayText
     """Its key."""
     address: RelayText
     """The address that it asked from."""
-    event_ids: tuple[RelayText, ...]
+    event_ids: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_EVENT_IDS)]
     version: RelayText = ""
     """The api-version that it asks by. What starts by this approval waits for the machine to ask
     again, also where no AgedSighting has told of it yet; `""` for nothing of the kind."""
@@ -158,12 +169,12 @@ class RelayRefusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     event_id: str = ""
 
 
-class AgedSighting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class AgedSighting(Sent, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a machine's requests told last."""
 
     machine: RelayText
     """Its key."""
-    age_seconds: float = 0.0
+    age_seconds: Seconds = 0.0
     """How long ago it asked last."""
     version: RelayText
     """The api-version of that request."""
@@ -171,26 +182,46 @@ class AgedSighting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reason: RelayText = ""
 
 
-class ScopeRequests(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ScopeRequests(Sent, frozen=True, kw_only=True, gc=False):
     """Scopes (keys) whose machines asked for their events (protocol.md section 8)."""
 
-    scopes: tuple[RelayText, ...]
+    scopes: Annotated[tuple[RelayText, ...], msgspec.Meta(max_length=MAX_SCOPES)]
 
 
-class UnknownCaller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class UnknownCaller(Sent, frozen=True, kw_only=True, gc=False):
     """An address that no machine of the host has: it may be one that has just moved there."""
 
     listener: RelayText
     address: RelayText
 
 
+class Unreadable(Exception):  # noqa: N818 - whoever sent it is at fault
+    """Bytes that hold no value of the type that was expected; the message says why, for people."""
+
+
+def reader(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes as this decoder, and raises Unreadable where that cannot."""
+
+    def read(data: bytes) -> T:
+        try:
+            return decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unreadable(str(error)) from None
+
+    return read
+
+
 encode = msgspec.json.Encoder().encode
 """Encode any of these, or a list of AgedSighting."""
 
-decode_host = msgspec.json.Decoder(HostDocument).decode
-decode_state = msgspec.json.Decoder(RelayState).decode
-decode_approval = msgspec.json.Decoder(GuestApproval).decode
-decode_refusal = msgspec.json.Decoder(RelayRefusal).decode
-decode_sightings = msgspec.json.Decoder(tuple[AgedSighting, ...]).decode
-decode_requests = msgspec.json.Decoder(ScopeRequests).decode
-decode_unknown = msgspec.json.Decoder(UnknownCaller).decode
+decode_host = reader(msgspec.json.Decoder(HostDocument))
+decode_state = reader(msgspec.json.Decoder(RelayState))
+decode_approval = reader(msgspec.json.Decoder(GuestApproval))
+decode_refusal = reader(msgspec.json.Decoder(RelayRefusal))
+decode_sightings: Callable[[bytes], tuple[AgedSighting, ...]] = reader(
+    msgspec.json.Decoder(
+        Annotated[tuple[AgedSighting, ...], msgspec.Meta(max_length=MAX_SIGHTINGS)]
+    )
+)
+decode_requests = reader(msgspec.json.Decoder(ScopeRequests))
+decode_unknown = reader(msgspec.json.Decoder(UnknownCaller))

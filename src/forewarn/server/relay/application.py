@@ -30,17 +30,15 @@ from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.plane import GuestBackend
 from forewarn.server.operator import auth, connections
 from forewarn.server.relay.hub import RelayHub, tag_of
-from forewarn.server.relay_feed import GuestRules, ScopeDocument
+from forewarn.server.relay_feed import GuestRules, ScopeDocument, Unreadable
 from forewarn.server.settings import RelaySettings
 from forewarn.settings import split_address
 from forewarn.store.port import OutcomeUnknown, Store, StoreError
+from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode
 
 MAX_BODY: Final = 1024 * 1024
 """The most bytes of a request's body: the sightings of `relay_feed.MAX_SIGHTINGS` machines."""
-
-MAX_SECONDS: Final = 1000 * 366 * 86_400.0
-"""The longest age or stall, a thousand years: dates begin with year 1."""
 
 MAX_PARAMETERS: Final = 10
 """The most query parameters of a request: a relay sends one."""
@@ -131,8 +129,9 @@ class RelayApplication:
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
             answer = _Answer(500, relay_feed.encode(internal))
-        headers = [(b"content-length", str(len(answer.body)).encode("ascii"))]
-        headers.append((relay_feed.TIME_HEADER, codec.http_date(self._clock.now())))
+        headers = [(relay_feed.TIME_HEADER, codec.http_date(self._clock.now()))]
+        if answer.status not in {204, 304}:
+            headers.append((b"content-length", str(len(answer.body)).encode("ascii")))
         if answer.body:
             headers.append((b"content-type", b"application/json"))
         if answer.etag:
@@ -189,16 +188,15 @@ class RelayApplication:
         has = headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
         self._refuse_if_away()
         told = _read(relay_feed.decode_state, headers.get(b"forewarn-relay", b"{}"))
-        stalled_seconds = self._checked(told.stalled_seconds)
         heard_at = self._watch.hear(
             host,
             version=told.version[:100],
-            age_seconds=self._checked(told.age_seconds),
+            age_seconds=told.age_seconds,
             machines=told.machines,
             etag=str(tag_of(has)),
         )
-        if stalled_seconds:
-            self._watch.stalled(host, stalled_seconds)
+        if told.stalled_seconds:
+            self._watch.stalled(host, told.stalled_seconds)
         until = asyncio.get_running_loop().time()
         busy, idle = self._waits
         asked_for = self._hub.is_busy(host) or self._watch.is_coming_back(host)
@@ -223,8 +221,6 @@ class RelayApplication:
 
     async def _approve(self, host: str, body: bytes) -> _Answer:
         asked = _read(relay_feed.decode_approval, body)
-        if len(asked.event_ids) > relay_feed.MAX_EVENT_IDS:
-            raise _Refused(400, ErrorCode.INVALID, "too many events")
         self._refuse_if_away()
         machine = self._hub.machine(host, asked.machine)
         if machine is None:
@@ -241,16 +237,13 @@ class RelayApplication:
 
     async def _see(self, host: str, body: bytes) -> _Answer:
         seen = _read(relay_feed.decode_sightings, body)
-        if len(seen) > relay_feed.MAX_SIGHTINGS:
-            raise _Refused(400, ErrorCode.INVALID, "too many machines")
-        ages = [timedelta(seconds=self._checked(one.age_seconds)) for one in seen]
         now = self._clock.now()
-        for one, age in zip(seen, ages, strict=True):
+        for one in seen:
             machine = self._hub.machine(host, one.machine)
             if machine is None:
                 continue  # it has just moved away
             sighting = Sighting(
-                asked_at=(now - age).replace(microsecond=0),
+                asked_at=(now - timedelta(seconds=one.age_seconds)).replace(microsecond=0),
                 version=one.version[:40],
                 agent=one.agent,
                 reason=one.reason[:200],
@@ -260,8 +253,6 @@ class RelayApplication:
 
     async def _record(self, host: str, body: bytes) -> _Answer:
         asked = _read(relay_feed.decode_requests, body)
-        if len(asked.scopes) > relay_feed.MAX_SCOPES:
-            raise _Refused(400, ErrorCode.INVALID, "too many scopes")
         self._refuse_if_away()
         own = tuple(key for key in asked.scopes if self._hub.has_scope(host, key))
         if own:
@@ -274,13 +265,6 @@ class RelayApplication:
         if not self._hub.claim(host, asked.listener, asked.address):
             raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _Answer(204)
-
-    def _checked(self, seconds: float) -> float:
-        """Return real seconds that a relay told, if a date can lie so far back."""
-        if not 0.0 <= seconds <= MAX_SECONDS:
-            message = f"invalid length of {seconds:g} s: expected 0 to {MAX_SECONDS:g}"
-            raise _Refused(400, ErrorCode.INVALID, message)
-        return seconds
 
     def _refuse_if_away(self) -> None:
         if self.unavailable:
@@ -316,8 +300,9 @@ async def _body(receive: auth.Receive) -> bytes:
 def _read(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _Refused(400, ErrorCode.INVALID, str(error)) from None
+    except Unreadable as error:
+        message = f"{error} (a relay may not be of a later release than the service, {__version__})"
+        raise _Refused(400, ErrorCode.INVALID, message) from None
 
 
 async def _done(job: "Future[Any]") -> None:
