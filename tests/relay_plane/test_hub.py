@@ -482,6 +482,19 @@ def test_a_host_is_busy_while_an_operation_of_its_machines_is_scheduled(
     assert not replica.hub.is_busy("h0")
 
 
+def test_a_host_is_not_busy_for_a_machine_that_dropped_out_of_what_is_scheduled(
+    replica: HubReplica,
+) -> None:
+    done(replica.plane.record_hosts({"web-0": "x", "web-3": "x"}))
+    request = Request(event_type=EventType.REBOOT, host="x")
+    done(replica.plane.request(request))
+    assert replica.hub.is_busy("x")
+    done(replica.plane.record_hosts({"web-3": "y"}))
+    assert "web-3" not in replica.operation("1.1").machines
+    assert replica.hub.is_busy("x")
+    assert not replica.hub.is_busy("y")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_relays_that_ask_now_and_then_have_what_the_store_has(seed: int) -> None:
     chance = random.Random(seed)

@@ -110,14 +110,10 @@ class RelayHub:
         """The scope and the hosts of each machine, as they are counted in `_hosts`."""
         self._having: dict[str, dict[str, None]] = {}
         """The hosts that have machines of each scope."""
-        self._shown: dict[str, object] = {}
-        """What guests see of each visible operation, by id."""
-        self._targets: dict[str, dict[str, str]] = {}
-        """Where visible operations move a machine to, by its key and theirs."""
-        self._pending: dict[str, dict[str, str]] = {}
-        """The Scheduled operations of each machine."""
-        self._awaited: dict[str, dict[str, str]] = {}
-        """The Returning operations that await a machine, by its key."""
+        self._visible: dict[str, Operation] = {}
+        """The operations that guests see, by id."""
+        self._of_machine: dict[str, dict[str, Operation]] = {}
+        """The same by the keys of their machines."""
         self._moving: dict[str, Operation] = {}
         """The operations that move machines to hosts that nobody knows yet, by id."""
         self._claimed: dict[str, str] = {}
@@ -178,28 +174,31 @@ class RelayHub:
             del self._hosts[host]
 
     def _put(self, operation: Operation) -> None:
-        visible = operation.status.visible
-        for name in operation.machines:
-            key = model.key(name)
-            _mark(self._pending, key, operation.id, "yes" if operation.pending else None)
-            if _mark(self._targets, key, operation.id, (visible and operation.to_host) or None):
-                self._place(key)
-            returns = operation.status is EventStatus.RETURNING and name in operation.awaited
-            if _mark(self._awaited, key, operation.id, "yes" if returns else None):
-                self._concern(key)
-        if visible and _moves(operation) and not operation.to_host and not operation.pending:
-            self._moving[operation.id] = operation
-        elif self._moving.pop(operation.id, None) is not None:
-            for name in operation.machines:
-                if self._claimed.pop(model.key(name), None) is not None:
-                    self._place(model.key(name))
-        shown = operation.shown
-        if self._shown.get(operation.id) == shown:
+        """Take an operation in place of what it was; machines may have dropped out of it."""
+        before = self._visible.pop(operation.id, None)
+        after = operation if operation.status.visible else None
+        had, has = _machines_of(before), _machines_of(after)
+        for key in had.keys() - has.keys():
+            del self._of_machine[key][operation.id]
+            if not self._of_machine[key]:
+                del self._of_machine[key]
+        moves = after is not None and _moves(after)
+        for key in had if operation.id in self._moving else ():
+            if not moves or key not in has:
+                self._claimed.pop(key, None)
+        self._moving.pop(operation.id, None)
+        if after is not None:
+            self._visible[operation.id] = after
+            for key in has:
+                self._of_machine.setdefault(key, {})[operation.id] = after
+            if moves:
+                self._moving[operation.id] = after
+        for key in had | has:
+            self._place(key)
+        for key in _awaited_of(before) ^ _awaited_of(after):
+            self._concern(key)
+        if (None if before is None else before.shown) == operation.shown:
             return  # a claim was made or renewed: guests see nothing of that
-        if shown is None:
-            self._shown.pop(operation.id)
-        else:
-            self._shown[operation.id] = shown
         for event in (*operation.events, *operation.dropped):
             if not event.silent:
                 self._change_scope(event.scope)
@@ -210,7 +209,8 @@ class RelayHub:
         scope, hosts = "", dict[str, None]()
         if machine is not None:
             scope = machine.scope
-            found = (machine.host, self._claimed.get(key, ""), *self._targets.get(key, {}).values())
+            targets = (each.to_host for each in self._of_machine.get(key, {}).values())
+            found = (machine.host, self._claimed.get(key, ""), *targets)
             hosts = dict.fromkeys(filter(None, found))
         before_scope, before = self._places.pop(key, ("", ()))
         if hosts:
@@ -274,7 +274,11 @@ class RelayHub:
     def is_busy(self, host: str) -> bool:
         """Tell whether an operation of the host's machines is Scheduled."""
         known = self._hosts.get(host)
-        return known is not None and any(key in self._pending for key in known.machines)
+        return known is not None and any(
+            operation.pending
+            for key in known.machines
+            for operation in self._of_machine.get(key, {}).values()
+        )
 
     def changed(self, host: str, etag: str) -> tuple[str, bytes] | None:
         """Return the ETag and the encoded document of a host, None for a relay that waits for it.
@@ -295,12 +299,18 @@ class RelayHub:
         """Return the digest and the encoded document of a host."""
         known = self._hosts.get(host) or _Host()
         machines = sorted(known.machines)
+        concerning = {
+            operation.id: operation
+            for key in machines
+            for operation in self._of_machine.get(key, {}).values()
+        }
+        awaited = set[str]().union(*map(_awaited_of, concerning.values()))
         document = EncodedHost(
             host=host,
             machines=tuple(self._machines[key] for key in machines),
             scopes=tuple(map(self._encode, sorted(known.scopes))),
             rules=self._rules,
-            awaited=tuple(key for key in machines if key in self._awaited),
+            awaited=tuple(key for key in machines if key in awaited),
         )
         body = relay_feed.encode(document)
         known.digest = hashlib.blake2b(body, digest_size=DIGEST_BYTES).hexdigest()
@@ -372,21 +382,20 @@ class RelayHub:
 
 
 def _moves(operation: Operation) -> bool:
-    return operation.event_type is EventType.REDEPLOY or operation.live_migration
+    """Tell whether it is moving its machines to hosts that nobody knows yet."""
+    moves = operation.event_type is EventType.REDEPLOY or operation.live_migration
+    return moves and not operation.to_host and not operation.pending
 
 
-def _mark(known: dict[str, dict[str, str]], key: str, operation: str, value: str | None) -> bool:
-    """Note what an operation is to a machine, nothing for None; return whether that is new."""
-    of_it = known.get(key, {})
-    if of_it.get(operation) == value:
-        return False
-    if value is None:
-        del of_it[operation]
-        if not of_it:
-            del known[key]
-    else:
-        known.setdefault(key, {})[operation] = value
-    return True
+def _machines_of(operation: Operation | None) -> dict[str, None]:
+    """Return the keys of an operation's machines."""
+    return dict.fromkeys(map(model.key, operation.machines if operation else ()))
+
+
+def _awaited_of(operation: Operation | None) -> set[str]:
+    """Return the keys of the machines that have to ask again before an operation is over."""
+    returns = operation is not None and operation.status is EventStatus.RETURNING
+    return set(map(model.key, operation.awaited)) if operation and returns else set()
 
 
 def _wake(known: _Host) -> None:
