@@ -169,13 +169,12 @@ def judge(
     """Return which hosts are to be held because their relay is away, and which released.
 
     A host is held once for each absence: an operator may release it. `has_all` tells whether a
-    relay has everything that concerns its host. One that is held stays held over a start: that its
-    relay has time to ask does not say that it is back.
+    relay has everything that concerns its host. A host stays held until its relay asks again: that
+    this replica has more patience, or has just started, does not say that it is back.
     """
 
     def back(relay: Relay) -> bool:
-        has_asked = relay.heard_at != relay.held_for or relay.due_at > terms.began_at
-        return has_asked and has_all(relay)
+        return relay.heard_at != relay.held_for and has_all(relay)
 
     hold, release = [], []
     due_before = now - LATE

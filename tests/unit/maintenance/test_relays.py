@@ -115,6 +115,14 @@ def test_a_host_is_held_once_for_each_absence() -> None:
     assert held(relay(held_for=NOW - MINUTE), late) == "hold 300"
 
 
+def test_a_replica_with_more_patience_does_not_release_what_another_holds() -> None:
+    # Its own replica knows sooner that a relay is late than one that knows it by hearsay.
+    for replica in ("a", "b"):
+        for late in (LATE + SECOND, LATE + HEARSAY, LATE + HEARSAY + SECOND):
+            assert held(relay(replica=replica, held_for=NOW), NOW + MINUTE + late) == ""
+    assert held(relay(replica="b", held_for=NOW), NOW + MINUTE + LATE) == ""
+
+
 def test_a_host_is_released_when_its_relay_is_back_and_has_everything() -> None:
     back = relay(held_for=NOW - MINUTE)
     assert held(back, NOW, all_of_it=False) == ""
@@ -179,7 +187,7 @@ def test_nobody_is_held_early_or_twice_or_released_while_away(
             one.host not in tokens
             or (
                 all_of_it
-                and (one.heard_at != one.held_for or one.due_at > terms.began_at)
+                and one.heard_at != one.held_for
                 and not (tokens[one.host] <= one.heard_at and relays.is_away(one, terms, now))
             )
             or one.heard_at < tokens[one.host]
