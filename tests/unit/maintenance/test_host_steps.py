@@ -500,8 +500,7 @@ def test_a_host_is_not_open_before_its_relay_has_asked_since_the_reboot(bring_ho
         started_at=BEFORE,
         heard_at=of.changed_at - SECOND,
         due_at=NOW,
-        epoch="e",
-        sequence=1,
+        etag="",
         machines=0,
     )
     waits = step(view(of, operation(), relay=relay))
