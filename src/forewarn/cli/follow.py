@@ -258,6 +258,7 @@ def wait(
     types: tuple[str, ...],
     shown_by: str,
     take: Callable[[StreamEvent], bool] = lambda _: True,
+    first: Callable[[], object] = lambda: None,
 ) -> None:
     """Print what changes until it is over (OK) or needs an operator (Failed, ALERTS).
 
@@ -265,9 +266,11 @@ def wait(
 
     `look` returns how far it is now, and `types` are those of the news after which it may be
     further; `take` takes an item, and tells whether to look after it. `shown_by` is the command
-    that shows it, for whoever waits no longer.
+    that shows it, for whoever waits no longer; `first` prints what was asked for.
     """
     try:
+        if not service.as_json:
+            first()
         with _spinner():
             progress = _at_its_end(service, look, types, take)
     except KeyboardInterrupt:

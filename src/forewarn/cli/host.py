@@ -93,10 +93,10 @@ def drain(
         stay=stay,
         without_notice=without_notice,
     )
-    if not (wait and service.as_json):
-        plan.show(_draw_plans)
     if wait:
-        _wait(service, hosts)
+        _wait(service, hosts, lambda: plan.show(_draw_plans))
+    else:
+        plan.show(_draw_plans)
 
 
 def _command(order: str) -> Callable[..., None]:
@@ -132,7 +132,9 @@ def _order(service: OperatorClient, host: str, order: str, machine: str = "") ->
     service.post(path, order=order, machine=machine).show(_draw_state)
 
 
-def _wait(service: OperatorClient, hosts: list[str]) -> None:
+def _wait(
+    service: OperatorClient, hosts: list[str], first: Callable[[], None] = lambda: None
+) -> None:
     from forewarn.server.operator import schemas
 
     def look() -> follow.Progress:
@@ -150,7 +152,7 @@ def _wait(service: OperatorClient, hosts: list[str]) -> None:
             {what: now for one in details for what, now in _facts(one)},
         )
 
-    follow.wait(service, look, types=NEWS, shown_by="forewarn host list")
+    follow.wait(service, look, types=NEWS, shown_by="forewarn host list", first=first)
 
 
 def _rests(detail: "schemas.HostDetail") -> bool:

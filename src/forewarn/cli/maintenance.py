@@ -8,7 +8,7 @@ import typer
 
 from forewarn import times
 from forewarn.cli import events, follow, output, rollout
-from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
+from forewarn.cli.operator_client import Answer, OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
@@ -164,10 +164,10 @@ def _schedule(
         body = {**for_all, **for_one, "scope": "".join(scopes), "host": "".join(hosts)}
         path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
         plan = service.post(path, **body)
-        if not (wait and service.as_json):
-            plan.show(_draw_plan)
         if wait:
-            _wait(service, plan.tree()["maintenance"]["number"])
+            _wait(service, plan)
+        else:
+            plan.show(_draw_plan)
         return
     seconds = for_one.pop("notice_seconds")
     for name in (name for name, value in for_one.items() if value):
@@ -186,8 +186,10 @@ def _schedule(
     )
 
 
-def _wait(service: OperatorClient, number: int) -> None:
+def _wait(service: OperatorClient, plan: Answer) -> None:
     from forewarn.server.operator import schemas
+
+    number = plan.tree()["maintenance"]["number"]
 
     def take(event: follow.StreamEvent) -> bool:
         if json.loads(event.data)["data"].get("maintenance") != number:
@@ -204,7 +206,11 @@ def _wait(service: OperatorClient, number: int) -> None:
         return follow.Progress(_is_over(detail), why, answer.tree)
 
     shown_by = f"forewarn maintenance show {number}"
-    follow.wait(service, look, types=NEWS, shown_by=shown_by, take=take)
+
+    def first() -> None:
+        plan.show(_draw_plan)
+
+    follow.wait(service, look, types=NEWS, shown_by=shown_by, take=take, first=first)
 
 
 def _is_over(detail: "schemas.MaintenanceDetail") -> bool:

@@ -255,7 +255,7 @@ def watch(number: NumberArgument, *, service: OperatorClient) -> None:
     _wait(service, number)
 
 
-def _wait(service: OperatorClient, number: int) -> None:
+def _wait(service: OperatorClient, number: int, first: Callable[[], None] = lambda: None) -> None:
     from forewarn.server.operator import rollout_schemas
 
     def look() -> follow.Progress:
@@ -268,7 +268,8 @@ def _wait(service: OperatorClient, number: int) -> None:
         facts = dict(_facts(detail))
         return follow.Progress(rollout.state == "done", why, answer.tree, facts)
 
-    follow.wait(service, look, types=NEWS, shown_by=f"forewarn rollout show {number}")
+    shown_by = f"forewarn rollout show {number}"
+    follow.wait(service, look, types=NEWS, shown_by=shown_by, first=first)
 
 
 def _command(order: str) -> Callable[..., None]:
@@ -295,10 +296,10 @@ def ask(
     """Plan or start a rollout, and show how it will go; or wait for its end, too."""
     path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
     plan = service.post(path, **body)
-    if not (wait and service.as_json):
-        plan.show(_draw_plan)
     if wait:
-        _wait(service, plan.tree()["rollout"]["number"])
+        _wait(service, plan.tree()["rollout"]["number"], lambda: plan.show(_draw_plan))
+    else:
+        plan.show(_draw_plan)
 
 
 def tags_of(texts: list[str]) -> dict[str, str]:
