@@ -17,6 +17,7 @@ from forewarn.agent import status
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.agent.status import FAMILIES, PREFIX, Metrics
 from forewarn.status_port import StatusServer
+from leftovers import nothing_left
 
 NAME = r"[a-z_][a-z0-9_]*"
 SAMPLE = re.compile(
@@ -128,16 +129,14 @@ def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
 
 
 def test_it_answers_one_after_another_until_it_is_closed() -> None:
-    before = set(threading.enumerate())
-    port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
-    assert [ask(port.number, path)[0] for path in ("/here", "/there", "/here")] == [200, 404, 200]
-    port.close()
-    assert not port._thread.is_alive()
-    with pytest.raises(ConnectionRefusedError):
-        ask(port.number, "/here")
-    for thread in set(threading.enumerate()) - before:  # a request's own may be about to end
-        thread.join(patience.SECONDS)
-        assert not thread.is_alive()
+    with nothing_left():
+        port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+        answers = [ask(port.number, path)[0] for path in ("/here", "/there", "/here")]
+        assert answers == [200, 404, 200]
+        port.close()
+        assert not port._thread.is_alive()
+        with pytest.raises(ConnectionRefusedError):
+            ask(port.number, "/here")
 
 
 def test_a_port_that_nobody_has_asked_closes_as_soon() -> None:
@@ -155,12 +154,13 @@ def test_it_closes_although_somebody_is_connected_and_says_nothing() -> None:
 
 def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
     port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
+    before = set(threading.enumerate())
     with ExitStack() as silent:
         for _ in range(2 * status_port.CONNECTIONS):
             where = ("127.0.0.1", port.number)
             silent.enter_context(socket.create_connection(where, timeout=patience.SECONDS))
         assert ask(port.number, "/here")[0] == 200
-        assert threading.active_count() < 2 * status_port.CONNECTIONS
+        assert len(set(threading.enumerate()) - before) < 2 * status_port.CONNECTIONS
     port.close()
 
 

@@ -5,7 +5,6 @@ import errno
 import gc
 import socket
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,11 +37,6 @@ async def asked(server: Silent) -> None:
     await asyncio.to_thread(server.asked.wait, patience.SECONDS)
 
 
-def open_files() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 DOINGS: dict[str, Doing] = {
     "document": lambda client: client.document(),
     "approve": lambda client: client.approve("A"),
@@ -55,10 +49,8 @@ DOINGS: dict[str, Doing] = {
 def test_a_task_that_is_cancelled_leaves_no_socket_behind(doing: str) -> None:
     async def run(server: Silent) -> None:
         client = AsyncClient(server.url, name="web-0")
-        before = open_files()
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asked(server)
-        assert open_files() > before
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

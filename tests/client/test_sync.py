@@ -1,6 +1,5 @@
 """What is the sync shell's alone: threads, signals, and what a process loads."""
 
-import gc
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,6 +24,7 @@ from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
+from leftovers import FILES, nothing_left
 
 LOOK = """
 import json, sys
@@ -274,20 +273,13 @@ def test_a_failure_that_comes_late_does_not_lead_back_to_an_earlier_address() ->
     assert session.endpoint.port == 3
 
 
-def open_files() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted by /proc")
+@pytest.mark.skipif(not FILES.exists(), reason="open files are found by /proc")
 def test_nothing_is_left_open() -> None:
-    before = open_files()
-    with serving(lambda *_: message(200, document(listed()))) as server:
+    with nothing_left(), serving(lambda *_: message(200, document(listed()))) as server:
         for _ in range(5):
             with Client(server.url, name="web-0") as client, client.watch() as watch:
                 next(watch)
                 client.document()
-    assert open_files() == before
 
 
 def test_a_client_finds_its_endpoint_by_itself(

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +12,7 @@ import forewarn
 import patience
 from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
 from forewarn.vocabulary import ErrorCode
+from leftovers import nothing_left
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -476,19 +475,14 @@ def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
 
 @pytest.mark.timeout(600)  # a loaded machine takes a minute for them
 def test_a_thousand_leave_nothing_behind() -> None:
-    def left() -> tuple[int, int]:
-        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-
     with Emulator() as emulator:
         emulator.machine("web-0")
-    gc.collect()
-    before = left()
-    for number in range(1000):
-        with Emulator() as emulator:
-            machine = emulator.machine("web-0")
+    with nothing_left():
+        for number in range(1000):
+            with Emulator() as emulator:
+                machine = emulator.machine("web-0")
+                if number % 100 == 0:
+                    client = forewarn.Client(machine.endpoint)
+                    client.document()
             if number % 100 == 0:
-                client = forewarn.Client(machine.endpoint)
-                client.document()
-        if number % 100 == 0:
-            client.close()
-    assert left() == before
+                client.close()

@@ -105,8 +105,9 @@ class WriterMemory:
                 yield transaction, world
                 if self._store.shared:
                     position = transaction.position()
+            self._world = None  # committed: what can't be settled is not undone but read
             world.settle()
-            self._position = position
+            self._world, self._position = world, position
         except BaseException as error:
             self._undo(error)
             raise

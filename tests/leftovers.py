@@ -1,0 +1,38 @@
+"""Finds what a test leaves open in its process.
+
+Other tests share the process: what they left may end meanwhile, so a count says nothing. Only what
+was not there before is a test's own.
+"""
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import patience
+
+FILES = Path("/proc/self/fd")
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Return the open files, each by its number and what it leads to."""
+    gc.collect()
+    found = set()
+    for file in FILES.iterdir():
+        try:
+            found.add((file.name, str(file.readlink())))
+        except FileNotFoundError:  # the folder's own, or closed since
+            continue
+    return found
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Fail if a thread or an open file of the body outlives it; a thread may take time to end."""
+    threads, files = set(threading.enumerate()), open_files()
+    yield
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(patience.SECONDS)
+        assert not thread.is_alive(), thread
+    assert open_files() <= files
