@@ -28,7 +28,7 @@ def open_files() -> set[tuple[str, str]]:
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
+def check_nothing_left() -> Iterator[None]:
     """Fail if a thread or an open file of the body outlives it; a thread may take time to end."""
     threads, files = set(threading.enumerate()), open_files()
     yield

@@ -17,7 +17,7 @@ from forewarn.agent import status
 from forewarn.agent.decider import ApprovalAnswered
 from forewarn.agent.status import FAMILIES, PREFIX, Metrics
 from forewarn.status_port import StatusServer
-from leftovers import nothing_left
+from leftovers import check_nothing_left
 
 NAME = r"[a-z_][a-z0-9_]*"
 SAMPLE = re.compile(
@@ -129,7 +129,7 @@ def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
 
 
 def test_it_answers_one_after_another_until_it_is_closed() -> None:
-    with nothing_left():
+    with check_nothing_left():
         port = StatusServer(("127.0.0.1", 0), shown, name="forewarn-agent")
         answers = [ask(port.number, path)[0] for path in ("/here", "/there", "/here")]
         assert answers == [200, 404, 200]

@@ -24,7 +24,7 @@ from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
 from forewarn.client.sync import Client
 from forewarn.testing import Emulator
-from leftovers import FILES, nothing_left
+from leftovers import FILES, check_nothing_left
 
 LOOK = """
 import json, sys
@@ -275,7 +275,7 @@ def test_a_failure_that_comes_late_does_not_lead_back_to_an_earlier_address() ->
 
 @pytest.mark.skipif(not FILES.exists(), reason="open files are found by /proc")
 def test_nothing_is_left_open() -> None:
-    with nothing_left(), serving(lambda *_: message(200, document(listed()))) as server:
+    with check_nothing_left(), serving(lambda *_: message(200, document(listed()))) as server:
         for _ in range(5):
             with Client(server.url, name="web-0") as client, client.watch() as watch:
                 next(watch)

@@ -12,7 +12,7 @@ import forewarn
 import patience
 from forewarn.testing import EmulatedMachine, Emulator, Exchange, NotIdle, Refused
 from forewarn.vocabulary import ErrorCode
-from leftovers import nothing_left
+from leftovers import check_nothing_left
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -477,7 +477,7 @@ def test_the_clock_does_not_go_back(emulator: Emulator) -> None:
 def test_a_thousand_leave_nothing_behind() -> None:
     with Emulator() as emulator:
         emulator.machine("web-0")
-    with nothing_left():
+    with check_nothing_left():
         for number in range(1000):
             with Emulator() as emulator:
                 machine = emulator.machine("web-0")
