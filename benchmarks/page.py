@@ -1,7 +1,7 @@
 """What the page Now costs: how soon its first byte is there, and what guests notice of it.
 
 460 operations, live and recent, lie in the twelve scopes that the timeline draws, so that all of
-them are drawn. A window asks with the cookie of its session, over a connection that it keeps.
+them are drawn. A window asks with the cookie of its log-in, over a connection that it keeps.
 """
 
 import contextlib
@@ -39,13 +39,13 @@ class Window:
     """A browser's window on the page, without the browser."""
 
     def __init__(self, service: Service, port: int) -> None:
-        url = urllib.parse.urlsplit(service.ask("POST", "/v1/logins", {})["url"])
+        link = urllib.parse.urlsplit(service.ask("POST", "/v1/tokens/page", {})["url"])
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         form = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Origin": f"http://127.0.0.1:{port}",
         }
-        self._connection.request("POST", "/login", url.query, form)
+        self._connection.request("POST", "/login", f"token={link.fragment}", form)
         answer = self._connection.getresponse()
         assert answer.status == 303, (answer.status, answer.read())
         answer.read()

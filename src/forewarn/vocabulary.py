@@ -129,6 +129,15 @@ class AccessRole(StrEnum):
         return order.index(self) >= order.index(needed)
 
 
+class TokenAudience(StrEnum):
+    """The part of the operator plane that accepts a token."""
+
+    API = "api"
+    """Programs, which send it as a bearer token."""
+    PAGE = "page"
+    """A browser, which sends it in a cookie."""
+
+
 class ErrorCode(StrEnum):
     """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
 

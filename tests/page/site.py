@@ -168,7 +168,7 @@ class Site:
             made = self.root.ask("POST", "/v1/tokens", {"name": name or str(role), "role": role})
             assert made.status == 201, made.body
             asks = Client(self.url, made.json["token"])
-        answer = asks.ask("POST", "/v1/logins", {})
+        answer = asks.ask("POST", "/v1/tokens/page", {})
         assert answer.status == 201, answer.body
         url: str = answer.json["url"]
         return url
@@ -181,7 +181,7 @@ class Site:
         scripts: bool = True,
         ignore_https_errors: bool = False,
     ) -> BrowserContext:
-        """Return a browser without a session."""
+        """Return a browser that is not logged in."""
         kind = Kind(size, theme, scripts, ignore_https_errors)
         taken = self._contexts.take(kind)
         self._taken.append((kind, taken))
@@ -198,14 +198,14 @@ class Site:
     ) -> Page:
         """Return a window that is logged in and shows Now or another page, with its stream open.
 
-        It got its session from a form that no browser sent, which saves a page to draw.
+        It got its cookie by a form that no browser sent, which saves a page to draw.
         """
         context = self.context(size, theme)
         form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.url}
-        key = self.link(role).partition("?")[2].encode()
-        answer = Client(self.url).ask("POST", "/login", key, form)
-        name, _, session = answer.headers["Set-Cookie"].partition(";")[0].partition("=")
-        context.add_cookies([{"name": name, "value": session, "url": self.url}])
+        body = f"token={self.link(role).partition('#')[2]}".encode()
+        answer = Client(self.url).ask("POST", "/login", body, form)
+        name, _, secret = answer.headers["Set-Cookie"].partition(";")[0].partition("=")
+        context.add_cookies([{"name": name, "value": secret, "url": self.url}])
         page = context.new_page()
         page.goto(f"{self.url}{path}")
         expect(page.locator("#live")).to_have_attribute("data-state", "live")

@@ -37,7 +37,7 @@ class Behind:
     def log_in(self, context: BrowserContext) -> None:
         window = context.new_page()
         link = self.site.link()
-        assert link.startswith(f"{self.url}/login?key=")
+        assert link.startswith(f"{self.url}/login#")
         window.goto(link)
         window.wait_for_url(f"{self.url}/")
         window.close()

@@ -39,7 +39,7 @@ def test_the_command_lines_link_opens_a_window_that_shows_what_it_does_next(
         printed = service.call("page")
         assert printed.returncode == 0, printed.stderr
         (link,) = printed.stdout.split()
-        assert link.startswith(f"http://127.0.0.1:{port}/login?key=")
+        assert link.startswith(f"http://127.0.0.1:{port}/login#")
         window = context.new_page()
         window.on("console", note)
         window.goto(link)
@@ -73,9 +73,9 @@ def test_a_token_gives_a_link_with_its_own_name_and_role(tmp_path: Path) -> None
             FOREWARN_SET_OPERATOR__TOKEN_FILE=os.fspath(token),
         )
         assert shown.returncode == 0, shown.stderr
-        assert '"account": "ann"' in shown.stdout
+        assert '"created_by": "ann"' in shown.stdout
         assert '"role": "viewer"' in shown.stdout
-        refused = Client(f"http://127.0.0.1:{port}").ask("POST", "/v1/logins", {})
+        refused = Client(f"http://127.0.0.1:{port}").ask("POST", "/v1/tokens/page", {})
         assert refused.status == 401
     finally:
         assert service.stop() == 0

@@ -57,7 +57,7 @@ def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
         window.context.close()
 
 
-def test_a_page_whose_session_ended_leads_to_the_log_in(site: Site) -> None:
+def test_a_page_whose_token_ended_leads_to_the_log_in(site: Site) -> None:
     window = site.window(AccessRole.OPERATOR)
     with site.complaints():
         assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200

@@ -62,7 +62,7 @@ def test_no_request_is_an_internal_error(
     assert answer.status < 500, answer.body
 
 
-@pytest.mark.parametrize("body", [b"\xff", b"a" * 2_000_000, b"=&=&%", b"key=" + b"%00" * 100])
+@pytest.mark.parametrize("body", [b"\xff", b"a" * 2_000_000, b"=&=&%", b"token=" + b"%00" * 100])
 def test_a_body_that_is_no_form_is_refused(running: Running, body: bytes) -> None:
     url = running.opened.operators[1]
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": url}
@@ -71,9 +71,9 @@ def test_a_body_that_is_no_form_is_refused(running: Running, body: bytes) -> Non
 
 
 def test_a_form_may_not_be_json_nor_an_order_to_the_api_a_form(running: Running) -> None:
-    assert running.client().ask("POST", "/login", {"key": "x"}).status == 415
+    assert running.client().ask("POST", "/login", {"token": "x"}).status == 415
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert running.client().ask("POST", "/v1/logins", b"key=x", headers).status == 415
+    assert running.client().ask("POST", "/v1/tokens/page", b"token=x", headers).status == 415
 
 
 def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:

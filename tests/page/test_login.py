@@ -13,14 +13,22 @@ from page.site import Site
 
 def test_a_link_logs_in_whoever_asked_for_it(site: Site) -> None:
     window = site.context().new_page()
-    window.goto(site.link(AccessRole.VIEWER))
+    asked: list[str] = []
+    window.on("request", lambda request: asked.append(f"{request.url} {request.all_headers()}"))
+    link = site.link(AccessRole.VIEWER)
+    window.goto(link)
     window.wait_for_url(f"{site.url}/")
+    secret = link.partition("#")[2]
+    assert secret
+    assert not [each for each in asked if secret in each.replace(link, "")]
     expect(window.locator("#live")).to_have_attribute("data-state", "live")
     expect(window.locator(".who")).to_contain_text("viewer")
     (cookie,) = window.context.cookies()
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
-    assert not [token for token in site.root.get("/v1/tokens")["tokens"] if token["session"]][1:]
+    assert cookie["value"] != secret
+    window.go_back()
+    assert secret not in window.url
 
 
 def test_a_link_is_good_once(site: Site) -> None:
@@ -36,7 +44,7 @@ def test_a_link_is_good_once(site: Site) -> None:
         second.wait_for_url(f"{site.url}/login")
 
 
-def test_logging_out_ends_the_session_for_the_service_too(site: Site) -> None:
+def test_logging_out_ends_the_token_for_the_service_too(site: Site) -> None:
     window = site.window()
     cookies = window.context.cookies()
     window.locator(".who summary").click()
@@ -52,7 +60,7 @@ def test_logging_out_ends_the_session_for_the_service_too(site: Site) -> None:
     another.wait_for_url(f"{site.url}/login")
 
 
-def test_the_session_ends_with_the_token_that_it_was_opened_by(site: Site) -> None:
+def test_the_page_ends_with_the_token_that_opened_it(site: Site) -> None:
     window = site.window(AccessRole.OPERATOR)
     with site.complaints():
         assert site.root.ask("DELETE", "/v1/tokens?name=operator").status == 200
@@ -60,13 +68,23 @@ def test_the_session_ends_with_the_token_that_it_was_opened_by(site: Site) -> No
     assert site.root.get("/v1/tokens")["tokens"] == []
 
 
+def test_a_link_works_in_a_window_that_shows_the_log_in_or_its_refusal(site: Site) -> None:
+    window = site.context().new_page()
+    window.goto(f"{site.url}/login")
+    with site.complaints():  # Chromium tells of the 401
+        window.evaluate("location.assign('/login#spent')")
+        expect(window.locator("h1")).to_have_text("Unauthorized")
+    window.evaluate("link => location.assign(link)", site.link())
+    expect(window).to_have_url(f"{site.url}/")
+
+
 @pytest.mark.parametrize("origin", [None, "http://elsewhere.example"])
 def test_a_form_of_another_origin_is_refused(site: Site, origin: str | None) -> None:
-    key = site.link().partition("key=")[2]
+    key = site.link().partition("#")[2]
     connection = HTTPConnection(str(urlsplit(site.url).netloc), timeout=patience.SECONDS)
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     connection.request(
-        "POST", "/login", f"key={key}", headers | ({"Origin": origin} if origin else {})
+        "POST", "/login", f"token={key}", headers | ({"Origin": origin} if origin else {})
     )
     answer = connection.getresponse()
     assert answer.status == 403

@@ -137,7 +137,7 @@ def test_the_clock_is_the_services(unchanged: Site, tab: Page) -> None:
 def test_without_its_setting_there_is_no_page(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0", page=False)
     with Running(wanted, sqlite.open_store(Path(wanted.store.path))) as running:
-        refused = running.client().ask("POST", "/v1/logins", {})
+        refused = running.client().ask("POST", "/v1/tokens/page", {})
         assert (refused.status, refused.error["code"]) == (409, "conflict")
         assert Client(running.opened.operators[1]).ask("GET", "/login").status == 401
         assert running.client().ask("GET", "/login").status == 404

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forewarn.maintenance.accounts import DONE, AuditRecord, Token
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import AuditQuery, Store
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from store.conformance import assert_rolled_back, save
 from store.engines import NewStore
 from store.values import MINUTE, NOW
@@ -25,7 +25,8 @@ TOKENS = st.builds(
     created_by=TEXTS,
     created_at=MOMENTS,
     expires_at=st.none() | MOMENTS,
-    session=st.booleans(),
+    audience=st.sampled_from(TokenAudience),
+    parent=TEXTS,
 )
 RECORDS = st.builds(
     AuditRecord,

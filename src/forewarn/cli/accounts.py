@@ -63,9 +63,9 @@ def revoke(
 def page(*, service: OperatorClient) -> None:
     """Print a link that logs a browser in to the page.
 
-    It works once, within two minutes, and gives the browser your name and role. Show it to nobody.
+    It works once, and gives the browser your name and role for twelve hours. Show it to nobody.
     """
-    service.post("/v1/logins").show(_draw_link)
+    service.post("/v1/tokens/page").show(_draw_link)
 
 
 @asks_for_pages
@@ -104,10 +104,12 @@ def _draw_revoked(found: "schemas.TokenList") -> None:
         output.say(f"{revoked.name} is revoked")
 
 
-def _draw_link(made: "schemas.NewLogin") -> None:
+def _draw_link(made: "schemas.NewPageToken") -> None:
     output.say(made.url)
-    output.note(f"Open it in a browser within two minutes: it logs in {made.account}, once.")
-    output.note(f"The role is {made.role}.")
+    account = made.account
+    assert account.expires_at is not None
+    output.note(f"Open it in a browser: it logs in {account.created_by} ({account.role}), once.")
+    output.note(f"It ends at {times.shown(account.expires_at)}, or by 'Log out'.")
 
 
 def _draw_tokens(found: "schemas.TokenList") -> None:

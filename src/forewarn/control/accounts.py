@@ -11,10 +11,10 @@ import msgspec
 
 from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
 from forewarn.control.writer import Job, Writer
-from forewarn.maintenance.accounts import DONE, AuditRecord, Token
+from forewarn.maintenance.accounts import DONE, TOKEN_FILE, AuditRecord, Token
 from forewarn.maintenance.model import Changes, Refused, unknown
 from forewarn.store.port import Reading
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
 T = TypeVar("T")
 
@@ -28,11 +28,8 @@ MAX_ACTION: Final = 300
 MAX_TOKENS: Final = 1000
 """The most operators' tokens: they are in the memory of each replica."""
 
-MAX_SESSIONS: Final = 20
-"""The most browsers that an account is logged in with; the oldest session ends for one more."""
-
-MAX_LINKS: Final = 100
-"""The most links to the page that nobody has used; the oldest goes for one more."""
+MAX_PAGE_TOKENS: Final = 20
+"""The most tokens for the page that an account has; the oldest goes for one more."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,8 +42,8 @@ class OperatorRequest:
     address: str
     action: str
     request: str
-    token: str = ""
-    """The name of the stored token that it came with; `""` for any other way in."""
+    token: Token | None = None
+    """The token that it came with; None on the unix socket."""
     detail: str = ""
     """What it is about, once somebody has looked."""
     recorded: bool = False
@@ -85,9 +82,11 @@ class AuditedWriter:
         request = self._request
 
         def audited(unit: UnitOfWork) -> Work[Any]:
-            if request.token and request.token not in unit.tokens():
-                message = f"the token {request.token!r} was revoked"
-                raise Refused(ErrorCode.UNAUTHORIZED, message, token=request.token)
+            token = request.token
+            # By its value, as another one may have the name; the file's is not in the store.
+            if token and token.name != TOKEN_FILE and unit.tokens().get(token.name) != token:
+                message = f"the token {token.name!r} was revoked"
+                raise Refused(ErrorCode.UNAUTHORIZED, message, token=token.name)
             work = job(unit)
             request.detail = self._describe(work.result) or request.detail
             unit.note(request.record(unit.now, DONE))
@@ -111,6 +110,9 @@ class AuditedWriter:
 def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     """Keep a new token; its name must be free."""
     known = unit.tokens()
+    if token.name == TOKEN_FILE:
+        message = f"at name: {TOKEN_FILE!r} is the account of operator.token_file"
+        raise Refused(ErrorCode.CONFLICT, message, token=token.name)
     if token.name in known:
         message = f"there is a token {token.name!r} already: revoke it first, or name another"
         raise Refused(ErrorCode.CONFLICT, message, token=token.name)
@@ -122,59 +124,43 @@ def create_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
     return Work(made, Changes(tokens=(made,)))
 
 
-def make_link(unit: UnitOfWork, _: Decide, link: Token) -> Work[Token]:
-    """Keep a link to the page; sessions and links that are over go, and the oldest link."""
-    links = [token for token in unit.tokens().values() if token.link]
-    return _begun(unit, link, links, MAX_LINKS)
+def create_page_token(unit: UnitOfWork, _: Decide, token: Token) -> Work[Token]:
+    """Keep a token for the page; expired ones go, and the account's oldest for one too many."""
+    tokens = unit.tokens().values()
+    known = [each for each in tokens if each.audience is TokenAudience.PAGE]
+    own = [each for each in known if each.account == token.account and not each.expired(unit.now)]
+    own.sort(key=attrgetter("created_at"))
+    over = {each.name for each in known if each.expired(unit.now)}
+    over.update(each.name for each in own[: max(0, len(own) - MAX_PAGE_TOKENS + 1)])
+    _judge_room(len(tokens) - len(over))
+    return Work(token, Changes(tokens=(token,), revoked_tokens=tuple(sorted(over))))
 
 
-def open_session(unit: UnitOfWork, _: Decide, session: Token, link: str) -> Work[Token]:
-    """Log an account in to the page by a link; sessions that are over go, and its oldest.
-
-    The session ends with the account's token.
-    """
-    tokens = unit.tokens()
-    if link not in tokens:
+def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Work[Token]:
+    """Give a token another secret, once: the one before is spent."""
+    if unit.tokens().get(token.name) != token:
         raise spent_link()
-    owner = tokens.get(session.account)
-    ends = [each.expires_at for each in (session, owner) if each and each.expires_at]
-    session = msgspec.structs.replace(session, expires_at=min(ends))
-    own = [t for t in tokens.values() if t.session and not t.link and t.account == session.account]
-    return _begun(unit, session, own, MAX_SESSIONS, link)
+    renewed = msgspec.structs.replace(token, digest=digest)
+    return Work(renewed, Changes(tokens=(renewed,), revoked_tokens=(token.name,)))
 
 
 def spent_link() -> Refused:
-    """Return the refusal of a link that begins no session any more."""
-    message = "the link was used already, or is too old: run 'forewarn page' for another"
+    """Return the refusal of a link that logs nobody in any more."""
+    message = "the link was used already, or has ended: run 'forewarn page' for another"
     return Refused(ErrorCode.UNAUTHORIZED, message)
-
-
-def _begun(
-    unit: UnitOfWork, new: Token, like: Collection[Token], most: int, *spent: str
-) -> Work[Token]:
-    tokens = unit.tokens().values()
-    over = {*spent, *(token.name for token in tokens if token.session and token.expired(unit.now))}
-    left = [token for token in like if token.name not in over]
-    left.sort(key=attrgetter("created_at"))
-    over.update(token.name for token in left[: max(0, len(left) - most + 1)])
-    _judge_room(len(tokens) - len(over))
-    return Work(new, Changes(tokens=(new,), revoked_tokens=tuple(sorted(over))))
 
 
 def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
     """Revoke tokens, all or none; whoever has one is refused from then on.
 
-    The sessions of their holders end too; a name may be that of an account that has sessions alone.
+    The tokens for the page of an account with such a name go too, also where it has no other token.
     """
-    known = unit.tokens()
-    accounts = {token.account for token in known.values() if token.session}
-    if missing := [name for name in names if name not in known and name not in accounts]:
+    known = unit.tokens().values()
+    revoked = tuple(token for token in known if {token.name, token.account} & {*names})
+    found = {name for token in revoked for name in (token.name, token.account)}
+    if missing := [name for name in names if name not in found]:
         raise unknown("token", *missing)
-    revoked = {name: known[name] for name in names if name in known}
-    for token in known.values():
-        if token.session and token.account in names:
-            revoked[token.name] = token
-    return Work(tuple(revoked.values()), Changes(revoked_tokens=tuple(revoked)))
+    return Work(revoked, Changes(revoked_tokens=tuple(token.name for token in revoked)))
 
 
 def _judge_room(tokens: int) -> None:

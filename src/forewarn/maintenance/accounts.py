@@ -5,34 +5,36 @@ published together with what a request changes.
 """
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
-from forewarn.vocabulary import AccessRole
+from forewarn.vocabulary import AccessRole, TokenAudience
+
+TOKEN_FILE: Final = "token-file"  # noqa: S105 - an account's name
+"""The account whose token is in `operator.token_file`: the way in of the first start."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of a bearer token. The token itself is shown once, and kept nowhere."""
+    """An operator's credential. Its secret is shown once, and kept nowhere."""
 
     name: str
-    """Whose it is: the name that history and the audit log show. Unique, case and all."""
+    """Unique, case and all; history and the audit log show it unless a browser has the token."""
     role: AccessRole
     digest: str
-    """The SHA-256 of the token, in hex (`server.operator.auth` says why that is enough)."""
+    """The SHA-256 of the secret, in hex (`server.operator.auth` says why that is enough)."""
+    audience: TokenAudience = TokenAudience.API
     created_by: str
     created_at: datetime
     expires_at: datetime | None
     """From then on it is refused; None: never."""
-    session: bool = False
-    """Whether a browser has it, in a cookie: whoever made it is logged in to the page."""
-    link: bool = False
-    """Whether it is the key of a link, for a session that no browser has begun yet: it begins that
-    one, once, and lets nobody in by itself."""
+    parent: str = ""
+    """Digest of the token that made it, without which it lets nobody in; `""` for none."""
 
     @property
     def account(self) -> str:
-        """By whom is what is done with it."""
-        return self.created_by if self.session else self.name
+        """The name that its holder acts under."""
+        return self.created_by if self.audience is TokenAudience.PAGE else self.name
 
     def expired(self, now: datetime) -> bool:
         """Return whether its time is over."""

@@ -12,7 +12,7 @@
     errors       how failures are answered
     inventory    the fleet and what is live, in memory, and a search in it
     metrics      what Prometheus reads
-    auth         who may ask: tokens, sessions, users, the Host and the Origin
+    auth         who may ask: tokens, users, the Host and the Origin
     webhook_requests  signs and sends the requests of webhooks
     connections  uvicorn's connections, and their limits
 

@@ -1,13 +1,13 @@
 """The operators' API: the routes about the service, for whoever looks after it.
 
-Tokens, links to the page and the audit log; webhooks; the relays' tokens; replicas, clock, health
+Tokens and the audit log; webhooks; the relays' tokens; replicas, clock, health
 and metrics. docs/reference/api.md describes each route; a test compares.
 """
 
 import asyncio
 import functools
 import threading
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -25,14 +25,16 @@ from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.server import secret_files
-from forewarn.server.operator import auth, metrics, routing, schemas, views, webhook_schemas
-from forewarn.server.operator.auth import TOKEN_FILE
+from forewarn.server.operator import metrics, routing, schemas, views, webhook_schemas
 from forewarn.server.operator.errors import RETRY_SECONDS
 from forewarn.server.operator.routing import Backend, TheBackend, TheCaller, one_line
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import AuditQuery
 from forewarn.version import __version__
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
+
+PAGE_TOKEN_LASTS: Final = timedelta(hours=12)
+"""How long a token for the page is good, by the browser's clock: a day's work."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,9 +54,6 @@ async def create_token(
     backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.TokenRequest]
 ) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
-    if data.name == TOKEN_FILE:
-        message = f"at name: {TOKEN_FILE!r} is the account of operator.token_file"
-        raise model.Refused(ErrorCode.CONFLICT, message, token=data.name)
     made, now = backend.make_token(), backend.now()
     expires_at = data.expires_at and routing.in_utc(data.expires_at, "expires_at")
     token = model.mapped(
@@ -81,11 +80,13 @@ async def revoke_tokens(
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
 
-@routing.post("/v1/logins", AccessRole.VIEWER, schemas.LoginRequest, routing.ACCOUNTS, status=201)
-async def create_login(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.LoginRequest]
-) -> schemas.NewLogin:
-    """Make a link that logs a browser in to the page, once, with the role of whoever asks."""
+@routing.post(
+    "/v1/tokens/page", AccessRole.VIEWER, schemas.PageTokenRequest, routing.ACCOUNTS, status=201
+)
+async def create_page_token(
+    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.PageTokenRequest]
+) -> schemas.NewPageToken:
+    """Make a token for the page, with the role of whoever asks; the answer alone shows its link."""
     del data  # it is empty
     if backend.page_url is None:
         message = (
@@ -94,17 +95,22 @@ async def create_login(
         )
         raise model.Refused(ErrorCode.CONFLICT, message)
     assert caller.role is not None
-    key = backend.make_token()
-    holder = backend.accounts.holder_of_links(caller.by)
-    link = auth.new_link(caller.by, caller.role, key, backend.now(), backend.scale, holder=holder)
-    plane = backend.changing(caller, needs=AccessRole.VIEWER)
-    await backend.done(plane.order(accounts.make_link, link))
-    return schemas.NewLogin(
-        url=f"{backend.page_url()}/login?key={key}",
-        account=link.account,
-        role=link.role,
-        valid_seconds=round(auth.LINK_LASTS.total_seconds()),
+    made, now, parent = backend.make_token(), backend.now(), caller.token
+    digest, ends = secret_files.digest(made.encode()), now + PAGE_TOKEN_LASTS * backend.scale
+    token = Token(
+        name=f"{caller.by}/{digest[:8]}",
+        role=caller.role,
+        digest=digest,
+        audience=TokenAudience.PAGE,
+        created_by=caller.by,
+        created_at=now,
+        expires_at=min(ends, parent.expires_at or ends) if parent else ends,
+        parent=parent.digest if parent else "",
     )
+    plane = backend.changing(caller, token.name, needs=AccessRole.VIEWER)
+    await backend.done(plane.order(accounts.create_page_token, token))
+    (shown,) = views.tokens([token], now)
+    return schemas.NewPageToken(url=f"{backend.page_url()}/login#{made}", account=shown)
 
 
 @routing.get("/v1/audit", AccessRole.OPERATOR, routing.ACCOUNTS)

@@ -1,4 +1,4 @@
-"""Who may use the operator plane: tokens, browsers' sessions, users of this machine, and the gate.
+"""Who may use the operator plane: tokens, users of this machine, and the gate.
 
 Each request is judged by its head, before any of its body. On the unix socket the kernel says who
 the peer is, and the file's mode decides who can connect. On TCP every request needs the bearer
@@ -9,13 +9,13 @@ known account may do is its role's to say: each route names the one that it need
 
 A token is 256 bits of chance, so its SHA-256 is enough to keep: whoever reads the database would
 have to try 2^255 tokens, and a slow hash, which makes the few guesses at a person's password dear,
-would only make each request dear. Digests are compared in constant time.
+would only make each request dear. To look a digest up takes a time that tells nothing of the token.
 
-A browser gets in by a one-time link, which begins a session. `forewarn page` asks for a link with
-the rights that it has already: those of the unix socket's user, or of a token. The link is good
-once and for two minutes. It and the session are each a `Token` in the database, so they are good at
-every replica, and end with the token of whoever asked. The browser has the session in a cookie that
-scripts cannot read and that other sites' requests do not carry.
+A browser has a token too, whose audience is the page. `forewarn page` makes it with the rights that
+it has already: those of the unix socket's user, or of a token, its parent, without which it lets
+nobody in. Its secret is in the fragment of a link, which browsers send to nobody. The page's script
+posts it, once, for another secret in a cookie that scripts cannot read and that other sites'
+requests do not carry.
 
 What changes something is recorded with its change (`control.accounts`). A refusal is written to the
 audit log as it is answered, and not each: strangers must neither fill the disk nor keep the writer
@@ -28,16 +28,15 @@ Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about 
 import asyncio
 import collections
 import contextlib
-import hmac
 import os
 import re
 import ssl
 import struct
 import urllib.parse
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -50,13 +49,14 @@ from prometheus_client.registry import Collector
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.plane import Plane
-from forewarn.maintenance.accounts import Token
+from forewarn.maintenance.accounts import TOKEN_FILE, Token
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.server import secret_files
 from forewarn.server.guest.limits import Bucket, Limiter, Rate
 from forewarn.server.guest.machines import network_of
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.store.port import EPOCH
+from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
 """The most bytes of a refused body that are still read: twice the longest that is accepted."""
@@ -105,10 +105,6 @@ in a loop is told of often enough."""
 OF_STRANGERS: Final = Rate(per_second=0.2, burst=20)
 """How many requests of nobody known are written: 17,000 a day at most."""
 
-TOKEN_FILE: Final = "token-file"  # noqa: S105 - an account's name
-"""The name of the account whose token is in `operator.token_file`: the way in of the first start.
-"""
-
 MAX_SHOWN_TOKEN: Final = 512
 """The most bytes of a token that is looked at: ours have 46, those of files at most this."""
 
@@ -129,12 +125,6 @@ LONGEST_DELAY_SECONDS: Final = 4.0
 
 FORGET_SECONDS: Final = 300.0
 """How long an address must not fail until its failures are forgotten."""
-
-LINK_LASTS: Final = timedelta(minutes=2)
-"""How long a link is good: to copy it from a terminal into a browser."""
-
-SESSION_LASTS: Final = timedelta(hours=12)
-"""How long a session is good, by the browser's clock: a day's work."""
 
 COOKIE: Final = "forewarn"
 """What the cookie's name begins with. The port follows, as browsers keep cookies by host alone."""
@@ -165,8 +155,8 @@ class OperatorAccount(msgspec.Struct, frozen=True):
 
     name: str
     role: AccessRole
-    token: str = ""
-    """The name of the stored token; `""` for the token's file and the unix socket."""
+    token: Token | None = None
+    """None on the unix socket."""
 
 
 class UnixPeer(msgspec.Struct, frozen=True):
@@ -203,7 +193,7 @@ class Accounts:
         self.tokens: dict[str, Token] = {}
         """By name."""
         self._by_digest: dict[str, Token] = {}
-        self._of_file = ""
+        self._of_file: Token | None = None
         self.following: collections.Counter[str] = collections.Counter()
         """How many streams each account reads."""
 
@@ -216,56 +206,41 @@ class Accounts:
             self.tokens[token.name] = self._by_digest[token.digest] = token
 
     def let_in_by_file(self, token: str) -> None:
-        """Let in whoever has the token of the token's file."""
-        self._of_file = secret_files.digest(token.encode())
+        """Let in whoever has the token of the token's file, in place of the one before."""
+        self._of_file = Token(
+            name=TOKEN_FILE,
+            role=AccessRole.ADMIN,
+            digest=secret_files.digest(token.encode()),
+            created_by="",
+            created_at=EPOCH,
+            expires_at=None,
+        )
 
     def of_token(
-        self, shown: bytes, now: datetime, *, in_cookie: bool = False
+        self, shown: bytes, audience: TokenAudience, now: datetime
     ) -> OperatorAccount | FailedLogin:
-        """Return whose token this is, or why it lets nobody in.
-
-        A session lets its browser in by the cookie alone, and no other token does so there.
-        """
+        """Return whose token this is, or why it lets nobody in there."""
         if not shown:
             return FailedLogin.MISSING
-        of_shown = secret_files.digest(shown[:MAX_SHOWN_TOKEN])
-        if hmac.compare_digest(of_shown, self._of_file) and not in_cookie:
-            return OperatorAccount(TOKEN_FILE, AccessRole.ADMIN)
-        # Looking up takes a time that tells of the digest alone, which tells nothing of the token.
-        token = self._by_digest.get(of_shown)
-        if token is None or token.link or not hmac.compare_digest(of_shown, token.digest):
-            return FailedLogin.UNKNOWN
-        if token.session is not in_cookie or self._is_of_earlier_file(token):
+        token = self._find(secret_files.digest(shown[:MAX_SHOWN_TOKEN]))
+        if token is None or token.audience is not audience:
             return FailedLogin.UNKNOWN
         if token.expired(now):
             return FailedLogin.EXPIRED
-        return OperatorAccount(token.account, token.role, token.name)
+        if not self.admits(token, now):
+            return FailedLogin.UNKNOWN
+        return OperatorAccount(token.account, token.role, token)
 
-    def holder_of_links(self, account: str) -> str:
-        """Return what the names of an account's links and sessions begin with.
+    def admits(self, token: Token | None, now: datetime) -> bool:
+        """Tell whether a token still lets its holder in; None is the unix socket, which does."""
+        if token is None:
+            return True
+        has_parent = not token.parent or self._find(token.parent) is not None
+        return has_parent and self._find(token.digest) == token and not token.expired(now)
 
-        Those of the token's file tell which token it was: another one ends them.
-        """
-        return f"{account}/{self._of_file[:8]}" if account == TOKEN_FILE else account
-
-    def _is_of_earlier_file(self, token: Token) -> bool:
-        holder = token.name.rpartition("/")[0]
-        return token.session and holder != self.holder_of_links(token.account)
-
-    def validity(self, name: str, now: Callable[[], datetime]) -> Callable[[], bool]:
-        """Return what tells whether a token, by its name, still lets its holder in.
-
-        `""` is the token of the file, or the unix socket: valid until the file has another one.
-        """
-        token, of_file = self.tokens.get(name), self._of_file
-
-        def is_valid() -> bool:
-            if token is None:
-                return not name and self._of_file == of_file
-            is_known = self.tokens.get(name) is token and not self._is_of_earlier_file(token)
-            return is_known and not token.expired(now())
-
-        return is_valid
+    def _find(self, digest: str) -> Token | None:
+        of_file = self._of_file
+        return of_file if of_file and of_file.digest == digest else self._by_digest.get(digest)
 
 
 class FailedLogins:
@@ -326,55 +301,7 @@ def _user_name(user_id: int) -> str:
         return f"uid-{user_id}"
 
 
-# Links, and the sessions that they begin.
-
-
-def new_link(
-    account: str, role: AccessRole, key: str, now: datetime, scale: float, *, holder: str = ""
-) -> Token:
-    """Return a link for an account; the service goes `scale` times as fast as its browser.
-
-    `holder` is what `Accounts.holder_of_links` returns for the account, which `""` stands for.
-    """
-    return _made(account, role, key, now, LINK_LASTS * scale, holder=holder or account, link=True)
-
-
-def link_of(key: str, tokens: Iterable[Token], now: datetime) -> Token | None:
-    """Return the link that has a key; None if there is none, or its time is over."""
-    digest = secret_files.digest(key.encode())
-    for token in tokens:
-        if token.link and hmac.compare_digest(token.digest, digest):
-            return None if token.expired(now) else token
-    return None
-
-
-def session_of(link: Token, key: str, now: datetime, scale: float) -> Token:
-    """Return the session that a link begins; the browser is given its key."""
-    holder = link.name.rpartition("/")[0]
-    return _made(link.account, link.role, key, now, SESSION_LASTS * scale, holder=holder)
-
-
-def _made(
-    account: str,
-    role: AccessRole,
-    key: str,
-    now: datetime,
-    lasts: timedelta,
-    *,
-    holder: str,
-    link: bool = False,
-) -> Token:
-    digest = secret_files.digest(key.encode())
-    return Token(
-        name=f"{holder}/{digest[:8]}",
-        role=role,
-        digest=digest,
-        created_by=account,
-        created_at=now,
-        expires_at=now + lasts,
-        session=True,
-        link=link,
-    )
+# The cookie.
 
 
 def cookie_name(scope: Mapping[str, Any]) -> str:
@@ -387,7 +314,7 @@ def cookie_name(scope: Mapping[str, Any]) -> str:
     return f"{COOKIE}-{port}" if port.isdecimal() else COOKIE
 
 
-def session_key(scope: Mapping[str, Any]) -> bytes:
+def cookie_token(scope: Mapping[str, Any]) -> bytes:
     """Return what a request's cookie has; `b""` where there is none."""
     wanted = cookie_name(scope).encode()
     for name, value in scope["headers"]:
@@ -549,7 +476,7 @@ class Gate:
             address=_address_of(scope),
             action=action,
             request=self._door.mint(),
-            token=known.token if known else "",
+            token=known.token if known else None,
         )
         receive, send = self._followed(scope, request, receive, send)
         if refusal is None:
@@ -644,17 +571,17 @@ class Gate:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         shown = shown.strip() if kind.lower() == b"bearer" else b""
-        in_cookie = is_of_page and not shown
-        if in_cookie:
-            shown = session_key(scope)
-        return self._door.accounts.of_token(shown, self._door.clock.now(), in_cookie=in_cookie)
+        audience = TokenAudience.API
+        if is_of_page and not shown:
+            shown, audience = cookie_token(scope), TokenAudience.PAGE
+        return self._door.accounts.of_token(shown, audience, self._door.clock.now())
 
     async def _refused(
         self, scope: Message, account: OperatorAccount | FailedLogin | None
     ) -> Refusal | None:
         """Return why a request of this account is refused; a failed log-in waits for that."""
         if isinstance(account, FailedLogin):
-            # A browser that has no session yet has not failed.
+            # A browser that is not logged in yet has not failed.
             if account is not FailedLogin.MISSING or not self._is_of_page(scope):
                 await self._door.delay(account, _address_of(scope))
             return 401, ErrorCode.UNAUTHORIZED, MISTAKES[account]

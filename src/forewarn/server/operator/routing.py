@@ -252,6 +252,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         caller.detail = detail
         return self.plane.audited(caller, told)
 
+    def validity(self, caller: OperatorRequest) -> Callable[[], bool]:
+        """Return what tells whether a request's token still lets its holder in."""
+        return lambda: self.accounts.admits(caller.token, self.now())
+
     def now(self) -> datetime:
         """Return the service's time."""
         return self.clock.now()

@@ -712,8 +712,8 @@ class TokenView(Value, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None
     expired: bool
-    session: bool
-    """Whether it is a browser's, which `created_by` is logged in with."""
+    audience: vocabulary.TokenAudience
+    """`page` for a token that lets a browser of `created_by` in."""
 
 
 class NewToken(Value, frozen=True, kw_only=True):
@@ -729,17 +729,16 @@ class TokenList(Value, frozen=True, kw_only=True):
     tokens: tuple[TokenView, ...]
 
 
-class LoginRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks for a link to the page."""
+class PageTokenRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks for a token for the page."""
 
 
-class NewLogin(Value, frozen=True, kw_only=True):
-    """A link that logs a browser in to the page, once."""
+class NewPageToken(Value, frozen=True, kw_only=True):
+    """A new token for the page, in a link that logs a browser in, once."""
 
     url: str
-    account: str
-    role: vocabulary.AccessRole
-    valid_seconds: int
+    """Its fragment is the token."""
+    account: TokenView
 
 
 class AuditPage(ListPage, frozen=True, kw_only=True):

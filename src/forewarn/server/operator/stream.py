@@ -78,8 +78,7 @@ async def follow(
 ) -> Stream:
     """Send news as it happens, after the item with the number that the reader has."""
     tail = backend.news
-    is_valid = backend.accounts.validity(caller.token, backend.now)
-    stream = NewsStream(tail, news.chosen(types), is_valid=is_valid)
+    stream = NewsStream(tail, news.chosen(types), is_valid=backend.validity(caller))
     if place := last_id or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
     count_reader(request, tail, backend.accounts)

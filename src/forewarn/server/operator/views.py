@@ -64,12 +64,9 @@ def rollout_in_one_line(started: Rollout) -> str:
 
 
 def tokens(found: Iterable[accounts.Token], now: datetime) -> tuple[schemas.TokenView, ...]:
-    """Return tokens as the API shows them; links to the page are none."""
-    return tuple(
-        model.mapped(schemas.TokenView, token, expired=token.expired(now))
-        for token in found
-        if not token.link
-    )
+    """Return tokens as the API shows them."""
+    shape = schemas.TokenView
+    return tuple(model.mapped(shape, token, expired=token.expired(now)) for token in found)
 
 
 def _without_listener(

@@ -62,7 +62,7 @@ class Live:
     async def stream(
         self, shown: str, *, is_valid: Callable[[], bool] = lambda: True
     ) -> AsyncIterator[bytes]:
-        """Yield what a page reads that shows this state, while its session is valid."""
+        """Yield what a page reads that shows this state, while its token is valid."""
         yield b": open\n\n"
         while not self._closing.is_set() and is_valid():
             if shown == self._announced:

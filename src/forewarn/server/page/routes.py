@@ -19,6 +19,7 @@ from litestar.response import Redirect, Stream
 
 from forewarn.control import accounts
 from forewarn.maintenance import model
+from forewarn.server import secret_files
 from forewarn.server.operator import auth, routing, schemas, stream
 from forewarn.server.operator.auth import FailedLogin
 from forewarn.server.operator.routing import Backend, TheCaller
@@ -28,7 +29,7 @@ from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import Facts, SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
-from forewarn.vocabulary import AccessRole, ErrorCode
+from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 
 MAX_SEARCH: Final = 256
 """The most characters that are searched for: names have 80."""
@@ -42,7 +43,6 @@ AGED: Final = timedelta(seconds=5)
 T = TypeVar("T")
 
 Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
-Key = Annotated[str, QueryParameter(max_length=auth.MAX_SHOWN_TOKEN)]
 Shown = Annotated[Range, QueryParameter(name="range")]
 State = Annotated[str, QueryParameter(max_length=100)]
 
@@ -148,10 +148,9 @@ async def search(page: ThePage, q: Search = "") -> Redirect:
 @get("/page/stream", AccessRole.VIEWER, media_type="text/event-stream")
 async def follow(request: "Request[Any, Any, Any]", page: ThePage, since: State = "") -> Stream:
     """Tell of changes until the page is closed."""
-    accounts = page.backend.accounts
-    stream.count_reader(request, page.live, accounts)
-    is_valid = accounts.validity(auth.request_of(request.scope).token, page.backend.now)
-    told = page.live.stream(since, is_valid=is_valid)
+    backend = page.backend
+    stream.count_reader(request, page.live, backend.accounts)
+    told = page.live.stream(since, is_valid=backend.validity(auth.request_of(request.scope)))
     return Stream(told, media_type="text/event-stream", headers=stream.HEADERS)
 
 
@@ -179,46 +178,45 @@ async def send_static(
 
 
 @get("/login", None)
-async def show_login(
-    request: "Request[Any, Any, Any]", page: ThePage, key: Key = ""
-) -> Response[str]:
-    """Show the form that uses a link, and what to do without one.
-
-    To use the link here would spend it where a program only looks at it; and the browser, which
-    came from elsewhere, would not send its new cookie with the redirect that follows.
-    """
-    return await page.show(request, "login.html", lambda: {"key": key})
+async def show_login(request: "Request[Any, Any, Any]", page: ThePage) -> Response[str]:
+    """Show the form by which the script sends the token in a link's fragment."""
+    return await page.show(request, "login.html")
 
 
 @post("/login", None)
 async def log_in(
     request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> Response[None]:
-    """Begin a session by the key of a link, and lead to the page."""
+    """Exchange the token of a link for a cookie, and lead to the page."""
     backend = page.backend
-    key = str((await request.form()).get("key", ""))
-    # From the store: the link may be another replica's, of a moment ago.
-    tokens = await backend.read(lambda reading: reading.tokens())
-    link = auth.link_of(key[: auth.MAX_SHOWN_TOKEN], tokens.values(), backend.now())
-    if link is None:
+    shown = str((await request.form()).get("token", ""))[: auth.MAX_SHOWN_TOKEN]
+    digest, now = secret_files.digest(shown.encode()), backend.now()
+    # From the store: another replica may have made it a moment ago.
+    tokens = (await backend.read(lambda reading: reading.tokens())).values()
+    found = (token for token in tokens if token.digest == digest)
+    token = next(found, None)
+    if token is None or token.audience is not TokenAudience.PAGE or token.expired(now):
         await page.door.delay(FailedLogin.UNKNOWN, caller.address)
         raise accounts.spent_link()
-    caller.by, caller.role = link.account, link.role
+    caller.by, caller.role = token.account, token.role
     made = backend.make_token()
-    session = auth.session_of(link, made, backend.now(), backend.scale)
-    plane = backend.changing(caller, session.name, needs=link.role)
-    await backend.done(plane.order(accounts.open_session, session, link.name))
-    return _led_to("/", _cookie(request, made, round(auth.SESSION_LASTS.total_seconds())))
+    plane = backend.changing(caller, token.name, needs=token.role)
+    order = plane.order(accounts.renew_secret, token, secret_files.digest(made.encode()))
+    token = await backend.done(order)
+    assert token.expires_at is not None
+    left = (token.expires_at - now) / backend.scale
+    return _led_to("/", _cookie(request, made, round(left.total_seconds())))
 
 
 @post("/logout", AccessRole.VIEWER)
 async def log_out(
     request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
 ) -> Response[None]:
-    """End the session."""
-    if caller.token:
-        plane = page.backend.changing(caller, caller.token, needs=AccessRole.VIEWER)
-        await page.backend.done(plane.order(accounts.revoke_tokens, [caller.token]))
+    """Revoke the browser's token."""
+    token = caller.token
+    if token is not None and token.audience is TokenAudience.PAGE:
+        plane = page.backend.changing(caller, token.name, needs=AccessRole.VIEWER)
+        await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
     return _led_to("/login", _cookie(request, "", 0))
 
 

@@ -43,6 +43,18 @@
     document.getElementById("live-word").textContent = word;
   };
 
+  // A link has its token in the fragment, which no browser sends, and no history needs to keep. The
+  // form is the script's own: a window that shows why it was refused has none.
+  const logIn = () => {
+    if (location.pathname !== "/login" || !location.hash) return;
+    const form = Object.assign(document.createElement("form"), { method: "post", action: "/login" });
+    const token = document.createElement("input");
+    form.append(Object.assign(token, { name: "token", type: "hidden", value: location.hash.slice(1) }));
+    history.replaceState(null, "", "/login");
+    document.body.append(form);
+    form.submit();
+  };
+
   const panel = () => document.getElementById("panel");
   let shown = null; // the address of what the panel shows
   const close = () => {
@@ -68,9 +80,9 @@
       localStorage.setItem("theme", root.dataset.theme);
     });
     local();
-    // By a script, as a link's key is for whoever opens it and not for what looks at links.
-    document.getElementById("login")?.requestSubmit();
+    logIn();
   });
+  window.addEventListener("hashchange", logIn);
 
   document.addEventListener("htmx:sse:after:connection", () => {
     live("live");

@@ -1,4 +1,4 @@
-"""A browser's session and its link are every replica's, and their end is everywhere."""
+"""A browser's token and its link are every replica's, and their end is everywhere."""
 
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -59,8 +59,8 @@ class Site:
         self.front.turn(self.ports[name])
 
     def key(self, replica: Service) -> str:
-        url = str(replica.ask("POST", "/v1/logins", {})["url"])
-        return url.partition("key=")[2]
+        url = str(replica.ask("POST", "/v1/tokens/page", {})["url"])
+        return url.partition("#")[2]
 
     def ask(
         self, name: str, method: str, path: str, cookie: str = "", **form: str
@@ -82,12 +82,12 @@ class Site:
     def log_in(self, name: str) -> str:
         """Log in at a replica; return the cookie."""
         key = self.key(self.cluster.replicas[name])
-        status, cookie = self.ask(name, "POST", "/login", key=key)
+        status, cookie = self.ask(name, "POST", "/login", token=key)
         assert status == 303
         return cookie
 
     def until_status(self, status: int, name: str, cookie: str) -> None:
-        """Return when a replica answers a session so."""
+        """Return when a replica answers a browser so."""
 
         def answers() -> bool:
             try:
@@ -98,16 +98,16 @@ class Site:
         stage.until(answers, seconds=PATIENCE)
 
 
-def sessions(replica: Service) -> list[str]:
+def of_page(replica: Service) -> list[str]:
     tokens = replica.ask("GET", "/v1/tokens")["tokens"]
-    return [token["name"] for token in tokens if token["session"]]
+    return [token["name"] for token in tokens if token["audience"] == "page"]
 
 
 IN, OUT = 303, 401
-"""How the search for a maintenance is answered, within a session and without one."""
+"""How the search for a maintenance is answered, with a valid token and without one."""
 
 
-def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
+def test_a_token_is_good_at_every_replica_and_outlives_the_one_that_made_it(
     tmp_path: Path, database: postgres.Postgres, front: TcpProxy
 ) -> None:
     found = Site(tmp_path, database, front)
@@ -115,9 +115,9 @@ def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
         stage.prepare(found.cluster)
         first, second = found.replicas
         key = found.key(first)
-        status, cookie = found.ask("r2", "POST", "/login", key=key)
+        status, cookie = found.ask("r2", "POST", "/login", token=key)
         assert status == IN
-        assert found.ask("r1", "POST", "/login", key=key)[0] == OUT  # a link is good once
+        assert found.ask("r1", "POST", "/login", token=key)[0] == OUT  # a link is good once
         for name in TWO:
             found.until_status(IN, name, cookie)
         assert found.ask("r2", "POST", "/logout", cookie)[0] == IN
@@ -128,7 +128,7 @@ def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
         first.kill()
         first.reap()
         found.until_status(IN, "r2", cookie)
-        (name,) = sessions(second)
+        (name,) = of_page(second)
         second.ask("DELETE", f"/v1/tokens?{urlencode({'name': name})}")
         found.until_status(OUT, "r2", cookie)
         first.start(fresh=False)
@@ -136,7 +136,7 @@ def test_a_session_is_good_at_every_replica_and_outlives_the_one_that_began_it(
         found.until_status(OUT, "r1", cookie)
 
 
-def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
+def test_a_browser_goes_on_at_another_replica_until_its_token_is_revoked(
     tmp_path: Path, database: postgres.Postgres, front: TcpProxy, browser: Browser
 ) -> None:
     found = Site(tmp_path, database, front)
@@ -146,7 +146,7 @@ def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
         found.turn("r1")
         window = browser.new_context().new_page()
         window.set_default_timeout(site.MILLISECONDS)
-        window.goto(f"{found.url}/login?key={found.key(first)}")
+        window.goto(f"{found.url}/login#{found.key(first)}")
         window.wait_for_url(f"{found.url}/")
         expect(window.locator("#live")).to_have_attribute("data-state", "live")
         cookies = {each["name"]: each["value"] for each in window.context.cookies()}
@@ -160,8 +160,8 @@ def test_a_browser_goes_on_at_another_replica_until_its_session_is_revoked(
         cancel = window.get_by_role("button", name="Cancel maintenance 1: 1 machine")
         site.follow(cancel, f"{found.url}/maintenance/1")
         expect(window.locator("main > .head")).to_contain_text("cancelled")
-        (session,) = sessions(first)
-        first.ask("DELETE", f"/v1/tokens?{urlencode({'name': session})}")
+        (token,) = of_page(first)
+        first.ask("DELETE", f"/v1/tokens?{urlencode({'name': token})}")
         found.until_status(OUT, "r2", f"{name}={value}")
         found.front.cut()
         window.wait_for_url(f"{found.url}/login")
