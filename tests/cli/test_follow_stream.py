@@ -83,6 +83,21 @@ def test_it_ends_where_it_was_never_connected_or_is_refused(
     assert failed.value is answers[-1]
 
 
+def test_waiting_goes_on_without_a_stream_until_one_is_free() -> None:
+    taken = Failed(ExitStatus.REFUSED, "ann already has 8 streams open", {"most": 8})
+    service = Scripted(taken, taken)
+    looks: list[bool] = []
+
+    def look() -> follow.Progress:
+        looks.append(len(looks) == 1)
+        return follow.Progress(looks[-1], "", dict)
+
+    follow.wait(service, look, types=(), shown_by="")
+    assert looks == [False, True]
+    with pytest.raises(Failed):
+        list(follow.events(Scripted(taken)))
+
+
 def test_waiting_takes_what_a_lost_connection_did_not_bring_before_it_ends() -> None:
     missed = b"id: 5-0\nevent: operation.completed\ndata: {}\n\n"
     end = b"id: 6-0\nevent: maintenance.finished\ndata: {}\n\n"

@@ -151,13 +151,13 @@ def may_follow(service: Running) -> bool:
     try:
         Reader(service).close()
     except Failed as failed:
-        assert failed.facts["most"] == stream.MAX_STREAMS
+        assert failed.facts["most"] == stream.MAX_STREAMS_OF_USER
         return False
     return True
 
 
-def test_so_many_may_follow_and_one_more_when_one_has_left(service: Running) -> None:
-    readers = [Reader(service) for _ in range(stream.MAX_STREAMS)]
+def test_so_many_may_follow_on_the_socket_and_one_more_when_one_has_left(service: Running) -> None:
+    readers = [Reader(service) for _ in range(stream.MAX_STREAMS_OF_USER)]
     answer = service.client().ask("GET", "/v1/stream")
     assert answer.error["code"] == "limit"
     for reader in readers:
@@ -186,40 +186,43 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
         return head.split()[1].decode(), writer
 
     async def burst(place: str) -> Counter[str]:
-        answers = await asyncio.gather(*(begun(place) for _ in range(2 * stream.MAX_STREAMS)))
+        answers = await asyncio.gather(*(begun(place) for _ in range(stream.MAX_STREAMS)))
         for _, writer in answers:
             writer.close()
         return Counter(status for status, _ in answers)
 
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore()) as running:
-        place, half = running.settings.operator.socket, stream.MAX_STREAMS
+        place, half = running.settings.operator.socket, stream.MAX_STREAMS_OF_USER
         assert asyncio.run(burst(place)) == {"200": half, "422": half}
         # Those that were closed make room, once the service has noticed.
         patience.eventually(lambda: asyncio.run(burst(place)), {"200": half, "422": half})
 
 
-def test_one_account_leaves_streams_to_others(tmp_path: Path) -> None:
+def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, memory.MemoryStore()) as running, ExitStack() as stack:
-        url = next(address for address in running.opened.operators if "http" in address)
-        statuses = {}
-        for name in ("ann", "bob"):
-            made = running.client().ask("POST", "/v1/tokens", {"name": name, "role": "viewer"})
-            asked = [
-                stack.enter_context(
-                    closing(HTTPConnection(url.removeprefix("http://"), timeout=patience.SECONDS))
+        address = running.opened.operators[1].removeprefix("http://")
+        share = stream.MAX_STREAMS_OF_TOKEN
+
+        def begun(name: str) -> Counter[int]:
+            body = {"name": name, "role": "viewer"}
+            token = running.client().ask("POST", "/v1/tokens", body).json["token"]
+            statuses = []
+            for _ in range(share + 1):
+                asks = closing(HTTPConnection(address, timeout=patience.SECONDS))
+                connection = stack.enter_context(asks)
+                connection.request(
+                    "GET", "/v1/stream", headers={"Authorization": f"Bearer {token}"}
                 )
-                for _ in range(stream.MAX_STREAMS_OF_ACCOUNT + 1)
-            ]
-            answers = []
-            for connection in asked:
-                headers = {"Authorization": f"Bearer {made.json['token']}"}
-                connection.request("GET", "/v1/stream", headers=headers)
-                answers.append(stack.enter_context(closing(connection.getresponse())))
-            statuses[name] = Counter(answer.status for answer in answers)
-        assert statuses["ann"] == statuses["bob"]
-        assert statuses["ann"] == {200: stream.MAX_STREAMS_OF_ACCOUNT, 422: 1}
+                statuses.append(stack.enter_context(closing(connection.getresponse())).status)
+            return Counter(statuses)
+
+        for _ in range(stream.MAX_STREAMS_OF_USER):
+            stack.enter_context(Reader(running))
+        for number in range((stream.MAX_STREAMS - stream.MAX_STREAMS_OF_USER) // share):
+            assert begun(f"ann-{number}") == {200: share, 422: 1}
+        assert begun("late") == {422: share + 1}
 
 
 def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:

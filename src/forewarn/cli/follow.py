@@ -109,13 +109,15 @@ def pieces(
     types: tuple[str, ...] = (),
     trouble: Callable[[str], None] = lambda _: None,
     pause: Callable[[float], object] = _NEVER.wait,
+    waits: bool = False,
 ) -> Generator[list[StreamEvent], None, None]:
     """Yield the events that come together, without end; none in a sign of life.
 
     The first of each connection is OPEN.
 
     They begin after the id `since`, or now where that is `""`; without types all come. `trouble` is
-    called once with why the stream ended, until there is one again.
+    called once with why the stream ended, until there is one again. With `waits` an account that
+    has no stream left gets an empty piece at each try, so that it may look meanwhile.
 
     Raises:
         Failed: The service cannot be reached at the start, or refuses.
@@ -135,7 +137,9 @@ def pieces(
                 yield found
                 last_id = parser.last_id
         except Failed as failed:
-            if failed.status not in PASSING or not connected:
+            if waits and "most" in failed.facts:  # the fact of a limit
+                yield []
+            elif failed.status not in PASSING or not connected:
                 raise
             why = failed.message
         if is_open:
@@ -290,7 +294,7 @@ def _at_its_end(
 ) -> Progress:
     known: dict[str, str] = {}
     unknown = True
-    with closing(pieces(service, types=types, trouble=note)) as found:
+    with closing(pieces(service, types=types, trouble=note, waits=True)) as found:
         for piece in found:
             # What a connection that was lost did not bring comes behind OPEN.
             decisive = [

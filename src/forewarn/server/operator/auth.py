@@ -194,8 +194,8 @@ class Accounts:
         """By name."""
         self._by_digest: dict[str, Token] = {}
         self._of_file: Token | None = None
-        self.following: collections.Counter[str] = collections.Counter()
-        """How many streams each account reads."""
+        self.following: collections.Counter[tuple[str, int]] = collections.Counter()
+        """How many streams each account reads, by its name and how many it may read."""
 
     def learn(self, changes: Changes) -> None:
         """Learn of new tokens and of revoked ones."""

@@ -22,8 +22,12 @@ from forewarn.vocabulary import AccessRole, ErrorCode
 MAX_STREAMS: Final = 128
 """Readers of news at once, and open pages: each a quarter of the operators' connections."""
 
-MAX_STREAMS_OF_ACCOUNT: Final = 32
-"""Streams and open pages of one account with a token: no viewer takes everybody's."""
+MAX_STREAMS_OF_TOKEN: Final = 8
+"""Streams and open pages of an account with a token: a browser opens six, and no viewer takes
+everybody's."""
+
+MAX_STREAMS_OF_USER: Final = MAX_STREAMS // 2
+"""Those of a user of the unix socket, whose scripts may wait for many things at once."""
 
 HEARTBEAT_SECONDS: Final = 15.0
 """How often a silent stream says that it is alive: proxies cut what is silent for a minute."""
@@ -95,23 +99,24 @@ def count_reader(request: Request[Any, Any, Any], what: Followed, accounts: auth
     """Count one reader more until its connection is lost; its answer needs HEADERS, which close it.
 
     Counted only once it is sent to, all requests of a burst would pass. Refused (LIMIT) if there
-    are MAX_STREAMS already, or MAX_STREAMS_OF_ACCOUNT of its account.
+    are MAX_STREAMS already, or its account has its share.
     """
     caller = auth.request_of(request.scope)
     if what.followers >= MAX_STREAMS:
         message = f"{MAX_STREAMS} already follow: close one of them"
         raise Refused(ErrorCode.LIMIT, message, most=MAX_STREAMS)
-    if accounts.following[caller.by] >= MAX_STREAMS_OF_ACCOUNT and caller.token:
-        most = MAX_STREAMS_OF_ACCOUNT
+    most = MAX_STREAMS_OF_TOKEN if caller.token else MAX_STREAMS_OF_USER
+    own = caller.by, most  # a user's browsers have their own share
+    if accounts.following[own] >= most:
         message = f"{caller.by} already has {most} streams open: close one of them"
         raise Refused(ErrorCode.LIMIT, message, most=most)
     what.followers += 1
-    accounts.following[caller.by] += 1
+    accounts.following[own] += 1
     lost: asyncio.Future[None] = request.scope["state"][auth.LOST]
 
     def leave(_: "asyncio.Future[None]") -> None:
         what.followers -= 1
-        accounts.following[caller.by] -= 1
+        accounts.following[own] -= 1
 
     lost.add_done_callback(leave)
 
