@@ -1,4 +1,4 @@
-"""Each awkward server, a process of its own on a real socket, played against both shells."""
+"""Each awkward server, a process of its own on a real socket, played against the client."""
 
 import itertools
 import json
@@ -15,9 +15,9 @@ import forked
 import patience
 from awkward.servers import LATE, NEVER, SERVERS
 from awkward.story import OTHERS, OURS, TOLD
-from client import shells
 from forewarn.client.event import Change, Trouble
 from forewarn.client.session import Pace
+from forewarn.client.sync import Client
 
 TESTS = Path(__file__).resolve().parents[1]
 SCALE = 20.0
@@ -92,27 +92,21 @@ def server(name: str, tmp_path: Path) -> Iterator[Playing]:
 
 
 @pytest.fixture
-def client(name: str, shell: str, server: Playing) -> Iterator[shells.Shell]:
-    pace = PATIENT if name in QUIET else SCALED
-    made = shells.SHELLS[shell](server.address, pace=pace)
-    yield made
-    made.close()
-    if isinstance(made, shells.Awaited):
-        made.stop()
+def client(name: str, server: Playing) -> Iterator[Client]:
+    with Client(server.address, pace=PATIENT if name in QUIET else SCALED) as made:
+        yield made
 
 
-def pairs() -> Iterator[Any]:
-    """Each server with each shell: each server is played once by default, the slow ones never."""
-    for number, name in enumerate(sorted(SERVERS)):
-        for turn, shell in enumerate(shells.SHELLS):
-            long = name in SLOW or (number + turn) % 2
-            yield pytest.param(name, shell, marks=[pytest.mark.soak] if long else [])
+def names() -> Iterator[Any]:
+    """Each server; the slow ones never by default."""
+    for name in sorted(SERVERS):
+        yield pytest.param(name, marks=[pytest.mark.soak] if name in SLOW else [])
 
 
 class Handler:
     """What a service does: approves what concerns it, and writes everything down."""
 
-    def __init__(self, client: shells.Shell) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self.told: list[tuple[str, str, str]] = []
         self.changes: list[Change] = []
@@ -132,9 +126,9 @@ class Handler:
             self.failure = failure
 
 
-@pytest.mark.parametrize(("name", "shell"), list(pairs()))
+@pytest.mark.parametrize("name", list(names()))
 def test_every_change_is_told_once_and_what_is_approved_counts_once(
-    name: str, server: Playing, client: shells.Shell
+    name: str, server: Playing, client: Client
 ) -> None:
     handler = Handler(client)
     thread = threading.Thread(target=handler.run)

@@ -1,11 +1,12 @@
-"""Each test of the shells runs on both; `cloud` is a real endpoint for them."""
+"""Clients, and `cloud`: a real endpoint for them."""
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from client import shells
+from client.scripted import QUICK
+from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
 FLEET = """
@@ -22,18 +23,10 @@ def cloud(forewarn_emulator: Emulator) -> Emulator:
     return forewarn_emulator
 
 
-@pytest.fixture(params=list(shells.SHELLS))
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., shells.Shell]]:
-    """Make clients of one kind, with short times; they are closed at the end."""
-    made: list[shells.Shell] = []
-
-    def make(endpoint: str, **options: Any) -> shells.Shell:
-        client = shells.SHELLS[request.param](endpoint, **{"pace": shells.QUICK, **options})
-        made.append(client)
-        return client
-
-    yield make
-    for client in made:
-        client.close()
-        if isinstance(client, shells.Awaited):
-            client.stop()
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Client]]:
+    """Make clients with short times; they are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda endpoint, **options: stack.enter_context(
+            Client(endpoint, **{"pace": QUICK, **options})
+        )

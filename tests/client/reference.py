@@ -42,7 +42,7 @@ SECTIONS = {
     "Errors": ("ClientError", "Unreachable", "BadAnswer", "Refused", "Misuse"),
 }
 
-SHARED = {"AnyClient", "AnyWatch", "AnyDocuments", "_Answers"}
+SHARED = {"_Answers"}
 """Bases whose public names count as the class's own."""
 
 

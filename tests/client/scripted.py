@@ -14,6 +14,20 @@ from typing import Any, Self
 import msgspec
 
 import patience
+from forewarn.client.session import Pace
+
+QUICK = Pace(
+    first_answer_seconds=2 * patience.SECONDS,
+    answer_seconds=2 * patience.SECONDS,
+    connect_seconds=patience.SECONDS,
+    poll_seconds=0.02,
+    wait_seconds=1,
+    backoff_seconds=0.01,
+    longest_backoff_seconds=0.05,
+    longest_retry_after_seconds=0.05,
+    approve_seconds=patience.SECONDS,
+)
+"""A client's pauses, made short. It waits for an answer for longer than a test waits for it."""
 
 
 class Talk:
@@ -162,6 +176,19 @@ class Scripted:
             assert not thread.is_alive()
         if self.errors:
             raise self.errors[0]
+
+
+class Silent(Scripted):
+    """A server that takes requests and never answers; `asked` says that one came."""
+
+    def __init__(self) -> None:
+        super().__init__(self._take)
+        self.asked = threading.Event()
+
+    def _take(self, talk: Talk) -> None:
+        talk.request()
+        self.asked.set()
+        talk.request()
 
 
 def serving(

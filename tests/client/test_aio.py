@@ -1,24 +1,23 @@
-"""What is the asyncio shell's alone: tasks, their cancellation, and what is left behind."""
+"""What is the asyncio client's alone: tasks, their cancellation, threads, what is left behind."""
 
 import asyncio
-import errno
-import gc
+import contextvars
+import signal
 import socket
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import patience
-from client import scripted
-from client.scripted import document, losing, message, serving
-from client.shells import QUICK
-from client.test_shells import Silent
-from client.world import listed
+from client.scripted import QUICK, Silent, document, losing, message, serving
+from client.world import EVENT_ID, listed
 from forewarn.client.aio import AsyncClient, AsyncWatch
-from forewarn.client.event import Change, Misuse
-from forewarn.protocol.message import Reply
+from forewarn.client.event import Change, Misuse, Refused, Trouble
+from forewarn.client.sync import SocketConnection
 from forewarn.testing import Emulator
 
 Doing = Callable[[AsyncClient], Coroutine[Any, Any, Any]]
@@ -37,6 +36,23 @@ async def asked(server: Silent) -> None:
     await asyncio.to_thread(server.asked.wait, patience.SECONDS)
 
 
+def threads() -> list[threading.Thread]:
+    """The clients' threads, those of tests before that are about to end included."""
+    return [each for each in threading.enumerate() if each.name == "forewarn-client"]
+
+
+async def cancelled(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task; fail unless it ends as one that is cancelled, and its thread after it."""
+    running = threads()
+    assert running
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for each in running:
+        await asyncio.to_thread(each.join, patience.SECONDS)
+        assert not each.is_alive()
+
+
 DOINGS: dict[str, Doing] = {
     "document": lambda client: client.document(),
     "approve": lambda client: client.approve("A"),
@@ -46,38 +62,56 @@ DOINGS: dict[str, Doing] = {
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-def test_a_task_that_is_cancelled_leaves_no_socket_behind(doing: str) -> None:
+def test_a_task_that_is_cancelled_leaves_neither_a_socket_nor_a_thread_behind(doing: str) -> None:
     async def run(server: Silent) -> None:
         client = AsyncClient(server.url, name="web-0")
         task = asyncio.ensure_future(DOINGS[doing](client))
         await asked(server)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        del task
-        await asyncio.sleep(0)
+        await cancelled(task)
         assert await asyncio.to_thread(server.everyone_left)
-        assert client._idle == [] or all(line._stream is None for line in client._idle)
-        await client.close()
+        assert client._client._idle == []
 
     with Silent() as server:
         asyncio.run(run(server), debug=True)
 
 
-def test_a_connection_that_is_being_made_is_cancelled_too() -> None:
-    async def run(server: scripted.Scripted) -> None:
-        client = AsyncClient(server.url, name="web-0")
-        task = asyncio.ensure_future(client.document())
+@pytest.mark.parametrize("doing", DOINGS)
+def test_a_connection_that_is_being_made_is_cancelled_too(doing: str) -> None:
+    async def run(port: int) -> None:
+        client = AsyncClient(f"http://127.0.0.1:{port}", name="web-0")
+        task = asyncio.ensure_future(DOINGS[doing](client))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asyncio.to_thread(server.everyone_left)
-        await client.close()
+        await cancelled(task)
+        assert client._client._idle == []
 
-    with serving(lambda *_: message(200, document())) as server:
-        asyncio.run(run(server), debug=True)
+    with losing() as (_, port):
+        asyncio.run(run(port), debug=True)
+
+
+@pytest.mark.parametrize("doing", DOINGS)
+def test_a_name_that_is_being_looked_up_holds_no_cancelled_task_up(doing: str) -> None:
+    looking, silent = threading.Event(), threading.Event()
+
+    def resolve(*_: object, flags: int = 0, **__: object) -> list[Any]:
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "not an address")
+        looking.set()
+        silent.wait()
+        return []
+
+    async def run() -> None:
+        client = AsyncClient("http://two.test", name="web-0")
+        connection = SocketConnection(client._client._session, resolve)
+        client._client._connection = lambda: connection  # type: ignore[method-assign]
+        task = asyncio.ensure_future(DOINGS[doing](client))
+        await asyncio.to_thread(looking.wait, patience.SECONDS)
+        await cancelled(task)
+        assert not silent.is_set()
+
+    try:
+        asyncio.run(run(), debug=True)
+    finally:
+        silent.set()
 
 
 def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(cloud: Emulator) -> None:
@@ -94,6 +128,108 @@ def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards(cloud
     asyncio.run(run(), debug=True)
 
 
+def test_a_change_that_came_as_its_task_was_cancelled_is_neither_lost_nor_done_with(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "state"
+
+    async def run(url: str) -> None:
+        async with AsyncClient(url, name="web-0") as client:
+            watch = client.watch(since=file)
+            task = asyncio.ensure_future(first(watch))
+            await asyncio.sleep(0)
+            assert watch._call is not None
+            watch._call.join(patience.SECONDS)  # the loop has not heard of it yet
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await watch.done()
+            assert '"handled":false' in file.read_text()
+            assert (await anext(watch)).appeared
+            await watch.done()
+            assert '"handled":true' in file.read_text()
+
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        asyncio.run(run(server.url))
+
+
+def test_watches_take_no_thread_of_the_loops_own() -> None:
+    async def run(server: Silent) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with AsyncClient(server.url, name="web-0") as client:
+            tasks = [asyncio.ensure_future(drawn(client.watch())) for _ in range(3)]
+            await asyncio.to_thread(patience.until, lambda: server.connections == 3)
+            await client.close()
+            assert await asyncio.gather(*tasks) == [[]] * 3
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_trouble_is_reported_in_the_task_that_waits_and_what_that_raises_ends_the_watch(
+    cloud: Emulator,
+) -> None:
+    name = contextvars.ContextVar[str]("name")
+    told: list[tuple[str, str, threading.Thread]] = []
+
+    def tell(trouble: Trouble) -> None:
+        asyncio.get_running_loop()
+        told.append((trouble.reason, name.get(), threading.current_thread()))
+        if trouble.over:
+            raise KeyError("enough")
+
+    async def run() -> None:
+        name.set("handler")
+        async with AsyncClient(cloud.endpoint, name="web-0", pace=QUICK) as client:
+            with pytest.raises(KeyError, match="enough"):
+                await anext(client.watch(on_trouble=tell))
+
+    cloud.faults("status", status=503)
+    asyncio.run(run(), debug=True)
+    here = threading.current_thread()
+    assert told == [("status-503", "handler", here), ("over", "handler", here)]
+
+
+def test_an_interrupt_ends_the_watch_with_its_loop() -> None:
+    async def run(server: Silent) -> None:
+        watching = asyncio.ensure_future(drawn(AsyncClient(server.url, name="web-0").watch()))
+        await asked(server)
+        signal.raise_signal(signal.SIGINT)
+        await watching
+
+    with Silent() as server:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(run(server))
+        assert server.everyone_left()
+
+
+def test_an_answer_to_a_loop_that_is_closed_meanwhile_ends_its_thread_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    came, answers = threading.Event(), threading.Event()
+
+    def answer(*_: object) -> bytes:
+        came.set()
+        answers.wait(patience.SECONDS)
+        return message(200, document())
+
+    with serving(answer) as server:
+        client = AsyncClient(server.url, name="web-0")
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(client.document())
+        loop.run_until_complete(asyncio.sleep(0))
+        assert came.wait(patience.SECONDS)
+        loop.close()
+        running = threads()
+        answers.set()
+        for each in running:
+            each.join(patience.SECONDS)
+            assert not each.is_alive()
+        assert not caplog.records
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # asyncio would log that
+        asyncio.run(client.close())
+
+
 def test_closing_ends_every_watch_at_once() -> None:
     async def run(server: Silent) -> None:
         client = AsyncClient(server.url, name="web-0")
@@ -102,6 +238,24 @@ def test_closing_ends_every_watch_at_once() -> None:
         await client.close()
         assert await asyncio.wait_for(asyncio.gather(*tasks), patience.SECONDS) == [[]] * 10
         assert await asyncio.to_thread(server.everyone_left)
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_closing_ends_a_call_and_a_watch_whose_task_was_cancelled() -> None:
+    async def run(server: Silent) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        watch = client.watch()
+        waiting = asyncio.ensure_future(first(watch))
+        await asked(server)
+        await cancelled(waiting)
+        calling = asyncio.ensure_future(client.document())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Misuse, match="closed"):
+            await calling
+        assert await drawn(watch) == []
 
     with Silent() as server:
         asyncio.run(run(server), debug=True)
@@ -160,59 +314,37 @@ def test_a_closed_client_makes_no_watch() -> None:
     asyncio.run(run(), debug=True)
 
 
-def test_a_silent_peer_is_asked_again_on_a_fresh_connection_at_once() -> None:
-    """The system says so by a TimeoutError, which is not the end of the time for an answer."""
+def test_every_call_is_awaited_and_raises_what_the_sync_client_raises(cloud: Emulator) -> None:
+    async def run() -> None:
+        async with AsyncClient(cloud.endpoint, pace=QUICK) as client:
+            assert client.endpoint == cloud.endpoint
+            assert (await client.machine()).name == "web-0"
+            assert len((await client.document()).events) == 2
+            assert client.name == "web-0"
+            (event,) = await client.events(mine=True)
+            async with client.documents() as documents:
+                assert len((await anext(documents)).events) == 2
+                assert (documents.looks, documents.answered_at is None) == (1, False)
+            await client.report("preparing")
+            with pytest.raises(Misuse):
+                await client.report("asleep")
+            with pytest.raises(Refused):
+                await client.approve(EVENT_ID)
+            await client.approve(event)
+        assert event.event_id == ours.event_id
 
-    async def run(server: scripted.Scripted) -> None:
-        client = AsyncClient(server.url, name="web-0")
-        assert (await client.document()).events == ()
-        (connection,) = client._idle
-        assert connection._stream is not None
-        connection._stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
-        outcome = (await connection.do(client._session.question())).outcome
-        assert isinstance(outcome, Reply)
-        assert server.connections == 2
-        await client.close()
-
-    with serving(lambda _asked, _number: message(200, document())) as server:
-        asyncio.run(run(server))
+    ours = cloud.schedule("Reboot", "web-0")
+    cloud.schedule("Reboot", "web-1")
+    asyncio.run(run(), debug=True)
+    assert ours.approved_by == "web-0"
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_client_that_another_loop_asks_connects_again() -> None:
+def test_a_client_serves_one_loop_after_another() -> None:
     async def ask(client: AsyncClient) -> int | None:
         return (await client.document()).incarnation
 
     with serving(lambda _asked, number: message(200, document(incarnation=number))) as server:
         client = AsyncClient(server.url, name="web-0")
         assert [asyncio.run(ask(client)) for _ in range(3)] == [1, 2, 3]
-        assert server.connections == 3
-        del client
-        gc.collect()  # while the warnings of asyncio are ignored
-
-
-class TwoAddresses(asyncio.SelectorEventLoop):
-    """A loop for which a name has two addresses, as a resolver that has both would say."""
-
-    async def getaddrinfo(self, host: Any, port: Any, **asked: Any) -> Any:
-        if host != "two.test":
-            return await super().getaddrinfo(host, port, **asked)
-        return [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
-            for each in ("127.0.0.1", "127.0.0.2")
-        ]
-
-
-def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
-    async def run(port: int) -> int | None:
-        endpoint = f"http://two.test:{port}"
-        pace = msgspec.structs.replace(QUICK, connect_seconds=1.0)
-        async with AsyncClient(endpoint, name="web-0", pace=pace) as client:
-            return (await client.document()).incarnation
-
-    with (
-        losing() as (_, port),
-        serving(lambda *_: message(200, document(incarnation=7)), port, "127.0.0.2"),
-        asyncio.Runner(loop_factory=TwoAddresses) as runner,
-    ):
-        assert runner.run(run(port)) == 7
+        assert server.connections == 1
+        asyncio.run(client.close())

@@ -1,4 +1,4 @@
-"""Approving, on both shells: what is confirmed, tried again, refused and given up."""
+"""Approving: what is confirmed, tried again, refused and given up."""
 
 import itertools
 from collections.abc import Callable
@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from client.scripted import Asked, document, message, serving
-from client.shells import Shell
 from client.world import EVENT_ID, listed
 from forewarn.client.event import BadAnswer, Misuse, Refused
+from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
-Connect = Callable[..., Shell]
+Connect = Callable[..., Client]
 
 
 def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect, cloud: Emulator) -> None:

@@ -419,10 +419,6 @@ def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
     assert len(run.messages) == 2
     for message in run.messages:  # of the name and of the events
         assert cause in message
-    for dialogue in (
-        session.document(run.session, world.at()),
-        session.machine(run.session, world.at()),
-    ):
-        next(dialogue)
+    for ask in (session.document, session.machine):
         with pytest.raises(Refused, match=re.escape(cause)):
-            dialogue.send(Attempt(reply(403), world.at(), 0.5))
+            ask(run.session, lambda _: Attempt(reply(403), world.at(), 0.5), world.at())

@@ -283,3 +283,20 @@ def test_events_of_others_one_after_another_ask_for_the_name_seldom() -> None:
     while run.seconds < 10 * session.NAME_HOLDS_SECONDS:
         run.look()
     assert 8 <= len(named(run)) <= 12
+
+
+def test_a_name_that_was_asked_for_when_a_wait_ended_comes_after_events() -> None:
+    """Else a caller who waits for a second at a time would never hear of an event."""
+
+    class GaveUpError(Exception):
+        pass
+
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        if "compute" in ask.target:
+            raise GaveUpError
+        return document(listed())
+
+    run = Run(server, name=None)
+    with pytest.raises(GaveUpError):
+        run.turn()
+    assert kinds(run.ask()) == ["appeared"]

@@ -1,4 +1,4 @@
-"""What is the sync shell's alone: threads, signals, and what a process loads."""
+"""What is the sync client's alone: threads, signals, and what a process loads."""
 
 import json
 import os
@@ -9,20 +9,19 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
 
 import forewarn
 import patience
-from client.scripted import Scripted, Talk, document, message, serving
-from client.shells import QUICK
-from client.test_shells import Silent
+from client.scripted import QUICK, Scripted, Silent, Talk, document, message, serving
 from client.world import listed
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse, Trouble, Unreachable
 from forewarn.client.session import FailedAnswer, Session
-from forewarn.client.sync import Client
+from forewarn.client.sync import Client, SocketConnection
 from forewarn.testing import Emulator
 from leftovers import FILES, check_nothing_left
 
@@ -292,3 +291,27 @@ def test_a_client_finds_its_endpoint_by_itself(
     monkeypatch.setenv("FOREWARN_ENDPOINT", "https://example.com")
     with pytest.raises(Misuse, match="FOREWARN_ENDPOINT"):
         Client()
+
+
+def test_closing_ends_the_look_up_of_a_name_at_once() -> None:
+    looking, silent = threading.Event(), threading.Event()
+
+    def resolve(*_: object, flags: int = 0, **__: object) -> list[Any]:
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "not an address")
+        looking.set()
+        silent.wait()
+        return []
+
+    client = Client("http://two.test", name="web-0")
+    connection = SocketConnection(client._session, resolve)
+    client._connection = lambda: connection  # type: ignore[method-assign]
+    try:
+        with client.watch() as watch, ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert looking.wait(patience.SECONDS)
+            watch.close()
+            assert told.result(patience.SECONDS) == []
+            assert not silent.is_set()
+    finally:
+        silent.set()

@@ -103,22 +103,23 @@ class Run:
         self._connected = False
 
     def turn(self) -> None:
-        """Do one thing that the decider wants."""
-        wanted = self.watcher.step(at(self.seconds, self.slept))
-        if isinstance(wanted, Pause):
-            assert wanted.seconds > 0
-            self.seconds += wanted.seconds
-            self.watcher.heard(Attempt(None, at(self.seconds, self.slept), self.chance))
-            return
-        self.asked.append((self.seconds, wanted))
-        held = bool(wanted.held) and self._connected
-        outcome = self.answers(wanted, held)
-        self._connected = isinstance(outcome, Reply)
-        self.watcher.heard(Attempt(outcome, at(self.seconds, self.slept), self.chance, held))
+        """Let the decider take one step."""
+        self.watcher.step(self._do, at(self.seconds, self.slept))
         while self.watcher.troubles:
             trouble = self.watcher.troubles.popleft()
             self.troubles.append(trouble.reason)
             self.messages.append(trouble.message)
+
+    def _do(self, wanted: Question | Pause) -> Attempt:
+        if isinstance(wanted, Pause):
+            assert wanted.seconds > 0
+            self.seconds += wanted.seconds
+            return Attempt(None, at(self.seconds, self.slept), self.chance)
+        self.asked.append((self.seconds, wanted))
+        held = bool(wanted.held) and self._connected
+        outcome = self.answers(wanted, held)
+        self._connected = isinstance(outcome, Reply)
+        return Attempt(outcome, at(self.seconds, self.slept), self.chance, held)
 
     @property
     def listed(self) -> tuple[Event, ...]:

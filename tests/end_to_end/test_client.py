@@ -1,6 +1,7 @@
-"""The client library against the real service: both shells, and five hundred watches over kills."""
+"""The client library against the real service, and five hundred watches over kills."""
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections import Counter, defaultdict
@@ -12,8 +13,8 @@ from typing import Any
 
 import pytest
 
+import forewarn
 import patience
-from client.shells import SHELLS, Awaited, Shell
 from end_to_end.agents import until
 from end_to_end.running import Running, lasting
 from forewarn.client.aio import AsyncClient
@@ -97,24 +98,14 @@ def service(folder: Path) -> Iterator[Service]:
     made.stop()
 
 
-@pytest.fixture(params=list(SHELLS))
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Shell]]:
-    made: list[Shell] = []
-
-    def make(url: str) -> Shell:
-        client = SHELLS[request.param](url)
-        made.append(client)
-        return client
-
-    yield make
-    for client in made:
-        client.close()
-        if isinstance(client, Awaited):
-            client.stop()
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], forewarn.Client]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda url: stack.enter_context(forewarn.Client(url))
 
 
 def test_ten_lines_drain_and_approve(
-    service: Service, connect: Callable[[str], Shell], tmp_path: Path
+    service: Service, connect: Callable[[str], forewarn.Client], tmp_path: Path
 ) -> None:
     client = connect(service.url("m0-0"))
     assert client.machine().name == "m0-0"
@@ -148,7 +139,7 @@ def test_ten_lines_drain_and_approve(
 
 
 def test_a_waiting_client_is_told_at_once_and_asks_seldom(
-    service: Service, connect: Callable[[str], Shell]
+    service: Service, connect: Callable[[str], forewarn.Client]
 ) -> None:
     watch = connect(service.url("m1-0")).watch()
     with ThreadPoolExecutor() as pool:
@@ -161,7 +152,7 @@ def test_a_waiting_client_is_told_at_once_and_asks_seldom(
 
 
 def test_a_client_that_was_only_paused_asks_again_without_the_end_of_its_wait(
-    service: Service, connect: Callable[[str], Shell]
+    service: Service, connect: Callable[[str], forewarn.Client]
 ) -> None:
     client = connect(service.url("m2-0"))
     watch = client.watch()

@@ -6,10 +6,11 @@
                means; the machine's name. No I/O in here
     watch      answers in; out come changes (which event appeared, started or is over), and the next
                question. No I/O either
-    transport  HTTP over h11, for both shells and for one request to any address
+    transport  HTTP over h11, for the client and for one request to any address
     watch_file the file in which a watch keeps its state
     proxies    the HTTP proxy that the environment names for chats and webhooks
-    sync, aio  the shells: over sockets, and over asyncio's streams
+    sync       the client over sockets
+    aio        the same for asyncio: each wait in a thread of its own
 
 A process with only `sync` loads no asyncio. Nothing here imports the service's packages: a machine
 that watches needs neither store nor server. Imports only `protocol`, `vocabulary`, `clock` and

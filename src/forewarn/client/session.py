@@ -1,7 +1,7 @@
-"""What a client knows of its server, what its answers mean, and the dialogues of both shells.
+"""What a client knows of its server, what its answers mean, and what it asks for one result.
 
-`watch` decides that an event has appeared, or is over. A dialogue is a generator: it yields a
-Question or a Pause and gets an Attempt back.
+`watch` decides that an event has appeared, or is over. Whoever asks does so by a function that
+carries out a Question or a Pause: no I/O in here.
 
 Threads may share a session. Nothing in it is locked: each decision about the address or the version
 follows from what the failed question was asked by, so that two threads with the same failure make
@@ -9,7 +9,7 @@ the same step once.
 """
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -20,9 +20,10 @@ from forewarn.client import event
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import BadAnswer, ClientError, Misuse, Refused, Unreachable
 from forewarn.protocol import codec, refusals
-from forewarn.protocol.codec import Listed, Listing
+from forewarn.protocol.codec import AgentReport, Listed, Listing
 from forewarn.protocol.message import Reply, ascii_upper, shown
 from forewarn.protocol.versions import NEWEST_VERSION, VERSIONS
+from forewarn.vocabulary import AgentStatus
 
 LEAST_SECONDS: Final = 0.001
 """The least of any time of a pace: the client never asks without a pause."""
@@ -52,7 +53,7 @@ NAME_HOLDS_SECONDS: Final = 10.0
 """Before a name that was learnt is asked for again, however many events of others are listed."""
 
 TRIES: Final = 4
-"""Failures in a row after which a dialogue gives up."""
+"""Failures in a row after which a call gives up."""
 
 LEAST_ANSWER_SECONDS: Final = 0.1
 """The least time for an answer: one try is made in any case."""
@@ -345,7 +346,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Attempt(NamedTuple):
-    """What a shell returns for a Question or a Pause."""
+    """The result of a Question or a Pause."""
 
     outcome: Reply | FailedAnswer | None
     """What came of a question; None after a pause."""
@@ -356,7 +357,8 @@ class Attempt(NamedTuple):
     """Whether the headers that hold on one connection only were sent."""
 
 
-Dialogue: TypeAlias = Generator[Question | Pause, Attempt, T]
+Do: TypeAlias = Callable[[Question | Pause], Attempt]
+"""Carries out a question or a pause."""
 
 
 class Session:
@@ -486,34 +488,45 @@ class Session:
         return Pause(self.pace.backoff(failures, chance, failure.retry_after_seconds))
 
 
-def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
+Ask: TypeAlias = Callable[[Session, Do, ClockReading], T]
+"""Asks until it has a result, or raises a ClientError."""
+
+
+def document(session: Session, do: Do, at: ClockReading) -> event.Document:
     """Ask for the document, and for this machine's name where it is not known."""
     seconds = session.pace.first_answer_seconds
-    found, question, attempt = yield from _answer(
-        session, at, session.question, listing_of, seconds=seconds
+    found, question, attempt = _answer(
+        session, do, at, session.question, listing_of, seconds=seconds
     )
     if isinstance(found, FailedAnswer):
         raise found.error()
     assert isinstance(attempt.outcome, Reply)  # the listing was read from it
     session.accepted(question, attempt.outcome)
     if session.wants_name(attempt.at):
-        yield from learn_name(session, attempt.at)
+        learn_name(session, do, attempt.at)
     sent = server_time(attempt.outcome)
     events = tuple(seen(each, session.name, attempt.at, sent) for each in found.events)
     return event.Document(incarnation=found.incarnation, events=events)
 
 
-def report(session: Session, value: str) -> Dialogue[None]:
+def report(session: Session, do: Do, _: ClockReading, status: str, reason: str) -> None:
     """Tell Forewarn how this machine fares, now and with each later question."""
-    session.report = value
-    if session.takes_reports and value:
-        yield session.question()
+    try:
+        said = AgentReport(AgentStatus(status), reason)
+    except ValueError:
+        known = ", ".join(each.value for each in AgentStatus)
+        raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
+    session.report = codec.encode_agent_report(said)
+    if session.takes_reports:
+        do(session.question())
 
 
-def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | None]:
+def learn_name(session: Session, do: Do, at: ClockReading) -> FailedAnswer | None:
     """Learn this machine's name, if it can be had in a few seconds; else return why not."""
-    name, _, attempt = yield from _answer(
+    session.leave_name(at)  # a caller that gives up in the middle asks for events first
+    name, _, attempt = _answer(
         session,
+        do,
         at,
         lambda: session.instance_question("/name", "text"),
         name_in,
@@ -528,10 +541,10 @@ def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | No
     return None
 
 
-def machine(session: Session, at: ClockReading) -> Dialogue[event.Machine]:
+def machine(session: Session, do: Do, at: ClockReading) -> event.Machine:
     """Ask what this machine is called."""
-    found, _, _ = yield from _answer(
-        session, at, session.instance_question, machine_in, seconds=float("inf")
+    found, _, _ = _answer(
+        session, do, at, session.instance_question, machine_in, seconds=float("inf")
     )
     if isinstance(found, FailedAnswer):
         raise found.error()
@@ -549,6 +562,7 @@ def _tells_no_names(failure: FailedAnswer) -> bool:
 
 def _answer(
     session: Session,
+    do: Do,
     at: ClockReading,
     ask: Callable[[], Question],
     read: Callable[[Reply, EndpointAddress], T | FailedAnswer],
@@ -556,14 +570,14 @@ def _answer(
     seconds: float,
     tries: int = TRIES,
     ends: Callable[[FailedAnswer], bool] = _refuses,
-) -> Dialogue[tuple[T | FailedAnswer, Question, Attempt]]:
+) -> tuple[T | FailedAnswer, Question, Attempt]:
     # Ask until an answer can be read, or no try is left: `ends` says that another would fail as
     # well, and each address has its own seconds.
     until = at.monotonic + seconds
     failures = 0
     while True:
         question = ask().within(until - at.monotonic)
-        attempt = yield question
+        attempt = do(question)
         at = attempt.at
         found = _read(attempt, question, read)
         if not isinstance(found, FailedAnswer):
@@ -576,7 +590,7 @@ def _answer(
         pause = session.pause(failures, found, attempt.chance)
         if failures >= tries or at.monotonic + pause.seconds >= until or ends(found):
             return found, question, attempt
-        at = (yield pause).at
+        at = do(pause).at
 
 
 def _read(
@@ -588,16 +602,17 @@ def _read(
     return read(attempt.outcome, question.endpoint)
 
 
-def approval(
+def approve(
     session: Session,
+    do: Do,
+    at: ClockReading,
     events: Sequence[event.Event | str],
     within_seconds: float | None,
-    at: ClockReading,
-) -> Dialogue[None]:
+) -> None:
     """Approve events, until the server has said 200 (protocol.md section 5).
 
     An approval counts once however often it is sent, so one whose answer was lost is sent again.
-    Before that the dialogue reads the document: an event that two documents in a row do not list is
+    Before that the document is read: an event that two documents in a row do not list is
     over, and needs no approval any more.
     """
     ids = _ids_of(events)
@@ -609,7 +624,7 @@ def approval(
     while True:
         question = session.approval(ids) if posting else session.question()
         question = question.within(until - at.monotonic)
-        attempt = yield question
+        attempt = do(question)
         at = attempt.at
         read = confirmation_in if posting else listing_of
         found = _read(attempt, question, read)
@@ -624,7 +639,7 @@ def approval(
                 raise last.error("the event ended before its approval was confirmed: ")
             posting, missing, ids = bool(left), not left, left or ids
             if missing:
-                at = (yield Pause(SECOND_LOOK_GAP_SECONDS)).at
+                at = do(Pause(SECOND_LOOK_GAP_SECONDS)).at
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False
@@ -637,7 +652,7 @@ def approval(
         pause = session.pause(failures, found, attempt.chance)
         if at.monotonic + pause.seconds >= until:
             raise found.error("the approval was not confirmed in time: ")
-        at = (yield pause).at
+        at = do(pause).at
 
 
 def _ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:

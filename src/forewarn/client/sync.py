@@ -1,26 +1,40 @@
-"""The client over sockets: `Client`, `Watch`, `Documents`. No asyncio, no threads of its own."""
+"""The client over sockets: `Client`, `Watch`, `Documents`. No asyncio.
+
+`aio` runs the same in threads: only `_find` and what a client asks by a connection's `do` wait.
+"""
 
 import contextlib
 import os
+import queue
 import selectors
 import socket
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Final, Self, TypeVar
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from forewarn import clock
-from forewarn.client import event, session, transport
+from forewarn.client import discovery, event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import Misuse
-from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import OnTrouble
+from forewarn.client.event import OVER, Misuse, Trouble
+from forewarn.client.session import Attempt, Pause, Question, Session
 from forewarn.client.watch import Watcher
-from forewarn.client.watch_file import SavePath, Unsaved
+from forewarn.client.watch_file import SAVED, SavePath, WatchFile
+
+MAX_IDLE: Final = 2
+"""Connections that a client keeps for later questions."""
+
+LOGGER: Final = "forewarn.client"
+"""The name of the client's log."""
+
+OnTrouble: TypeAlias = Callable[[Trouble], None]
+"""What is called with each new reason why no good answer comes, or why a state is not saved."""
 
 T = TypeVar("T")
 
 
-class Client(transport.AnyClient["SocketConnection"]):
+class Client:
     """Reads and approves a machine's scheduled events, on Azure and on Forewarn alike.
 
     Any thread may use it. It opens nothing before it is asked for something.
@@ -36,6 +50,36 @@ class Client(transport.AnyClient["SocketConnection"]):
         Misuse: The address or the name is invalid.
     """
 
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        name: str | None = None,
+        pace: session.Pace | None = None,
+    ) -> None:
+        if name is not None and not name.strip():
+            raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
+        try:
+            found = discovery.find(endpoint, os.environ, clock.SystemClock().now())
+        except discovery.BadAddress as error:
+            raise Misuse(str(error)) from error
+        self._session = Session(pace or session.Pace(), found, name)
+        self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
+        self._connections: weakref.WeakSet[SocketConnection] = weakref.WeakSet()
+        self._idle: list[SocketConnection] = []
+        self._closed = False
+        _clients.add(self)
+
+    @property
+    def endpoint(self) -> str:
+        """The address that the client asks, as a URL; until one has answered, the one to try."""
+        return str(self._session.endpoint)
+
+    @property
+    def name(self) -> str | None:
+        """This machine's name, given or learnt; None while it is not known."""
+        return self._session.name
+
     def document(self) -> event.Document:
         """Return what the endpoint says now.
 
@@ -46,7 +90,7 @@ class Client(transport.AnyClient["SocketConnection"]):
             Refused: The server refuses the question.
             Misuse: The client is closed.
         """
-        return self._run(session.document(self._session, transport.clock_reading()))
+        return self._run(session.document)
 
     def events(self, *, mine: bool = False) -> tuple[event.Event, ...]:
         """Return the events of now.
@@ -57,8 +101,7 @@ class Client(transport.AnyClient["SocketConnection"]):
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
         """
-        events = self.document().events
-        return tuple(each for each in events if not mine or each.concerns_me is not False)
+        return listed(self.document(), mine=mine)
 
     def approve(self, *events: event.Event | str, within_seconds: float | None = None) -> None:
         """Let events start before their notice is over (protocol.md section 5).
@@ -75,8 +118,7 @@ class Client(transport.AnyClient["SocketConnection"]):
             Unreachable, BadAnswer: It was not confirmed in time.
             Misuse: There is nothing to approve, or the client is closed.
         """
-        at = transport.clock_reading()
-        self._run(session.approval(self._session, events, within_seconds, at))
+        self._run(partial(session.approve, events=events, within_seconds=within_seconds))
 
     def report(self, status: str, reason: str = "") -> None:
         """Tell Forewarn how this machine fares, now and with each later look.
@@ -92,7 +134,7 @@ class Client(transport.AnyClient["SocketConnection"]):
         Raises:
             Misuse: The status is none of these, or the client is closed.
         """
-        self._run(self._report(status, reason))
+        self._run(partial(session.report, status=status, reason=reason))
 
     def machine(self) -> event.Machine:
         """Return what this machine is called.
@@ -100,7 +142,7 @@ class Client(transport.AnyClient["SocketConnection"]):
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
         """
-        return self._run(session.machine(self._session, transport.clock_reading()))
+        return self._run(session.machine)
 
     def watch(
         self,
@@ -131,7 +173,7 @@ class Client(transport.AnyClient["SocketConnection"]):
                 disk is a trouble instead), or the client is closed.
         """
         watcher, file = self._watcher(since, types, mine=mine)
-        return Watch(self._connection(), watcher, watcher.take, on_trouble, file)
+        return Watch(self._connection, watcher, watcher.take, on_trouble, file)
 
     def documents(
         self, *, known: Iterable[event.Event] = (), on_trouble: OnTrouble | None = None
@@ -150,11 +192,16 @@ class Client(transport.AnyClient["SocketConnection"]):
             Misuse: The client is closed.
         """
         watcher = Watcher(self._session, None, None, transport.clock_reading(), known)
-        return Documents(self._connection(), watcher, watcher.take_document, on_trouble)
+        return Documents(self._connection, watcher, watcher.take_document, on_trouble)
 
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
-        self._close()
+        with self._guard:
+            self._closed = True
+            connections = list(self._connections)
+            self._idle.clear()
+        for connection in connections:
+            connection.close()
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -164,32 +211,156 @@ class Client(transport.AnyClient["SocketConnection"]):
         """Close it."""
         self.close()
 
-    def _connect(self) -> "SocketConnection":
-        return SocketConnection(self._session)
+    def _watcher(
+        self, since: SavePath | None, types: Iterable[str] | None, *, mine: bool
+    ) -> tuple[Watcher, WatchFile | None]:
+        wanted = watch.event_filter(types, mine=mine)
+        if since is None:
+            return Watcher(self._session, wanted, None, transport.clock_reading()), None
+        file = WatchFile(since)
+        try:
+            watcher = Watcher(self._session, wanted, file.text, transport.clock_reading())
+        except Misuse as error:
+            raise Misuse(f"{file.path}: {error}") from error
+        file.check(watcher.since)
+        return watcher, file
 
-    def _run(self, dialogue: Dialogue[T]) -> T:
+    def _connection(self) -> "SocketConnection":
+        connection = SocketConnection(self._session)
+        with self._guard:
+            self._connections.add(connection)
+            if not self._closed:
+                return connection
+        connection.close()
+        raise Misuse("the client is closed: make another")
+
+    def _run(self, ask: session.Ask[T]) -> T:
         with self._lent() as connection:
-            try:
-                wanted = next(dialogue)
-                while True:
-                    wanted = dialogue.send(connection.do(wanted))
-            except StopIteration as done:
-                result: T = done.value
-                return result
+            return connection.run(ask)
+
+    @contextlib.contextmanager
+    def _lent(self) -> "Iterator[SocketConnection]":
+        with self._guard:
+            connection = self._idle.pop() if self._idle else self._connection()
+        try:
+            yield connection
+        except transport.ConnectionClosed as closed:
+            raise Misuse("the client was closed meanwhile") from closed
+        finally:
+            with self._guard:
+                if not connection.closing and not self._closed and len(self._idle) < MAX_IDLE:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def _leave_to_parent(self) -> None:
+        """Share nothing with the process that this one was forked from, whatever it was doing."""
+        self._guard = threading.RLock()
+        for connection in self._connections:
+            connection.leave_to_parent()
 
 
-class _Answers(transport.AnyAnswers["SocketConnection", T], Iterator[T]):
+_clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for client in _clients:
+        client._leave_to_parent()  # noqa: SLF001 - its own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def listed(document: event.Document, *, mine: bool) -> tuple[event.Event, ...]:
+    """Return the events of a document, without those that concern other machines only."""
+    return tuple(each for each in document.events if not mine or each.concerns_me is not False)
+
+
+class _Answers(Iterator[T]):
+    """What a watcher takes from one answer after another."""
+
+    def __init__(
+        self,
+        connect: "Callable[[], SocketConnection]",
+        watcher: Watcher,
+        take: Callable[[], T | None],
+        on_trouble: OnTrouble | None,
+        file: WatchFile | None = None,
+    ) -> None:
+        self._connect = connect
+        self._connection = connect()
+        self._watcher = watcher
+        self._take = take
+        self._on_trouble = on_trouble
+        self._file = file
+        self._taken: T | None = None
+        """The next one, until the caller has it."""
+        self._trouble: Trouble | None = None
+        """What to report before it, until it is reported."""
+
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
-        while isinstance(found := self._next(), Question | Pause | Unsaved):
-            if isinstance(found, Unsaved):
-                self._saved(found.file.write(found.text))
-                continue
-            try:
-                self._heard(self._connection.do(found))
-            except transport.ConnectionClosed as closed:
-                raise StopIteration from closed
+        self._find()
+        while isinstance(found := self._give(), Trouble):
+            self._report(found)
+            self._find()
+        if found is None:
+            raise StopIteration
         return found
+
+    def _find(self) -> None:
+        """Wait for the next one, or for a trouble to report before it; for neither once closed."""
+        connection = self._connection
+        with contextlib.suppress(transport.ConnectionClosed):
+            while self._trouble is None:
+                self._trouble = self._prepare()
+                if self._trouble is not None or self._taken is not None:
+                    return
+                self._watcher.step(connection.do, transport.clock_reading())
+                if self._file is not None:
+                    self._file.try_again()
+
+    def _prepare(self) -> Trouble | None:
+        """Take the next one if there is one; return a trouble to report before.
+
+        What the caller is done with is saved before the next one is taken, and that an event
+        appears before the caller is told.
+        """
+        if self._watcher.troubles:
+            return self._watcher.troubles.popleft()
+        if self._taken is None:
+            if (trouble := self._settle()) is not None:
+                return trouble
+            self._taken = self._take()
+        return self._save()
+
+    def _give(self) -> T | Trouble | None:
+        """Return what was found; None if it is closed."""
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            return trouble
+        taken, self._taken = self._taken, None
+        return taken
+
+    def _settle(self) -> Trouble | None:
+        if self._taken is None:  # else the caller has not had the last one yet
+            self._watcher.settle()
+        return self._save()
+
+    def _save(self) -> Trouble | None:
+        if self._file is None or self._file.text == (text := self._watcher.since):
+            return None
+        return self._file.write(text)
+
+    def _report(self, trouble: Trouble) -> None:
+        import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
+
+        level = logging.INFO if trouble.reason in {OVER, SAVED} else logging.WARNING
+        log = logging.getLogger(LOGGER)
+        log.log(level, "%s: %s (%s)", self._watcher.endpoint, trouble.message, trouble.reason)
+        if self._on_trouble is not None:
+            self._on_trouble(trouble)
 
     def close(self) -> None:
         """End it at once. Any thread may, and a signal's handler."""
@@ -209,13 +380,22 @@ class Watch(_Answers[event.Change]):
 
     def done(self) -> None:
         """Save that the last change is done with, before a handler ends without another."""
-        self._watcher.settle()
-        if (unsaved := self._unsaved()) is not None:
-            self._saved(unsaved.file.write(unsaved.text))
+        if (trouble := self._settle()) is not None:
+            self._report(trouble)
 
 
-class Documents(transport.AnyDocuments["SocketConnection"], _Answers[event.Document]):
+class Documents(_Answers[event.Document]):
     """Documents as they change; made by `Client.documents`."""
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        return self._watcher.answered_at
+
+    @property
+    def looks(self) -> int:
+        """How many good answers came, those without anything new included."""
+        return self._watcher.looks
 
 
 _SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -225,8 +405,12 @@ _SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 class SocketConnection:
     """One connection at a time; one thread asks, and any, or a signal's handler, may close."""
 
-    def __init__(self, session: Session) -> None:
-        self._closing = False
+    def __init__(
+        self, session: Session, resolve: Callable[..., list[Any]] = socket.getaddrinfo
+    ) -> None:
+        self.closing = False
+        """Whether it was closed: `do` raises ConnectionClosed for ever."""
+        self._resolve = resolve
         self._begin(session)
 
     def _begin(self, session: Session) -> None:
@@ -234,12 +418,17 @@ class SocketConnection:
         self._socket: socket.socket | None = None
         self._exchange = transport.HttpExchange(session.endpoint)
         self._busy = threading.Lock()
+        self._places: transport.Places = queue.SimpleQueue()
         self._bell, self._rope = socket.socketpair()
+
+    def run(self, ask: session.Ask[T]) -> T:
+        """Ask until there is a result."""
+        return ask(self._session, self.do, transport.clock_reading())
 
     def do(self, wanted: Question | Pause) -> Attempt:
         """Ask, or pause; one thread at a time, until it is closed."""
         if not self._busy.acquire(blocking=False):
-            if self._closing:  # the thread that closes it has it for a moment
+            if self.closing:  # the thread that closes it has it for a moment
                 raise transport.ConnectionClosed
             raise Misuse("two threads at once: give each its own watch")
         try:
@@ -252,7 +441,7 @@ class SocketConnection:
             self._release_if_closing()
 
     def _do(self, wanted: Question | Pause) -> Attempt:
-        if self._closing:
+        if self.closing:
             raise transport.ConnectionClosed
         if isinstance(wanted, Pause):
             self._wait(None, clock.monotonic() + wanted.seconds)
@@ -267,7 +456,8 @@ class SocketConnection:
 
     def close(self) -> None:
         """End every wait at once, and for ever."""
-        self._closing = True
+        self.closing = True
+        self._places.put(transport.ConnectionClosed())
         with contextlib.suppress(OSError):  # it is closed already
             self._rope.send(b"!")
         self._release_if_closing()
@@ -277,12 +467,12 @@ class SocketConnection:
         self._hang_up()
         self._bell.close()
         self._rope.close()
-        if not self._closing:
+        if not self.closing:
             self._begin(self._session)
 
     def _release_if_closing(self) -> None:
         """Close its sockets, unless a thread is using them: that thread then closes them."""
-        if self._closing and self._busy.acquire(blocking=False):
+        if self.closing and self._busy.acquire(blocking=False):
             try:
                 self._hang_up()
                 self._bell.close()
@@ -323,11 +513,15 @@ class SocketConnection:
         return transport.attempt(reply, held=held)
 
     def _connect(self, endpoint: EndpointAddress) -> socket.socket:
-        deadline = clock.monotonic() + self._session.pace.connect_seconds
+        seconds = self._session.pace.connect_seconds
+        deadline = clock.monotonic() + seconds
         error: OSError = TimeoutError()
+        self._places = queue.SimpleQueue()
+        if self.closing:  # and the queue before was told
+            raise transport.ConnectionClosed
         try:
-            place_of = (endpoint.host, endpoint.port)
-            places = transport.look_up(place_of, self._session.pace.connect_seconds)
+            where = (endpoint.host, endpoint.port)
+            places = transport.look_up(where, seconds, self._resolve, self._places)
         except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
             raise transport.no_endpoint(endpoint, unknown) from unknown
         for (family, place), seconds in transport.shares(places, deadline):
@@ -357,9 +551,9 @@ class SocketConnection:
             if connected is not None:
                 wanted = selectors.EVENT_WRITE if writing else selectors.EVENT_READ
                 selector.register(connected, wanted)
-            seconds = 0.0 if self._closing else max(0.0, deadline - clock.monotonic())
+            seconds = 0.0 if self.closing else max(0.0, deadline - clock.monotonic())
             ready = selector.select(seconds)
-            if self._closing or any(key is bell for key, _ in ready):
+            if self.closing or any(key is bell for key, _ in ready):
                 raise transport.ConnectionClosed
             return bool(ready)
 

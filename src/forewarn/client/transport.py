@@ -1,4 +1,4 @@
-"""HTTP over h11, with a limit on all that is read; and what the two shells share.
+"""HTTP over h11, with a limit on all that is read.
 
 No redirect is followed, and no proxy used unless the caller of `request` gives one: the metadata
 service is one hop away, and what answers in its place is not it. Nothing here imports asyncio.
@@ -10,24 +10,16 @@ import os
 import queue
 import socket
 import threading
-import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import h11
 
 from forewarn import clock
-from forewarn.client import discovery, session, watch
+from forewarn.client import discovery, session
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.event import OVER, Document, Misuse, Trouble
-from forewarn.client.watch import Watcher
-from forewarn.client.watch_file import SAVED, SavePath, Unsaved, WatchFile
-from forewarn.protocol import codec
-from forewarn.protocol.codec import AgentReport
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
-from forewarn.vocabulary import AgentStatus
 
 if TYPE_CHECKING:
     import ssl
@@ -50,18 +42,14 @@ MAX_INTERIM: Final = 8
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
-MAX_IDLE: Final = 2
-"""Connections that a client keeps for later questions."""
-
 USER_AGENT: Final = f"Forewarn/{__version__}".encode()
-LOGGER: Final = "forewarn.client"
-"""The name of the client's log."""
-
-OnTrouble: TypeAlias = Callable[[Trouble], None]
-"""What is called with each new reason why no good answer comes, or why a state is not saved."""
-
 Place: TypeAlias = tuple[int, Any]
 """An address family, and where to connect in it."""
+
+Places: TypeAlias = queue.SimpleQueue[list[Place] | Exception]
+"""Where a resolver puts the places that it finds, or why there are none."""
+
+T = TypeVar("T")
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
@@ -89,7 +77,7 @@ PROBES: Final = Probes(silent_seconds=10, between_seconds=5, most=3)
 
 
 class ConnectionClosed(Exception):  # noqa: N818 - the clients turn it into Misuse or an end
-    """The client closed the connection, maybe in another thread or task."""
+    """The client closed the connection, maybe in another thread."""
 
 
 class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
@@ -284,200 +272,6 @@ def probe(opened: socket.socket, probes: Probes) -> None:
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class _Connection(Protocol):
-    def close(self) -> None:
-        """End every wait at once, and for ever."""
-
-    def leave_to_parent(self) -> None:
-        """Begin without a connection in a forked process: what is open is the parent's."""
-
-
-C = TypeVar("C", bound=_Connection)
-T = TypeVar("T")
-
-
-class AnyClient(Generic[C]):
-    """What `Client` and `AsyncClient` share: the address, the name, the connections."""
-
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        *,
-        name: str | None = None,
-        pace: session.Pace | None = None,
-    ) -> None:
-        if name is not None and not name.strip():
-            raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
-        try:
-            found = discovery.find(endpoint, os.environ, _clock.now())
-        except discovery.BadAddress as error:
-            raise Misuse(str(error)) from error
-        self._session = session.Session(pace or session.Pace(), found, name)
-        self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
-        self._connections: weakref.WeakSet[C] = weakref.WeakSet()
-        self._idle: list[C] = []
-        self._closed = False
-        _clients.add(self)
-
-    @property
-    def endpoint(self) -> str:
-        """The address that the client asks, as a URL; until one has answered, the one to try."""
-        return str(self._session.endpoint)
-
-    @property
-    def name(self) -> str | None:
-        """This machine's name, given or learnt; None while it is not known."""
-        return self._session.name
-
-    def _report(self, status: str, reason: str) -> session.Dialogue[None]:
-        try:
-            said = AgentReport(AgentStatus(status), reason)
-        except ValueError:
-            known = ", ".join(each.value for each in AgentStatus)
-            raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
-        return session.report(self._session, codec.encode_agent_report(said))
-
-    def _watcher(
-        self, since: SavePath | None, types: Iterable[str] | None, *, mine: bool
-    ) -> tuple[Watcher, WatchFile | None]:
-        wanted = watch.event_filter(types, mine=mine)
-        if since is None:
-            return Watcher(self._session, wanted, None, clock_reading()), None
-        file = WatchFile(since)
-        try:
-            watcher = Watcher(self._session, wanted, file.text, clock_reading())
-        except Misuse as error:
-            raise Misuse(f"{file.path}: {error}") from error
-        file.check(watcher.since)
-        return watcher, file
-
-    @abstractmethod
-    def _connect(self) -> C: ...
-
-    def _connection(self) -> C:
-        connection = self._connect()
-        with self._guard:
-            self._connections.add(connection)
-            if not self._closed:
-                return connection
-        connection.close()
-        raise Misuse("the client is closed: make another")
-
-    @contextlib.contextmanager
-    def _lent(self) -> Iterator[C]:
-        with self._guard:
-            connection = self._idle.pop() if self._idle else self._connection()
-        try:
-            yield connection
-        except ConnectionClosed as closed:
-            raise Misuse("the client was closed meanwhile") from closed
-        finally:
-            with self._guard:
-                if not self._closed and len(self._idle) < MAX_IDLE:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
-
-    def _close(self) -> None:
-        with self._guard:
-            self._closed = True
-            connections = list(self._connections)
-            self._idle.clear()
-        for connection in connections:
-            connection.close()
-
-    def _leave_to_parent(self) -> None:
-        """Share nothing with the process that this one was forked from, whatever it was doing."""
-        self._guard = threading.RLock()
-        for connection in self._connections:
-            connection.leave_to_parent()
-
-
-_clients: Final[weakref.WeakSet[AnyClient[Any]]] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for client in _clients:
-        client._leave_to_parent()  # noqa: SLF001 - its own
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-class AnyAnswers(Generic[C, T]):
-    """What a watcher takes from one answer after another."""
-
-    def __init__(
-        self,
-        connection: C,
-        watcher: Watcher,
-        take: Callable[[], T | None],
-        on_trouble: OnTrouble | None,
-        file: WatchFile | None = None,
-    ) -> None:
-        self._connection = connection
-        self._watcher = watcher
-        self._take = take
-        self._on_trouble = on_trouble
-        self._file = file
-        self._taken: T | None = None
-
-    def _next(self) -> T | session.Question | session.Pause | Unsaved:
-        """Return the next one, or what to do to get it.
-
-        What the caller is done with is saved before the next one is taken, and that an event
-        appears before the caller is told.
-        """
-        while self._watcher.troubles:
-            self._report(self._watcher.troubles.popleft())
-        if self._taken is None:
-            self._watcher.settle()
-            if self._unsaved() is None:
-                self._taken = self._take()
-        if (unsaved := self._unsaved()) is not None:
-            return unsaved
-        taken, self._taken = self._taken, None
-        return self._watcher.step(clock_reading()) if taken is None else taken
-
-    def _unsaved(self) -> Unsaved | None:
-        if self._file is None or self._file.text == (text := self._watcher.since):
-            return None
-        return Unsaved(self._file, text)
-
-    def _heard(self, attempt: session.Attempt) -> None:
-        self._watcher.heard(attempt)
-        if self._file is not None:
-            self._file.try_again()
-
-    def _saved(self, trouble: Trouble | None) -> None:
-        if trouble is not None:
-            self._report(trouble)
-
-    def _report(self, trouble: Trouble) -> None:
-        import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
-
-        level = logging.INFO if trouble.reason in {OVER, SAVED} else logging.WARNING
-        log = logging.getLogger(LOGGER)
-        log.log(level, "%s: %s (%s)", self._watcher.endpoint, trouble.message, trouble.reason)
-        if self._on_trouble is not None:
-            self._on_trouble(trouble)
-
-
-class AnyDocuments(AnyAnswers[C, Document]):
-    """What `Documents` and `AsyncDocuments` share."""
-
-    @property
-    def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
-        return self._watcher.answered_at
-
-    @property
-    def looks(self) -> int:
-        """How many good answers came, those without anything new included."""
-        return self._watcher.looks
-
-
 def request(  # noqa: PLR0913 - all but the first two by name
     method: str,
     url: str,
@@ -644,26 +438,29 @@ def look_up(
     address: tuple[str, int],
     seconds: float,
     resolve: Callable[..., list[Any]] = socket.getaddrinfo,
+    found: Places | None = None,
 ) -> list[Place]:
     """Return the places of a host and a port; OSError or UnicodeError without any in time.
 
     The system's resolver cannot be interrupted: the thread of one that is late is left behind.
+    Whoever puts an exception into `found` ends the wait for it, from any thread.
     """
-    answers: queue.SimpleQueue[list[Place] | Exception] = queue.SimpleQueue()
+    answers: Places = found or queue.SimpleQueue()
 
-    def ask(flags: int = 0) -> None:
+    def ask(flags: int = 0) -> list[Place]:
+        answer = resolve(*address, type=socket.SOCK_STREAM, flags=flags)
+        return [(family, place) for family, _, _, _, place in answer]
+
+    def ask_apart() -> None:
         try:
-            found = resolve(*address, type=socket.SOCK_STREAM, flags=flags)
-            answers.put([(family, place) for family, _, _, _, place in found])
+            answers.put(ask())
         except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
             answers.put(error)
 
-    ask(socket.AI_NUMERICHOST)
-    if not isinstance(answer := answers.get(), Exception):
-        return answer
-
+    with contextlib.suppress(socket.gaierror):  # it is a name
+        return ask(socket.AI_NUMERICHOST)
     try:
-        threading.Thread(target=ask, name="resolver", daemon=True).start()
+        threading.Thread(target=ask_apart, name="resolver", daemon=True).start()
         answer = answers.get(timeout=max(0.0, seconds))
     except RuntimeError as error:  # the system gives no more threads
         raise OSError(str(error)) from error

@@ -162,9 +162,6 @@ class Watcher:
         self._failures = 0
         self._next_at = at.monotonic
         self._asked_at = self._doubted_at = at.monotonic
-        self._asked: session.Question | None = None
-        self._naming: session.Dialogue[session.FailedAnswer | None] | None = None
-        self._naming_wants: session.Question | session.Pause | None = None
         self._tag: bytes | None = None
         self._apart: dict[str, float] = {}
         """How far our wall clock, and the server's, were ahead of the monotonic one."""
@@ -238,33 +235,29 @@ class Watcher:
         self._shown = listed
         return event.Document(incarnation=self._incarnation, events=listed)
 
-    def step(self, at: session.ClockReading) -> session.Question | session.Pause:
-        """Return what to do now, once every change is taken."""
+    def step(self, do: session.Do, at: session.ClockReading) -> None:
+        """Pause, or ask for the document or the machine's name, once every change is taken."""
         assert not self._pending  # the next document is compared with what was told
-        if self._naming_wants is not None:
-            return self._naming_wants
         if at.monotonic < self._next_at:
-            return session.Pause(self._next_at - at.monotonic)
-        if not self._looks_again and self._session.wants_name(at):
-            self._naming = session.learn_name(self._session, at)
-            self._naming_wants = next(self._naming)
-            return self._naming_wants
+            self._compare_clocks(do(session.Pause(self._next_at - at.monotonic)))
+        elif not self._looks_again and self._session.wants_name(at):
+            self._learn_name(do, at)
+        else:
+            question = self._question(at)
+            attempt = do(question)
+            self._heard_events(question, attempt)
+            self._compare_clocks(attempt)
+
+    def _question(self, at: session.ClockReading) -> session.Question:
         self._asked_at = at.monotonic
         if self._looks_again:
-            self._asked = self._session.question().within(SECOND_LOOK_SECONDS)
-        else:
-            polls = self._waits is False and at.monotonic < self._try_waiting_at
-            self._asked = self._session.question(None if polls else self._tag)
-        return self._asked
+            return self._session.question().within(SECOND_LOOK_SECONDS)
+        polls = self._waits is False and at.monotonic < self._try_waiting_at
+        return self._session.question(None if polls else self._tag)
 
-    def heard(self, attempt: session.Attempt) -> None:
-        """Record what came of the last step."""
-        question, self._asked = self._asked, None
-        if self._naming is not None:
-            self._heard_name(self._naming, attempt)
-        elif question is not None:
-            assert attempt.outcome is not None  # a question was asked
-            self._heard_events(question, attempt.outcome, attempt)
+    def _compare_clocks(self, attempt: session.Attempt) -> session.Attempt:
+        # The machine may have slept, or was paused, where our wall clock stands still too. Its
+        # notice is shorter than it seems: a whole document tells by how much.
         outcome = attempt.outcome
         sent = session.server_time(outcome) if isinstance(outcome, Reply) else None
         for whose, time in (("own", attempt.at.now), ("server's", sent)):
@@ -272,16 +265,12 @@ class Watcher:
                 continue
             apart = time.timestamp() - attempt.at.monotonic
             if abs(apart - self._apart.setdefault(whose, apart)) > session.CLOCKS_AGREE_SECONDS:
-                # The machine may have slept, or was paused, where our wall clock stands still too.
-                # Its notice is shorter than it seems: a whole document tells by how much.
                 self._apart[whose], self._tag = apart, None
+        return attempt
 
-    def _heard_events(
-        self,
-        question: session.Question,
-        outcome: Reply | session.FailedAnswer,
-        attempt: session.Attempt,
-    ) -> None:
+    def _heard_events(self, question: session.Question, attempt: session.Attempt) -> None:
+        outcome = attempt.outcome
+        assert outcome is not None  # a question was asked
         if isinstance(outcome, session.FailedAnswer):
             self._failed(question, outcome, attempt)
         elif outcome.status == 304 and attempt.held:
@@ -294,23 +283,19 @@ class Watcher:
                 self._session.accepted(question, outcome)
                 self._document(found, outcome, attempt)
 
-    def _heard_name(
-        self, naming: session.Dialogue[session.FailedAnswer | None], attempt: session.Attempt
-    ) -> None:
-        try:
-            self._naming_wants = naming.send(attempt)
-        except StopIteration as done:
-            self._naming = self._naming_wants = None
-            failure: session.FailedAnswer | None = done.value
-            if failure is None:
-                if self._session.name != self._named:
-                    self._tag = None  # the whole document shows whom it concerns
-                self._named = self._session.name
-                return
-            self._next_at = self._asked_at + LEAST_GAP_SECONDS
-            if self._session.name is None and not self._told_no_name:
-                self._told_no_name = True
-                self._say(NO_NAME, f"this machine's name is not known yet: {failure.message}")
+    def _learn_name(self, do: session.Do, at: session.ClockReading) -> None:
+        failure = session.learn_name(
+            self._session, lambda wanted: self._compare_clocks(do(wanted)), at
+        )
+        if failure is None:
+            if self._session.name != self._named:
+                self._tag = None  # the whole document shows whom it concerns
+            self._named = self._session.name
+            return
+        self._next_at = self._asked_at + LEAST_GAP_SECONDS
+        if self._session.name is None and not self._told_no_name:
+            self._told_no_name = True
+            self._say(NO_NAME, f"this machine's name is not known yet: {failure.message}")
 
     def _nothing_new(self, reply: Reply, attempt: session.Attempt) -> None:
         self._fine(attempt.at)

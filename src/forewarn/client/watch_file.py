@@ -3,9 +3,8 @@
 import contextlib
 import errno
 import os
-import threading
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from forewarn.client.event import Misuse, Trouble
 
@@ -38,7 +37,6 @@ class WatchFile:
         self.text: str | None = None
         """What it has, or was last to have; None if there is no file yet."""
         self._failed = False
-        self._writing = threading.Lock()  # a cancelled task leaves its thread behind
         try:
             with self.path.open("rb") as file:
                 content = file.read(MAX_STATE_BYTES + 1)
@@ -77,18 +75,17 @@ class WatchFile:
     def _write(self, text: str) -> OSError | None:
         draft = self.path.with_name(f"{self.path.name}.new")
         try:
-            with self._writing:
-                with draft.open("w", encoding="utf-8", newline="\n") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(self.path)
-                if os.name != "nt":  # whose file system journals names itself
-                    folder = os.open(self.path.parent, os.O_RDONLY)
-                    try:
-                        os.fsync(folder)
-                    finally:
-                        os.close(folder)
+            with draft.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path)
+            if os.name != "nt":  # whose file system journals names itself
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
@@ -98,10 +95,3 @@ class WatchFile:
     def _unusable(self, error: Exception) -> Misuse:
         why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
         return Misuse(f"cannot use the file {self.path} (since): {why}")
-
-
-class Unsaved(NamedTuple):
-    """What to write to the file before anything else."""
-
-    file: WatchFile
-    text: str

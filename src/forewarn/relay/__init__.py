@@ -9,6 +9,7 @@
                 answers; first requests; and who asked
     upstream    the connection to the service's replicas: one after another until one answers; one
                 request, for the host, waits for as long as the relay runs
+    streams     one connection to a replica, over asyncio's streams
 
 `server.guest` listens to guests and answers them, the same as the service's. A relay runs on every
 hypervisor for as long as that does, so it has no database and no web framework: nothing here may

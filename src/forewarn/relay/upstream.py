@@ -20,14 +20,15 @@ from typing import Final
 
 import structlog
 
-from forewarn.client import aio, session
-from forewarn.client.aio import HttpStream
+from forewarn.client import session
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.transport import HttpExchange, Place, Probes, RequestFailed
 from forewarn.clock import Clock
 from forewarn.protocol.message import Reply
+from forewarn.relay import streams
 from forewarn.relay.cache import DocumentRefused, Freshness
 from forewarn.relay.settings import ReplicaAddress, UpstreamSettings
+from forewarn.relay.streams import HttpStream
 from forewarn.server import relay_feed, secret_files
 from forewarn.server.process import LimitLog
 from forewarn.server.relay_feed import HostDocument, RelayRefusal, RelayState, Unreadable
@@ -202,13 +203,16 @@ class Upstream:
             places = self._places.get(replica)
             if looks_up or places is None:
                 try:
-                    places = self._places[replica] = await aio.addresses(endpoint, RESOLVE_SECONDS)
+                    places = await streams.addresses(endpoint, RESOLVE_SECONDS)
+                    self._places[replica] = places
                 except OSError:
                     if places is None:
                         raise
             exchange = HttpExchange(endpoint, self.max_body)
             seconds = CONNECT_SECONDS * len(places)
-            stream = await aio.connect(exchange, seconds, places=places, tls=context, probes=PROBES)
+            stream = await streams.connect(
+                exchange, seconds, places=places, tls=context, probes=PROBES
+            )
         except (OSError, UnicodeError) as error:  # an SSLError is an OSError too
             raise UpstreamFailed(f"no connection to {replica}: {spoken(error)}") from error
         return ReplicaConnection(replica, context, stream)

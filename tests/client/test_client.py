@@ -1,4 +1,4 @@
-"""What both shells do, on real sockets: against the emulator, and servers that say anything."""
+"""What a client does, on real sockets: against the emulator, and servers that say anything."""
 
 import gc
 import itertools
@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 import patience
-from client.scripted import Asked, Scripted, Talk, document, message, serving
-from client.shells import QUICK, Shell
+from client.scripted import QUICK, Asked, Scripted, Silent, Talk, document, message, serving
 from client.world import EVENT_ID, listed
 from forewarn.client import transport
 from forewarn.client.event import BadAnswer, Misuse, Refused, Trouble, Unreachable
+from forewarn.client.sync import Client
 from forewarn.testing import Emulator
 
-Connect = Callable[..., Shell]
+Connect = Callable[..., Client]
 STARTED = listed(EventStatus="Started")
 NAMED = message(200, b"web-0")
 
@@ -37,19 +37,6 @@ def knowing(answers: Callable[[Asked, int], bytes]) -> Scripted:
 def connections(cloud: Emulator) -> int:
     """How many clients are connected."""
     return cloud.read(lambda service: len(service.wire.open))
-
-
-class Silent(Scripted):
-    """A server that takes requests and never answers; `asked` says that one came."""
-
-    def __init__(self) -> None:
-        super().__init__(self._take)
-        self.asked = threading.Event()
-
-    def _take(self, talk: Talk) -> None:
-        talk.request()
-        self.asked.set()
-        talk.request()
 
 
 def test_a_document_is_read_with_whom_its_events_concern(connect: Connect, cloud: Emulator) -> None:

@@ -1,0 +1,50 @@
+"""One connection to a replica: how it is made, and how it fails."""
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from client.scripted import document, losing, message, serving
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.transport import PROBES, HttpExchange, RequestFailed
+from forewarn.relay import streams
+from forewarn.relay.streams import HttpStream
+
+
+async def connected(port: int, *hosts: str) -> HttpStream:
+    places = [(socket.AF_INET, (host, port)) for host in hosts]
+    exchange = HttpExchange(EndpointAddress("replica", port))
+    return await streams.connect(exchange, 1.0, places=places, tls=None, probes=PROBES)
+
+
+def test_a_name_whose_first_address_loses_packets_is_reached_at_its_second() -> None:
+    async def run(port: int) -> int:
+        stream = await connected(port, "127.0.0.1", "127.0.0.2")
+        reply = await stream.ask(stream.exchange.write(b"GET", "/", (), None))
+        stream.close()
+        return reply.status
+
+    with (
+        losing() as (_, port),
+        serving(lambda *_: message(204), port, "127.0.0.2"),
+    ):
+        assert asyncio.run(run(port)) == 204
+
+
+def test_a_connection_whose_peer_falls_silent_is_stale_and_no_late_answer() -> None:
+    """The system says so by a TimeoutError, which is not the end of the time for an answer."""
+
+    async def run(port: int) -> None:
+        stream = await connected(port, "127.0.0.1")
+        asked = stream.exchange.write(b"GET", "/", (), None)
+        assert (await stream.ask(asked)).status == 200
+        stream._reader.set_exception(TimeoutError(errno.ETIMEDOUT, "timed out"))
+        with pytest.raises(RequestFailed) as failed:
+            await stream.ask(stream.exchange.write(b"GET", "/", (), None))
+        assert (failed.value.reason, failed.value.stale) == ("cut", True)
+        assert not stream.is_open
+
+    with serving(lambda *_: message(200, document())) as server:
+        asyncio.run(run(server.port))
