@@ -17,8 +17,7 @@ from forewarn.agent.decider import (
     Input,
     Output,
     PeersAnswered,
-    RetryHeld,
-    RulesReloaded,
+    Reloaded,
     StopAction,
     TimePassed,
 )
@@ -167,10 +166,11 @@ class Bench:
 
     def reload(self, *rules: Rule) -> list[str]:
         self.rules = rules
-        return self.tell(RulesReloaded(rules))
+        return self.tell(Reloaded(rules))
 
     def retry(self) -> list[str]:
-        return self.tell(RetryHeld())
+        """Reload with a file that cannot be used, which keeps the rules."""
+        return self.tell(Reloaded(None))
 
     @property
     def phase(self) -> str:

@@ -28,8 +28,7 @@ from forewarn.agent.decider import (
     Output,
     PeersAnswered,
     ProceedAction,
-    RetryHeld,
-    RulesReloaded,
+    Reloaded,
     StopAction,
     TimePassed,
 )
@@ -128,7 +127,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.tell(AgentStarted(f"boot-{self.boot}"))
 
     def tell(self, cause: Input) -> None:
-        self.wanted_again |= isinstance(cause, RetryHeld)
+        self.wanted_again |= isinstance(cause, Reloaded)
         commands = self.decider.handle(cause, self.now)
         if self.cut_after is not None:
             commands, self.cut_after = commands[: self.cut_after], None
@@ -377,11 +376,7 @@ class AnyOrder(RuleBasedStateMachine):
     def somebody_reloads(self) -> None:
         for state in self.done.values():
             state.interrupted.clear()
-        self.tell(RulesReloaded(RULES))
-
-    @rule()
-    def somebody_wants_what_is_held_tried_again(self) -> None:
-        self.tell(RetryHeld())
+        self.tell(Reloaded(RULES))
 
     @rule(after=strategies.integers(0, 5))
     def a_crash_is_near(self, after: int) -> None:

@@ -1,6 +1,5 @@
-"""Where something is wrong: `agent status` says what, and why, and `agent retry` tries again."""
+"""Where something is wrong: `agent status` says what, and why, and a reload tries again."""
 
-import contextlib
 import http.client
 import json
 import signal
@@ -13,8 +12,7 @@ import pytest
 
 import forked
 import patience
-from client.scripted import message, serving
-from end_to_end.agents import COMMAND_LINE, Agent, Endpoint, event, started
+from end_to_end.agents import Agent, Endpoint, event, started
 
 RULES = """
 [[rule]]
@@ -32,7 +30,7 @@ WHY = "sh ended with 3: no route to the balancer"
 @pytest.fixture
 def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
     made = Agent(tmp_path / "agent", cloud.url, RULES)
-    yield made.start(by=COMMAND_LINE)  # whoever signals it looks at its command first
+    yield made.start()
     made.close()
 
 
@@ -41,6 +39,11 @@ def asked(
 ) -> subprocess.CompletedProcess[str]:
     settings = str(config or agent.settings)
     return forked.run(("-m", "forewarn", "agent", command, "--config", settings))
+
+
+def reload(agent: Agent) -> None:
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGHUP)
 
 
 def said(agent: Agent) -> list[str]:
@@ -110,17 +113,16 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
     mended = tmp_path / "mended"
     agent = Agent(tmp_path / "agent", cloud.url, MENDED.replace("MENDED", str(mended)))
     try:
-        agent.start(by=COMMAND_LINE)
+        agent.start()
         agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
-        nothing = asked(agent, "retry")
-        assert (nothing.returncode, nothing.stderr) == (0, "No event is held.\n")
         cloud.show(event())
         agent.until(lambda: agent.phase() == "Held")
-        assert asked(agent, "retry").stdout == "retrying E1 Reboot\n"
+        reload(agent)
         agent.until(lambda: agent.said.read_text().count("is held: it is not approved") == 2)
         assert cloud.approved == []
         mended.touch()
-        assert asked(agent, "retry").returncode == 0
+        agent.write("[[rule]]\nnam = 'new'\n")  # it keeps the old rules, and tries again
+        reload(agent)
         agent.until(lambda: agent.phase() == "Approved")
         assert cloud.approved == ["E1"]
         cloud.show()
@@ -137,8 +139,7 @@ from forewarn.agent import __main__, daemon
 class Asked(status_port.StatusServer):
     def __init__(self, *given, **named):
         super().__init__(*given, **named)
-        for number in (signal.SIGUSR1, signal.SIGHUP):  # as by whoever has read /status just now
-            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGHUP)  # as by whoever has read /status just now
 
 daemon.StatusServer = Asked
 sys.exit(__main__.main(sys.argv[1:]))
@@ -158,34 +159,6 @@ def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
         agent.close()
 
 
-def test_a_process_that_is_no_agent_is_never_signalled(
-    tmp_path: Path, cloud: Endpoint, agent: Agent
-) -> None:
-    """As the agent's number in a container is another process's outside."""
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Held")
-    with (
-        subprocess.Popen(["sleep", "60"]) as other,
-        answering({**agent.status(), "process": other.pid}, tmp_path) as config,
-    ):
-        refused = asked(agent, "retry", config)
-        assert (refused.returncode, refused.stdout) == (8, "")
-        assert other.poll() is None
-        other.kill()
-
-
-def test_an_agent_that_does_not_tell_its_process_is_not_signalled(
-    tmp_path: Path, cloud: Endpoint, agent: Agent
-) -> None:
-    """As one on another machine does not."""
-    cloud.show(event())
-    agent.until(lambda: agent.phase() == "Held")
-    silent = {name: told for name, told in agent.status().items() if name != "process"}
-    with answering(silent, tmp_path) as config:
-        refused = asked(agent, "retry", config)
-    assert (refused.returncode, refused.stdout) == (8, "")
-
-
 def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
     cloud: Endpoint, agent: Agent
 ) -> None:
@@ -198,29 +171,11 @@ def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
         return lefts[1] is None and lefts[2] <= 5
 
     agent.until(short)
-    told = asked(agent, "retry")
-    assert (told.returncode, told.stdout) == (0, "retrying E1 Reboot\n")
-    second, third = told.stderr.splitlines()
-    assert second.startswith("E2 Reboot stays held: ")
-    assert "even_if_started" in second
-    assert third.startswith("E3 Reboot stays held: ")
+    stays = [line for line in said(agent) if line.startswith("  stays held at a reload: ")]
+    assert "even_if_started" in stays[0]
+    assert len(stays) == 2
+    reload(agent)
     agent.until(lambda: "E3 stays held: " in agent.said.read_text())
-    said = agent.said.read_text()
-    assert "E2 stays held: it is Started" in said
-    assert "E1 stays held" not in said
-
-
-def test_another_machine_is_not_told_the_agents_process(agent: Agent) -> None:
-    agent.until(agent.status)
-    assert agent.process is not None
-    assert agent.status()["process"] == agent.process.pid
-    assert "process" not in asked_by(agent, "127.0.0.2")
-
-
-@contextlib.contextmanager
-def answering(status: dict[str, Any], folder: Path) -> Iterator[Path]:
-    """Answer as an agent that has this to say; yield settings that lead there."""
-    with serving(lambda *_: message(200, json.dumps(status).encode())) as server:
-        config = folder / "other.toml"
-        config.write_text(f"[status]\nlisten = '127.0.0.1:{server.port}'\n")
-        yield config
+    logged = agent.said.read_text()
+    assert "E2 stays held: it is Started" in logged
+    assert "E1 stays held" not in logged

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             if "--dry-run" not in arguments[:2]:
                 journal = open_.enter_context(contextlib.closing(Journal(Path(own.state.folder))))
             daemon = Daemon(own, journal, reload, once="--once" in arguments[:2])
-            for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+            for name in ("SIGTERM", "SIGINT", "SIGHUP"):
                 number = getattr(signal, name, None)  # Windows has the first two only
                 if number is not None:
                     signal.signal(number, lambda got, _: daemon.signal(got))

@@ -243,7 +243,7 @@ class Daemon:
     def listen(self) -> None:
         """Open the status port, if there is to be one; `run` closes it. It may be free later only.
 
-        `/status` tells where to send signals, so handle them before.
+        Whoever sees it open may send signals, so handle them before.
         """
         self._publish()  # a probe finds its pages from the first moment on
         listen = self._settings.status.listen
@@ -322,12 +322,10 @@ class Daemon:
     def signal(self, number: int) -> None:
         """Take a signal.
 
-        SIGHUP reads the rules again, SIGUSR1 retries what is held, SIGTERM and SIGINT end.
+        SIGHUP reads the rules again and retries what is held or stuck, SIGTERM and SIGINT end.
         """
-        if number == getattr(signal, "SIGHUP", None):  # Windows has neither
+        if number == getattr(signal, "SIGHUP", None):  # Windows has none
             self._inputs.put(_ReadRules())
-        elif number == getattr(signal, "SIGUSR1", None):
-            self._inputs.put(decider.RetryHeld())
         else:
             self._endings += 1
             self._end_told.put(None)
@@ -351,7 +349,6 @@ class Daemon:
                     "answers": poller.is_answered,
                     "answered_seconds_ago": None if at is None else round(now - at, 1),
                 }
-                told |= {"process": os.getpid()} if own else {}
                 return 200, JSON, msgspec.json.encode(told)
             case "/metrics":
                 wall = clock.SystemClock().now().timestamp()
@@ -412,6 +409,7 @@ class Daemon:
 
     def _read_rules(self) -> None:
         self._notifier.tell("RELOADING=1", f"MONOTONIC_USEC={int(clock.monotonic() * 1e6)}")
+        rules = None
         try:
             rules = self._reload()
         except settings.SettingsError as error:
@@ -419,7 +417,7 @@ class Daemon:
                 LOGGER.error("kept the old rules: %s", line)  # noqa: TRY400 - told whole
         else:
             LOGGER.info("reloaded the rules")
-            self._handle(decider.RulesReloaded(rules))
+        self._handle(decider.Reloaded(rules))
         self._notifier.tell("READY=1")
 
     def _carry_out(self, output: decider.Output) -> None:

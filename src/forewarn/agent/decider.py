@@ -75,14 +75,14 @@ class PeersAnswered(Input, frozen=True):
     """The names of those that are prepared for this very event, as `name_of` gives them."""
 
 
-class RulesReloaded(Input, frozen=True):
-    """An operator has reloaded the rules; what is stuck is tried again."""
+class Reloaded(Input, frozen=True):
+    """An operator has reloaded the agent: what is held or stuck is tried again.
 
-    rules: tuple[Rule, ...]
+    A held event is prepared for by the rule that took it.
+    """
 
-
-class RetryHeld(Input, frozen=True):
-    """An operator wants held events prepared for again, by the rule that took each."""
+    rules: tuple[Rule, ...] | None
+    """The rules for other events; None to keep those of before."""
 
 
 class ShutdownRequested(Input, frozen=True):
@@ -364,10 +364,9 @@ class Decider:
                     self._write(state.EventApproved(event_id=approved))
             case PeersAnswered():
                 self._approvals.heard(told, now)
-            case RulesReloaded():
-                self._rules = told.rules
+            case Reloaded():
+                self._rules = self._rules if told.rules is None else told.rules
                 self._retry_undoing(interrupted=True)
-            case RetryHeld():
                 self._retry = True  # as soon as it is known what is over
             case ShutdownRequested():
                 self._closing = True
@@ -492,7 +491,7 @@ class Decider:
         )
 
     def stays_held(self, case: Case, now: float) -> str:
-        """Return why RetryHeld does not prepare again for a held event; `""` if it does."""
+        """Return why a reload does not prepare again for a held event; `""` if it does."""
         event = self.events[case.event_id]
         if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
             return f"it is {event.status}, and its rule lacks even_if_started"

@@ -23,7 +23,7 @@ from forewarn.agent.decider import (
     Input,
     Output,
     PeersAnswered,
-    RetryHeld,
+    Reloaded,
     name_of,
 )
 from forewarn.agent.rules import ActionOutcome
@@ -115,7 +115,7 @@ class ActivityLog:
         for key in sorted(started - self._started):
             _log(key, f"{key} has started")
         self._started = started
-        # Why an event stays held although an operator asked to retry it.
+        # Why an event stays held although an operator reloaded the agent.
         if self._retried is None or not decider.looked:
             return  # before its first document the decider has not acted on the request
         for key, case in decider.state.cases.items():
@@ -142,7 +142,7 @@ class ActivityLog:
         match what:
             case PeersAnswered():
                 self._peers_answered(what)
-            case RetryHeld():
+            case Reloaded():
                 self._retried = set()
             case AskPeers():
                 self._asked = what

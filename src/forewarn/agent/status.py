@@ -121,6 +121,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
             f"{event['event_id']} {event['event_type']} {event['event_status']}{notice}: "
             f"{event['phase']} by rule {event['rule']!r}"
         )
+        if event["stays_held"]:
+            yield f"  stays held at a reload: {event['stays_held']}"
         for action in event["actions"]:
             yield _because(f"  {action['kind']}: {action['result'] or 'not yet'}", action)
     for effect in told["standing"]:

@@ -141,46 +141,6 @@ def status(
         output.say(line)
 
 
-@app.command()
-def retry(*, config: ConfigOption = None) -> None:
-    """Have the agent retry failed preparations.
-
-    For each event that it did not approve because a preparation failed, the agent prepares this
-    machine again.
-    """
-    tree = _ask(_listen(config))
-    held = [event for event in tree["events"] if event["phase"] == "Held"]
-    if not held:
-        output.note("No event is held.")
-        return
-    _signal(tree.get("process"))
-    for event in held:
-        name = f"{event['event_id']} {event['event_type']}"
-        if event["stays_held"]:
-            output.note(f"{name} stays held: {event['stays_held']}")
-        else:
-            output.say(f"retrying {name}")
-
-
-def _signal(process: int | None) -> None:
-    import signal
-
-    word = getattr(signal, "SIGUSR1", None)
-    if word is None:
-        raise Failed(ExitStatus.USAGE, "this platform lacks SIGUSR1, which asks the agent to retry")
-    try:  # a container's status port names a process that is another one here
-        command = Path(f"/proc/{process or 0}/cmdline").read_bytes()
-        if process is None or PROGRAM.encode() not in command.split(b"\0"):
-            raise FileNotFoundError
-        os.kill(process, word)
-    except PermissionError as error:
-        message = f"cannot signal the agent, process {process}: run as root or as its user"
-        raise Failed(ExitStatus.UNAUTHORIZED, message) from error
-    except OSError as error:
-        message = "the agent's process is not visible from here: send SIGUSR1 where it runs"
-        raise Failed(ExitStatus.NOT_FOUND, message) from error
-
-
 def _load(config: Path | None) -> "Loaded":
     from forewarn.agent import settings
 
