@@ -8,13 +8,13 @@ import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule
 from forewarn.agent import logs, rules, status
+from forewarn.agent.activity import Activity
 from forewarn.agent.decider import (
     ActionFinished,
     Input,
     Output,
     PeersAnswered,
 )
-from forewarn.agent.logs import ActivityLog
 from forewarn.agent.rules import ActionOutcome
 from forewarn.settings import Log
 
@@ -23,17 +23,17 @@ class Told(Bench):
     """A bench whose decider's doings are told, as the daemon tells them."""
 
     def __init__(self, *args: object, dry: bool = False, **given: object) -> None:
-        self.log = ActivityLog(dry=dry)
+        self.log = Activity(dry=dry)
         super().__init__(*args, **given)  # type: ignore[arg-type]  # the bench's own
 
     def tell(self, cause: Input) -> list[str]:
-        self.log.heard(cause, self.decider)
+        self.log.heard(cause, self.decider, self.now)
         said = super().tell(cause)
         self.log.settled(self.decider)
         return said
 
     def _take(self, told: Output) -> list[str]:
-        self.log.heard(told, self.decider)
+        self.log.heard(told, self.decider, self.now)
         return super()._take(told)
 
 
@@ -231,4 +231,5 @@ def test_the_log_keeps_nothing_of_an_event_that_is_over() -> None:
     bench.end("log")
     assert bench.decider.state.idle
     kept = vars(bench.log)
-    assert not any(kept[name] for name in ("_begun", "_phases", "_started", "_missing"))
+    gone = ("_begun", "_taken_at", "_phases", "_started", "_missing")
+    assert not any(kept[name] for name in gone)

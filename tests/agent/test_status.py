@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import patience
 from agent.bench import Bench, command, event, rule
 from forewarn import status_port
-from forewarn.agent import status
+from forewarn.agent import activity
+from forewarn.agent.activity import FAMILIES, PREFIX, Activity
 from forewarn.agent.decider import ApprovalAnswered
-from forewarn.agent.status import FAMILIES, PREFIX, Metrics
 from forewarn.status_port import StatusServer
 from leftovers import check_nothing_left
 
@@ -27,9 +27,9 @@ SAMPLE = re.compile(
 
 
 def page(
-    counted: Metrics, bench: Bench, last_look: float | None = 1763751958.1239, looks: int = 1
+    counted: Activity, bench: Bench, last_look: float | None = 1763751958.1239, looks: int = 1
 ) -> str:
-    live = status.live_page(
+    live = activity.live_page(
         healthy=True, endpoint_up=last_look is not None, last_look=last_look, looks=looks
     )
     return (counted.page(bench.decider, bench.now) + live).decode()
@@ -42,10 +42,10 @@ def bench() -> Bench:
     return made
 
 
-def counted_over(bench: Bench) -> Metrics:
-    counted = Metrics()
+def counted_over(bench: Bench) -> Activity:
+    counted = Activity()
     for record in bench.journal:
-        counted.heard(record, bench.now)
+        counted.heard(record, bench.decider, bench.now)
     return counted
 
 
@@ -79,15 +79,15 @@ def test_prometheus_own_parser_reads_every_family(bench: Bench) -> None:
 
 
 def test_a_counter_is_told_to_its_last_digit(bench: Bench) -> None:
-    assert f"\n{PREFIX}looks_total 12345678\n" in page(Metrics(), bench, looks=12_345_678)
+    assert f"\n{PREFIX}looks_total 12345678\n" in page(Activity(), bench, looks=12_345_678)
 
 
 def test_a_time_is_told_to_the_millisecond(bench: Bench) -> None:
-    assert f"\n{PREFIX}last_look_timestamp_seconds 1763751958.124\n" in page(Metrics(), bench)
+    assert f"\n{PREFIX}last_look_timestamp_seconds 1763751958.124\n" in page(Activity(), bench)
 
 
 def test_what_is_not_known_is_not_told(bench: Bench) -> None:
-    text = page(Metrics(), bench, last_look=None)
+    text = page(Activity(), bench, last_look=None)
     assert f"\n{PREFIX}last_look_timestamp_seconds " not in text
     assert f"\n{PREFIX}endpoint_up 0\n" in text
 
@@ -98,8 +98,8 @@ def test_what_is_not_known_is_not_told(bench: Bench) -> None:
 def test_an_approval_that_is_not_taken_is_counted_by_reason(
     bench: Bench, taken: bool | None, refused: int, unanswered: int
 ) -> None:
-    counted = Metrics()
-    counted.heard(ApprovalAnswered(1, taken), 0.0)
+    counted = Activity()
+    counted.heard(ApprovalAnswered(1, taken), bench.decider, 0.0)
     text = page(counted, bench)
     assert f'\n{PREFIX}approvals_failed_total{{reason="refused"}} {refused}\n' in text
     assert f'\n{PREFIX}approvals_failed_total{{reason="unanswered"}} {unanswered}\n' in text

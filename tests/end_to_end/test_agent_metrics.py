@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from forewarn.agent import status
+from forewarn.agent import activity
 from house import tree
 from ports import free_port
 
@@ -56,13 +56,13 @@ def test_the_page_has_a_heading_for_each_metric_and_for_no_other(agent: Agent) -
     names, _ = scraped(agent)
     assert len(HEADINGS) == len(set(HEADINGS))
     assert names == set(HEADINGS)
-    assert names == {status.PREFIX + name for name in status.FAMILIES}
+    assert names == {activity.PREFIX + name for name in activity.FAMILIES}
 
 
-@pytest.mark.parametrize("name", status.FAMILIES)
+@pytest.mark.parametrize("name", activity.FAMILIES)
 def test_each_section_begins_with_what_the_agent_says_of_the_metric(name: str) -> None:
-    plain = SECTIONS[status.PREFIX + name].replace("`", "")
-    said = status.FAMILIES[name]
+    plain = SECTIONS[activity.PREFIX + name].replace("`", "")
+    said = activity.FAMILIES[name]
     assert plain == said or plain.startswith(f"{said} ")
 
 

@@ -7,8 +7,9 @@
     state     what is remembered, and by which transitions it changes. Pure
     journal   keeps that on the disk, across crashes and reboots
     actions   run what a rule says, within its time limit
-    status    what is shown, for people and Prometheus; and read of its peers
-    logs      what is said on standard error
+    activity  what is logged and counted of all that happens
+    status    what is shown at the status port, and read of its peers
+    logs      the form of the lines on standard error
     daemon    the process: one thread decides, all others, such as the poller's, send it inputs
 
 Pure is without I/O, clock or chance. `__main__` is what `forewarn agent run` turns into.

@@ -1,6 +1,6 @@
 """The agent as a process: the decider, and what surrounds it.
 
-One thread decides and owns the decider, the journal, the metrics and the log of what happens; all
+One thread decides and owns the decider, the journal and what is logged and counted; all
 other threads (the poller, actions, peers, approvals) and signals send it inputs through one queue.
 The records that an input leads to are on the disk, by one sync, before anything else that it leads
 to is carried out. For the status port it publishes immutable pages, which any thread reads.
@@ -21,11 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from forewarn import clock, settings, status_port, systemd
-from forewarn.agent import decider, state, status
+from forewarn.agent import activity, decider, state, status
 from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import Journal, JournalError
-from forewarn.agent.logs import ActivityLog
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import AgentSettings
 from forewarn.agent.status import Peers
@@ -213,8 +212,7 @@ class Daemon:
         self._decider = Decider(
             own.rule, own.margin_seconds, journal.records if journal else (), own.stop_seconds
         )
-        self._metrics = status.Metrics()
-        self._log = ActivityLog(dry=self._dry)
+        self._activity = activity.Activity(dry=self._dry)
         self._notifier = systemd.Notifier(os.environ)
         self._runner = ActionRunner(self._inputs.put, dry=self._dry)
         self._peers = Peers(own.peers, self._inputs.put)
@@ -352,7 +350,7 @@ class Daemon:
                 return 200, JSON, msgspec.json.encode(told)
             case "/metrics":
                 wall = clock.SystemClock().now().timestamp()
-                live = status.live_page(
+                live = activity.live_page(
                     healthy=not ailment,
                     endpoint_up=poller.is_answered,
                     last_look=None if at is None else wall - (now - at),
@@ -385,14 +383,15 @@ class Daemon:
         if isinstance(told, _ReadRules):
             self._read_rules()
             return
-        self._hear(told, clock.monotonic())
-        outputs = self._decider.handle(told, clock.monotonic())
+        now = clock.monotonic()
+        self._activity.heard(told, self._decider, now)
+        outputs = self._decider.handle(told, now)
         records = [output for output in outputs if isinstance(output, state.Record)]
         if self._journal is not None and records:
             self._append(self._journal, records)
         for output in outputs:
             self._carry_out(output)
-        self._log.settled(self._decider)
+        self._activity.settled(self._decider)
         if self._journal is not None:
             self._shorten(self._journal)
 
@@ -422,7 +421,7 @@ class Daemon:
 
     def _carry_out(self, output: decider.Output) -> None:
         now = clock.monotonic()
-        self._hear(output, now)
+        self._activity.heard(output, self._decider, now)
         match output:
             case decider.BeginAction():
                 self._publish_ready()  # before a ready action counts its wait
@@ -438,10 +437,6 @@ class Daemon:
                 self._poller.approve(output)
             case decider.AskPeers():
                 self._peers.ask(output)
-
-    def _hear(self, what: decider.Input | decider.Output, now: float) -> None:
-        self._metrics.heard(what, now)
-        self._log.heard(what, self._decider)
 
     def _append(self, journal: Journal, records: Sequence[state.AnyRecord]) -> None:
         """Write records, however often it takes: nothing may follow what is not in the journal."""
@@ -476,7 +471,7 @@ class Daemon:
         now = clock.monotonic()
         self._publish_at = now + PUBLISH_SECONDS
         self._told = MappingProxyType(status.report(self._decider, now, dry=self._dry))
-        self._counted = self._metrics.page(self._decider, now, dry=self._dry)
+        self._counted = self._activity.page(self._decider, now)
         word = status.word(self._decider)
         if word != self._word and not self._dry:
             self._word = word

@@ -1,30 +1,24 @@
-"""What the agent shows: `/status` and the metrics; and what it reads of its peers.
+"""What the agent shows at `/status`, and what it reads of its peers.
 
 Peers read one another's `/status`: `agrees` says that a machine is prepared for an event and that
 the event may start. Each answer of the port comes from what the daemon published last: a probe
 neither waits for the deciding thread nor disturbs it.
-
-`FAMILIES` lists the metrics, which `status_port` writes.
 """
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, status_port
+from forewarn import clock
 from forewarn.agent import rules, state
 from forewarn.agent.decider import (
-    ApprovalAnswered,
     AskPeers,
-    BeginAction,
     Decider,
     Input,
-    Output,
     PeersAnswered,
     agrees,
     name_of,
@@ -34,7 +28,6 @@ from forewarn.agent.settings import MACHINE_PLACE
 from forewarn.agent.state import Case, Effect
 from forewarn.client import transport
 from forewarn.client.transport import RequestFailed
-from forewarn.status_port import Labels
 from forewarn.vocabulary import AgentStatus
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
@@ -191,110 +184,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
         "stuck": effect.stuck is not None,
         "reason": _one_line(effect.text),
     }
-
-
-PREFIX: Final = "forewarn_agent_"
-FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "events": "Events that are not over, by type and phase.",
-        "events_taken_total": "Events that a rule took, by type.",
-        "notice_left_seconds": "The shortest notice that an event of this machine has left.",
-        "approvals_total": "Approvals that the endpoint accepted.",
-        "approvals_failed_total": "Approvals that the endpoint did not accept, by reason.",
-        "approval_delay_seconds": "Time from a rule's match to the approval, for the event "
-        "approved last.",
-        "actions_total": "Actions that ended, by kind, phase and outcome.",
-        "action_seconds_total": "Time that these actions took, by kind and phase.",
-        "ready": "1 if /readyz says that the balancer may send requests here, 0 while the machine "
-        "is taken out.",
-        "stuck": "Actions that could not be undone and need an operator.",
-        "healthy": "1 if /healthz says that the agent works, 0 otherwise.",
-        "endpoint_up": "1 if the endpoint answered the last question, 0 otherwise.",
-        "last_look_timestamp_seconds": "When the endpoint last answered, in seconds since 1970.",
-        "looks_total": "Answers of the endpoint.",
-    }
-)
-"""The help of every metric, by its name without PREFIX; a counter's name ends in `_total`."""
-
-REFUSED: Final = (("reason", "refused"),)
-UNANSWERED: Final = (("reason", "unanswered"),)
-
-
-class Metrics:
-    """Counts what happens. The deciding thread owns it; `live_page` touches nothing of it."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, dict[Labels, float]] = {
-            "events_taken_total": {},
-            "approvals_total": {(): 0},
-            "approvals_failed_total": {REFUSED: 0, UNANSWERED: 0},
-            "approval_delay_seconds": {(): 0.0},
-            "actions_total": {},
-            "action_seconds_total": {},
-        }
-        self._begun: dict[str, tuple[str, float]] = {}
-        self._taken_at: dict[str, float] = {}
-
-    def heard(self, what: Input | Output, now: float) -> None:
-        """Count an input before it is handled, or an output when it is carried out."""
-        match what:
-            case ApprovalAnswered() if not what.taken:
-                reason = UNANSWERED if what.taken is None else REFUSED
-                self._add("approvals_failed_total", reason)
-            case BeginAction():
-                self._begun[what.effect] = what.action.kind, now
-            case state.RuleMatched():
-                self._add("events_taken_total", (("type", str(what.event.event_type)),))
-                self._taken_at[what.event.event_id.upper()] = now
-            case state.ActionEnded() if what.effect in self._begun:
-                kind, begun = self._begun.pop(what.effect)
-                labels = ("kind", kind), ("phase", "undo" if what.undo else "prepare")
-                self._add("action_seconds_total", labels, now - begun)
-                self._add("actions_total", (*labels, ("outcome", what.outcome.value)))
-            case state.EventApproved():
-                self._add("approvals_total", ())
-                delay = now - self._taken_at.get(what.event_id, now)
-                self._values["approval_delay_seconds"] = {(): delay}
-            case state.EventGone():
-                self._taken_at.pop(what.event_id, None)
-
-    def _add(self, family: str, labels: Labels, amount: float = 1) -> None:
-        values = self._values[family]
-        values[labels] = values.get(labels, 0) + amount
-
-    def page(self, decider: Decider, now: float, *, dry: bool = False) -> bytes:
-        """Return all metrics but those of `live_page`."""
-        cases = decider.state.cases.values()
-        events: Counter[Labels] = Counter(
-            (("type", str(case.event.event_type)), ("phase", case.phase.value)) for case in cases
-        )
-        left = [
-            event.starts_by - now
-            for event in decider.events.values()
-            if event.starts_by is not None and event.concerns_me
-        ]
-        stuck = sum(effect.stuck is not None for effect in decider.state.effects.values())
-        return _page(
-            events=events,
-            notice_left_seconds={(): max(0.0, min(left))} if left else {},
-            ready={(): int(dry or is_ready(decider))},
-            stuck={(): stuck},
-            **self._values,
-        )
-
-
-def live_page(*, healthy: bool, endpoint_up: bool, last_look: float | None, looks: int) -> bytes:
-    """Return the metrics that change without any input. Any thread may call it."""
-    return _page(
-        healthy={(): int(healthy)},
-        endpoint_up={(): int(endpoint_up)},
-        last_look_timestamp_seconds={} if last_look is None else {(): last_look},
-        looks_total={(): looks},
-    )
-
-
-def _page(**families: Mapping[Labels, float]) -> bytes:
-    return status_port.metrics_page(PREFIX, FAMILIES, families)
 
 
 MAX_ANSWER: Final = 1024 * 1024
