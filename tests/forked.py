@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 PRELOADED: Final = (
-    "alembic.command",
     "encodings.idna",
     "forewarn.agent.daemon",
     "forewarn.cli.main",
@@ -46,7 +45,7 @@ PRELOADED: Final = (
     "forewarn.testing.emulator",
     "litestar._kwargs",
     "psycopg",
-    "sqlalchemy.dialects.sqlite",
+    "sqlite3",
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
 )

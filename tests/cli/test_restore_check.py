@@ -162,7 +162,9 @@ def test_a_mixture_of_two_states_is_told_and_left_as_it_is(
     crashed(database)
     sqlite.open_store(database).close()
     with contextlib.closing(sqlite3.connect(database)) as connection:
-        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'scopes'")
+        ((page,),) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE tbl_name = 'state' AND type = 'index'"
+        )
         ((size,),) = connection.execute("PRAGMA page_size")
     place = slice((page - 1) * size, page * size)
     mixed = bytearray(database.read_bytes())

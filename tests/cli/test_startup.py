@@ -7,8 +7,6 @@ import sys
 HEAVY = (
     "rich",
     "litestar",
-    "sqlalchemy",
-    "alembic",
     "uvicorn",
     "httptools",
     "msgspec",

@@ -16,7 +16,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.maintenance.planner import Request
-from forewarn.store import postgresql, sqlite, tables
+from forewarn.store import postgresql, schema, sqlite
 from forewarn.store.port import HistoryQuery, Reading, Store
 from forewarn.vocabulary import EventStatus, EventType
 from store.conformance_outbox import append_alone, replica
@@ -88,9 +88,7 @@ def test_everything_is_copied_and_goes_on_with_its_numbers(
     assert told["scopes"] == 5
     assert told["live_operations"] == 1
     assert told["rows"] > 20
-    assert {line.partition(":")[0] for line in shown.err.splitlines()} <= set(
-        tables.metadata.tables
-    )
+    assert {line.partition(":")[0] for line in shown.err.splitlines()} <= set(schema.TABLES)
     before = looked_at(sqlite.open_store(database))
     assert looked_at(postgresql.open_store(url)) == before
     copied = postgresql.open_store(url)

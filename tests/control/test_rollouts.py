@@ -88,6 +88,7 @@ class RolloutSite(Site):
         with self.store.read() as reading:
             rollout, _ = rollouts.prepared(
                 reading,
+                reading.machines(),
                 targets,
                 task,
                 RolloutPolicy(**policy),
@@ -306,7 +307,7 @@ def test_a_unit_whose_host_has_no_machines_any_more_is_left_out() -> None:
     async def story(site: RolloutSite) -> None:
         site.begin()
         with site.store.read() as reading:
-            gone = [machine.name for machine in reading.machines_on({"h3"}).values()]
+            gone = [machine.name for machine in reading.machines().values() if machine.host == "h3"]
         done(site.plane.remove_machines(gone))
         await site.reach(site.is_in(RolloutState.DONE))
 
@@ -624,6 +625,7 @@ class Farm(RolloutSite):
         with self.store.read() as reading:
             _, plan = rollouts.prepared(
                 reading,
+                reading.machines(),
                 RolloutTargets(hosts=self.names),
                 msgspec.structs.replace(REBOOT, duration_seconds=180),
                 RolloutPolicy(**policy),
@@ -683,6 +685,7 @@ def test_a_plan_knows_holds_and_what_is_live() -> None:
     with site.store.read() as reading:
         _, plan = rollouts.prepared(
             reading,
+            reading.machines(),
             RolloutTargets(machines=("cache", "db")),
             REBOOT,
             RolloutPolicy(order=RolloutOrder.LISTED),
@@ -696,6 +699,7 @@ def test_a_plan_knows_holds_and_what_is_live() -> None:
     with site.store.read() as reading:
         _, plan = rollouts.prepared(
             reading,
+            reading.machines(),
             RolloutTargets(machines=("cache", "db")),
             REBOOT,
             RolloutPolicy(),

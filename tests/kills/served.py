@@ -26,7 +26,7 @@ def mark_start(path: Path) -> None:
     from forewarn.control import executor, heartbeat
     from forewarn.server import service
     from forewarn.server.operator import routing
-    from forewarn.store import migrations, sqlite
+    from forewarn.store import sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -47,13 +47,8 @@ def mark_start(path: Path) -> None:
 
         setattr(owner, name, marked)
 
-    def migrate(connection: Any) -> None:
-        if migrations.revision(connection) != migrations.HEAD:
-            note(Start.MIGRATING)
-        whole_migrate(connection)
-
     before(sqlite, "open_store", Start.OPENING)
-    whole_migrate, migrations.migrate = migrations.migrate, migrate
+    before(sqlite, "_create", Start.MIGRATING)
     before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
     before(routing.Backend, "read", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)

@@ -241,6 +241,7 @@ class Evening:
             hosts = tuple(f"{of}{n}" for of in ("batch", "encode", "crawl") for n in range(10))
             made, _ = rollouts.prepared(
                 reading,
+                reading.machines(),
                 RolloutTargets(hosts=hosts),
                 task,
                 policy,

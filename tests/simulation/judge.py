@@ -176,7 +176,8 @@ class Judge:
     def _see_hosts(self, changes: Changes) -> None:
         """A hold covers what is on its host now: what came is held, and what left is free."""
         scopes = {machine.scope for machine in changes.machines}
-        operations = self._memory.live_operations(scopes) | {o.id: o for o in changes.operations}
+        known = {o.id: o for o in changes.operations}
+        operations = self._live_in(*scopes) | known
         holds = {*self._memory.holds(), *changes.holds}.difference(changes.released)
         now_on = {machine.key: machine.host for machine in changes.machines}
         for operation in operations.values():
@@ -216,7 +217,7 @@ class Judge:
         if self._queue is Queueing.START or not announced or new.event_type in DELETIONS:
             return
         for event in new.events:
-            known = self._memory.live_operations([event.scope]) | changed
+            known = self._live_in(event.scope) | changed
             for other in known.values():
                 taken = {e.update_domain for e in other.events if e.scope == event.scope}
                 if (other.down or other.pending) and taken - {event.update_domain}:
@@ -283,8 +284,12 @@ class Judge:
             known = self._memory.all_scopes[scope].incarnation
             self._left[name] = scope, fresh.get(scope, known)
 
+    def _live_in(self, *scopes: str) -> dict[str, Operation]:
+        live = self._memory.live.items()
+        return {name: o for name, o in live if any(event.scope in scopes for event in o.events)}
+
     def _see_idle(self, scope: str, name: str, ending: set[str]) -> None:
-        for operation in self._memory.live_operations([scope]).values():
+        for operation in self._live_in(scope).values():
             if operation.status in OVER or operation.id in ending:
                 continue
             if key(name) in map(key, operation.machines):

@@ -175,7 +175,8 @@ class Operators:
             name = key(self._chance.choice(operation.machines))
         if (machine := memory.all_machines.get(name)) is None or not self._town.hosts:
             return
-        if any(o.down for o in memory.live_operations([machine.scope]).values()):
+        down = (o for o in memory.live.values() if o.down)
+        if any(event.scope == machine.scope for o in down for event in o.events):
             return  # the watch of the hosts waits for the end of what is at work
         held = [hold.name for hold in memory.holds() if hold.kind is HoldKind.HOST]
         host = self._chance.choice(held or self._town.hosts)

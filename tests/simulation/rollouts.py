@@ -84,6 +84,7 @@ class RolloutOperators:
         try:
             rollout, _ = rollouts.prepared(
                 memory,
+                memory.machines(),
                 RolloutTargets(**{kind: named[kind]}),
                 task,
                 policy,

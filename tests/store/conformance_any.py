@@ -171,8 +171,6 @@ def in_order(found: dict[str, Operation]) -> list[tuple[str, Operation]]:
 QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: r.scopes(),
     lambda r, _: r.machines(),
-    lambda r, _: r.machines_of(["web"]),
-    lambda r, _: [r.machines_on(hosts) for hosts in (["h1"], ["", "H1"], ["H2", "none"])],
     lambda r, _: r.tombstones(),
     lambda r, _: r.holds(),
     lambda r, _: r.drains(),
@@ -184,7 +182,6 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: [in_order(r.operations_of_maintenance(number)) for number in (1, 2, 3)],
     lambda r, _: [r.operations_of_events([f"{id_}-A"]) for id_ in IDS],
     lambda r, _: r.live_operations(),
-    lambda r, _: r.live_operations(["web"]),
     lambda r, _: in_order(r.unacknowledged_failures(99)),
     lambda r, _: r.next_wakeup(),
 ]

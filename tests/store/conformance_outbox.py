@@ -34,7 +34,9 @@ FORMAT = 1
 
 
 def append(transaction: Transaction, token: str, at: datetime = NOW) -> Position:
-    return transaction.append(new_change(token, f"body of {token} \0".encode(), at, FORMAT))
+    return transaction.append(
+        new_change(token, f'["body of {token}", "\\u0000"]'.encode(), at, FORMAT)
+    )
 
 
 def new_change(token: str, body: bytes = b"", at: datetime = NOW, form: int = 0) -> NewChange:
@@ -47,7 +49,7 @@ def append_alone(store: Store, token: str, at: datetime = NOW) -> Position:
 
 
 def change(sequence: int, token: str, at: datetime = NOW) -> ChangeRecord:
-    body = f"body of {token} \0".encode()
+    body = f'["body of {token}", "\\u0000"]'.encode()
     return ChangeRecord(
         sequence=sequence, token=token, replica="r1", at=at, format=FORMAT, body=body
     )
@@ -73,7 +75,6 @@ class Outbox:
         with store.read() as reading:
             assert reading.position() == Position(0, "")
             assert reading.changes_after(0, 10) == []
-            assert reading.change(1) is None
 
     def test_changes_are_read_back_exactly_and_in_order(self, store: Store) -> None:
         assert append_alone(store, "a") == Position(1, "a")
@@ -85,7 +86,6 @@ class Outbox:
             assert reading.changes_after(1, 10) == [second]
             assert reading.changes_after(2, 10) == reading.changes_after(9, 10) == []
             assert reading.position() == second.position == Position(2, "b")
-            assert (reading.change(1), reading.change(2)) == (first, second)
 
     def test_a_transaction_sees_the_changes_before_it_and_its_own(self, store: Store) -> None:
         append_alone(store, "a")
@@ -171,7 +171,6 @@ class Outbox:
         assert trim(NOW + 3 * MINUTE, 2) == 1
         with store.read() as reading:
             assert [c.sequence for c in reading.changes_after(0, 10)] == [4, 5]
-            assert reading.change(3) is None
         assert trim(NOW + 99 * MINUTE, 10) == 1
         assert trim(NOW + 99 * MINUTE, 10) == 0
         with store.read() as reading:
@@ -223,9 +222,9 @@ class News:
     def test_news_is_read_back_exactly_and_in_order(self, store: Store) -> None:
         tell(store, "a", b'["a"]')
         append_alone(store, "b")
-        tell(store, "c", b'["c \0"]', NOW + MINUTE)
+        tell(store, "c", b'["c \\u0000"]', NOW + MINUTE)
         first = NewsRecord(sequence=1, at=NOW, items=b'["a"]')
-        third = NewsRecord(sequence=3, at=NOW + MINUTE, items=b'["c \0"]')
+        third = NewsRecord(sequence=3, at=NOW + MINUTE, items=b'["c \\u0000"]')
         with store.read() as reading:
             assert reading.news_after(0, 10) == [first, third]
             assert reading.news_after(0, 1) == [first]
@@ -479,7 +478,6 @@ class Text:
         with store.read() as reading:
             assert set(reading.scopes(["\0", "web"])) == {"web"}
             assert reading.operations_of_events(["\0"]) == {}
-            assert reading.machines_on(["\0"]) == {}
             assert reading.maintenance_of_key("\0") is None
             for query in (HistoryQuery(machine="a\0"), HistoryQuery(scope="\0")):
                 assert reading.history(query) == Page(operations=())

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import postgres
-from forewarn.store import memory, postgresql, sqlite, tables
+from forewarn.store import memory, postgresql, schema, sqlite
 from forewarn.store.port import Store
 
 NewStore: TypeAlias = Callable[[], Store]
@@ -71,9 +71,7 @@ def open_postgresql(folder: Path) -> Store:
     return postgresql.open_store(place.read_text(), patience=SHORT)
 
 
-EMPTY: Final = "".join(
-    f"DELETE FROM {table.name};" for table in reversed(tables.metadata.sorted_tables)
-)
+EMPTY: Final = "".join(f"DELETE FROM {table};" for table in schema.TABLES if table != "meta")
 
 
 def empty_sqlite(folder: Path, store: Store) -> Store:

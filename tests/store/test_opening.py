@@ -1,5 +1,6 @@
 """What is no store of ours is refused in one line, and left as it was."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -10,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.pool import StaticPool
 
 import forked
 from forewarn.maintenance.model import Changes
@@ -57,10 +56,17 @@ def make_other(path: Path) -> None:
     connection.close()
 
 
+def make_other_with_our_words(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE meta (song TEXT)")
+    connection.commit()
+    connection.close()
+
+
 def make_newer(path: Path) -> None:
     sqlite.open_store(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema'")
     connection.commit()
     connection.close()
 
@@ -70,7 +76,7 @@ def make_newer_after_a_crash(path: Path) -> None:
     whole = path.with_name("whole.db")
     sqlite.open_store(whole).close()
     connection = sqlite3.connect(whole)
-    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema'")
     connection.commit()
     for end in ("", "-wal", "-shm"):
         shutil.copy(f"{whole}{end}", f"{path}{end}")
@@ -99,6 +105,7 @@ def make_folder(path: Path) -> None:
         (make_empty, "empty"),
         (make_without_tables, "empty"),
         (make_other, "another program's"),
+        (make_other_with_our_words, "another program's"),
         (make_newer, "release .*'9999'"),
         (make_newer_after_a_crash, "release .*'9999'"),
         (make_damaged, "damaged"),
@@ -159,19 +166,19 @@ def test_a_lock_that_root_makes_is_the_databases_owners(open_folder: Path) -> No
 
 KILLED_WHILE_IT_IS_MADE = """
 import os, pathlib, signal, sys
-import alembic.command, alembic.script
-from sqlalchemy import Engine, event
 from forewarn.store import sqlite
 
 def killed_at(number, path):
     child = os.fork()
     if child == 0:
         left = iter(range(number))
-        def statement(*_):
-            if next(left, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-        event.listen(Engine, "before_cursor_execute", statement)
-        event.listen(Engine, "commit", statement)
+        class Mortal(sqlite.SqliteConnection):
+            def _execute(self, *statement):
+                if next(left, None) is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super()._execute(*statement)
+            end = lambda self, how: self.run(how)
+        sqlite.SqliteConnection = Mortal
         pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         sqlite.open_store(path)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -220,29 +227,27 @@ def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_write_ahead_log_is_refused() -> None:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    with pytest.raises(StoreUnusable, match="local disk"):
-        sqlite.create_or_migrate(engine)
-    engine.dispose()
+    with (
+        contextlib.closing(sqlite.SqliteConnection(Path(":memory:"))) as connection,
+        pytest.raises(StoreUnusable, match="local disk"),
+    ):
+        sqlite.prepare(connection)
 
 
 def opened_by_nobody(path: Path) -> str:
     """What a process says that has no right beyond a user's, as root has."""
     program = (
-        "import os, pathlib, shutil, sys, tempfile\n"
-        "from forewarn.store import migrations, port, sqlite\n"
+        "import os, pathlib, sys, tempfile\n"
+        "from forewarn.store import port, sqlite\n"
         # The interpreter's and the package's files may be root's alone: load what can be loaded
-        # before letting go, and leave a copy of what Alembic reads by its place.
+        # before letting go.
         "with tempfile.TemporaryDirectory() as made:\n"
         "    sqlite.open_store(pathlib.Path(made) / 'x.db').close()\n"
-        "migrations.SCRIPTS = pathlib.Path(shutil.copytree(migrations.SCRIPTS, sys.argv[2]))\n"
         f"if os.geteuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "try: sqlite.open_store(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
         "except port.StoreError as error: print(type(error).__name__, error)\n"
     )
-    with tempfile.TemporaryDirectory() as public:
-        Path(public).chmod(0o755)
-        ran = forked.run(["-c", program, str(path), f"{public}/scripts"])
+    ran = forked.run(["-c", program, str(path)])
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -360,23 +365,19 @@ def test_closing_leaves_one_file_and_its_lock(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["it.db", "it.db.lock"]
 
 
-def test_what_is_committed_is_synced_and_references_are_kept(tmp_path: Path) -> None:
-    engine = sqlite.file_engine(tmp_path / "it.db")
-    sqlite.create_or_migrate(engine)
-    with engine.connect() as connection:
-        asked = ("synchronous", "foreign_keys", "journal_mode", "busy_timeout")
-        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
-        driver: sqlite3.Connection = connection.connection.driver_connection
-        assert driver.isolation_level is None
-    engine.dispose()
-    assert found == [2, 1, "wal", sqlite.BUSY_SECONDS * 1000]
+def test_what_is_committed_is_synced(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite.SqliteConnection(tmp_path / "it.db")) as connection:
+        sqlite.prepare(connection)
+        asked = ("synchronous", "journal_mode", "busy_timeout")
+        found = [connection.run(f"PRAGMA {name}")[0][0] for name in asked]
+        assert connection.driver.isolation_level is None
+    assert found == [2, "wal", sqlite.BUSY_SECONDS * 1000]
 
 
 def test_a_disk_that_is_full_while_the_database_is_made_is_told(tmp_path: Path) -> None:
     path = tmp_path / "it.db"
     program = (
         "import pathlib, resource, sys; from forewarn.store import port, sqlite\n"
-        "import alembic.command, alembic.script\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))\n"
         "try: sqlite.open_store(pathlib.Path(sys.argv[1])); print('opened')\n"
         "except port.StoreUnavailable as error: print(error)\n"
@@ -411,13 +412,11 @@ def test_swapped_pages_are_found_at_the_start(tmp_path: Path) -> None:
     pages = [whole[at : at + size] for at in range(0, len(whole), size)]
     assert len(pages) > 10
     unlike = [number for number in range(1, len(pages)) if pages[number][0] in {2, 5, 10, 13}]
-    found = 0
-    for first, second in itertools.pairwise(unlike):
+    pairs = [(a, b) for a, b in itertools.pairwise(unlike) if pages[a] != pages[b]]
+    assert len(pairs) > 10
+    for first, second in pairs:
         swapped = list(pages)
         swapped[first], swapped[second] = swapped[second], swapped[first]
         path.write_bytes(b"".join(swapped))
-        try:
+        with pytest.raises(StoreUnusable):
             sqlite.open_store(path).close()
-        except StoreUnusable:
-            found += 1
-    assert found > len(unlike) // 2  # the rest are empty indexes, alike

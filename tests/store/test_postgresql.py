@@ -278,6 +278,18 @@ def patient(url: str) -> Iterator[PostgresqlStore]:
     opened.close()
 
 
+def test_a_transaction_that_waited_for_the_lock_in_vain_leaves_beats_alone(
+    url: str, store: PostgresqlStore
+) -> None:
+    with psycopg.connect(url) as other:
+        other.execute(postgresql._TAKE_LOCK)
+        with pytest.raises(StoreUnavailable):
+            save(store, Changes(scopes=(WEB,)))
+        store.beat(replica())
+        store.hear([])
+    save(store, Changes(scopes=(WEB,)))
+
+
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
     patient: PostgresqlStore, holder: forked.Forked
 ) -> None:
@@ -402,7 +414,7 @@ def test_beats_go_on_while_a_long_removal_is_under_way(url: str) -> None:
     with opened(url) as removes, opened(url) as beats, ThreadPoolExecutor(1) as threads:
         save(removes, Changes(scopes=(WEB,), machines=(machine("a"), machine("b"))))
         with psycopg.connect(url) as beside:
-            beside.execute("SELECT FROM machines WHERE key = 'a' FOR UPDATE")
+            beside.execute("SELECT FROM state WHERE (kind, key) = ('machine', 'a') FOR UPDATE")
             removing = threads.submit(save, removes, Changes(removed_machines=("a",)))
             wait_for_locks(1)
             beats.beat(replica(), [seen("a"), seen("b")])

@@ -130,8 +130,8 @@ def test_a_standby_alone_is_not_enough_and_the_primary_is_found_behind_it(
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ("UPDATE alembic_version SET version_num = '9999'", "'9999'"),
-        ("COMMENT ON TABLE alembic_version IS NULL", "another program"),
+        ("UPDATE meta SET value = '9999' WHERE name = 'schema'", "'9999'"),
+        ("COMMENT ON TABLE meta IS NULL", "another program"),
         ("ALTER DATABASE spoilt SET synchronous_commit = off", "synchronous_commit"),
         ("ALTER TABLE changes RENAME TO gone", "missing"),
     ],
@@ -174,16 +174,3 @@ def test_a_server_that_cannot_keep_the_promises_has_a_fault(
     found = postgresql.fault_of_server(version, encoding, synchronous_commit)
     assert fault in found
     assert bool(found) == bool(fault)
-
-
-def test_the_tables_equal_those_of_the_schema(url: str) -> None:
-    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
-    from alembic.migration import MigrationContext  # noqa: PLC0415
-    from sqlalchemy import create_engine  # noqa: PLC0415
-
-    from forewarn.store import tables  # noqa: PLC0415
-
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
-    engine.dispose()

@@ -11,14 +11,24 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from sqlalchemy import Connection, event, exc
 
 import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
-from forewarn.store import sql, sqlite
+from forewarn.store import connections, sql, sqlite
 from forewarn.store.port import OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
-from store.values import BATCH, WEB, hold, machine, operation, with_maintenances
+from forewarn.vocabulary import EventStatus
+from store.values import (
+    BATCH,
+    MINUTE,
+    NOW,
+    WEB,
+    event,
+    hold,
+    machine,
+    operation,
+    with_maintenances,
+)
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
 
@@ -45,8 +55,8 @@ def assert_only_web_is_there(store: sql.SqlStore) -> None:
 
 
 def limit_pages(store: sql.SqlStore, pages: int) -> None:
-    with store._engine.connect() as connection:
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with store._pool.taken() as connection:  # of its idle ones the writer has the last
+        connection.run(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_database_changes_nothing_and_takes_more_when_there_is_room(
@@ -155,10 +165,8 @@ def test_a_disk_that_is_full_can_still_be_read(tmp_path: Path) -> None:
 
 
 def test_another_programs_lock_is_told_and_passes(store: sql.SqlStore, tmp_path: Path) -> None:
-    @event.listens_for(store._engine, "checkout")
-    def hurry(connection: sqlite3.Connection, *_: object) -> None:
-        connection.execute("PRAGMA busy_timeout = 1")
-
+    with store._pool.taken() as connection:
+        connection.run("PRAGMA busy_timeout = 1")
     other = sqlite3.connect(tmp_path / "it.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
@@ -170,32 +178,78 @@ def test_another_programs_lock_is_told_and_passes(store: sql.SqlStore, tmp_path:
     save(store, FLEET)
 
 
-def test_a_commit_that_fails_is_told_and_changes_nothing(store: sql.SqlStore) -> None:
-    # The last reference is looked at when the transaction is committed.
-    @event.listens_for(store._engine, "begin")
-    def defer(connection: Connection) -> None:
-        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+class FailingOnce(sqlite.SqliteConnection):
+    left = 1
 
-    with pytest.raises(exc.IntegrityError, match="FOREIGN KEY"):
-        save(store, Changes(machines=(machine("lost", "nowhere"),)))
-    assert_only_web_is_there(store)
+    def begin(self, *, writing: bool) -> None:
+        super().begin(writing=writing)
+        if self.left:
+            self.left -= 1
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+            error.sqlite_errorname = "SQLITE_IOERR_READ"
+            raise error
 
 
-def test_a_machine_without_its_scope_is_our_mistake_and_no_trouble_of_the_stores(
-    store: sql.SqlStore,
+@pytest.mark.parametrize("writing", [True, False])
+def test_a_transaction_that_fails_as_it_begins_is_in_nobodys_way(
+    store: sql.SqlStore, tmp_path: Path, *, writing: bool
 ) -> None:
-    with pytest.raises(exc.IntegrityError):
-        save(store, Changes(machines=(machine("lost", "nowhere"),)))
+    pool = connections.Pool(lambda: FailingOnce(tmp_path / "it.db"), patience.SECONDS, "it")
+    failing = sql.SqlStore(pool, place="it")
+    begin = failing.write if writing else failing.read
+    with pytest.raises(StoreUnavailable, match="SQLITE_IOERR"), begin():
+        pass
+    save(failing, FLEET)
+    with store.read() as reading:
+        assert len(reading.machines()) == 5000
+    failing.close()
+
+
+def test_a_connection_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "it.db"
+    store = sql.SqlStore(sqlite.connections(path), place=str(path))
+    with pytest.raises(StoreUnavailable, match="open files"), store.read():
+        pass
+
+
+def test_what_is_purged_leaves_no_row(store: sql.SqlStore) -> None:
+    both = operation("1.1", event("A", "web", "web-0", "web-1"))
+    left = operation("1.1", event("A", "web", "web-1"), status=EventStatus.COMPLETED, ended_at=NOW)
+    save(store, with_maintenances(both))
+    save(store, with_maintenances(left))
+    with store.write() as transaction:
+        assert transaction.purge(NOW + MINUTE, 10) == 1
+    with store._pool.taken() as connection:
+        for table in ("operations", "names", "maintenances"):
+            assert connection.run(f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+class Failing(sqlite.SqliteConnection):
+    def end(self, how: str) -> None:
+        if how == "COMMIT":
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
+            raise error
+        super().end(how)
+
+
+def test_a_commit_that_fails_is_told_and_changes_nothing(
+    store: sql.SqlStore, tmp_path: Path
+) -> None:
+    pool = connections.Pool(lambda: Failing(tmp_path / "it.db"), patience.SECONDS, "it")
+    failing = sql.SqlStore(pool, place="it")
+    with pytest.raises(StoreUnavailable, match="SQLITE_FULL"):
+        save(failing, FLEET)
+    failing.close()
     assert_only_web_is_there(store)
-    with pytest.raises(exc.IntegrityError):
-        save(store, Changes(operations=(operation("1.1"),)))
-    save(store, with_maintenances(operation("1.1")))
+    save(store, FLEET)
 
 
 def test_a_second_hold_of_the_same_is_our_mistake_and_changes_nothing(store: sql.SqlStore) -> None:
     first = hold(HoldKind.SCOPE, "web")
     save(store, Changes(holds=(first,)))
-    with pytest.raises(exc.IntegrityError):
+    with pytest.raises(sqlite3.IntegrityError):
         save(store, Changes(scopes=(BATCH,), holds=(hold(HoldKind.SCOPE, "web", reason="again"),)))
     assert_only_web_is_there(store)
     with store.read() as reading:
@@ -243,10 +297,7 @@ def test_increments_through_connections_that_know_nothing_of_each_other_are_all_
 ) -> None:
     path = tmp_path / "two.db"
     sqlite.open_store(path).close()
-    stores = [
-        sql.SqlStore(sqlite.file_engine(path), place=str(path), explain=sqlite.explain)
-        for _ in range(4)
-    ]
+    stores = [sql.SqlStore(sqlite.connections(path), place=str(path)) for _ in range(4)]
     save(stores[0], Changes(scopes=(WEB,)))
 
     def increment(number: int) -> None:
@@ -291,6 +342,6 @@ def test_a_second_transaction_in_the_thread_of_the_first_is_a_mistake(store: sql
 def test_every_error_of_sqlites_has_one_meaning(code: int, kind: type[StoreError]) -> None:
     original = sqlite3.OperationalError("x")
     original.sqlite_errorcode = code
-    explained = sqlite.explain(exc.OperationalError("SELECT", {}, original), "/the/place")
+    explained = sqlite.explain(original, "/the/place")
     assert type(explained) is kind
     assert "/the/place" in str(explained)

@@ -22,7 +22,6 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.planner import Request, natural
 from forewarn.maintenance.rollout import UnitNews
 from forewarn.maintenance.rollout_model import Rollout, RolloutUnit, UnitState
-from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, TargetKind
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -132,7 +131,7 @@ def rollout_news(unit: UnitOfWork, rollout: Rollout) -> UnitNews:
     return UnitNews(maintenances=maintenances, operations=operations, drains=drains)
 
 
-def machines_of_unit(unit: Reading | UnitOfWork, one: RolloutUnit) -> list[Machine]:
+def machines_of_unit(unit: UnitOfWork, one: RolloutUnit) -> list[Machine]:
     """Return the machines of a unit of a rollout, in the order of their names."""
     if one.kind is TargetKind.HOST:
         found = unit.machines_on({one.name})

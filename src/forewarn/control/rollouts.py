@@ -33,8 +33,10 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    Hold,
     HostState,
     Machine,
+    Operation,
     Refused,
     key,
     unknown,
@@ -245,7 +247,9 @@ def step(
         return deciding.footprint(lookup.machines_of_unit(unit, one), before.policy.spread)
 
     def occupied(one: RolloutUnit, takes: Footprint) -> str:
-        return _occupied(unit, one, lookup.machines_of_unit(unit, one), takes)
+        live = unit.live_operations(takes.domains).values()
+        its = lookup.machines_of_unit(unit, one)
+        return _occupied(one, its, takes, holds=unit.holds(), live=live, drains=unit.drains())
 
     following, step = deciding.step(following, footprint, occupied, unit.now)
     changes = Changes()
@@ -283,15 +287,20 @@ def step(
 
 
 def _occupied(
-    reading: Reading | UnitOfWork, one: RolloutUnit, machines: Iterable[Machine], takes: Footprint
+    one: RolloutUnit,
+    machines: Iterable[Machine],
+    takes: Footprint,
+    *,
+    holds: Iterable[Hold],
+    live: Iterable[Operation],
+    drains: Mapping[str, Drain],
 ) -> str:
-    """Return what holds a unit, or is in its way; `""` if it can go."""
+    """Return what holds a unit, or is in its way; `""` if it can go. `live` is in its scopes."""
     host = one.name if one.kind is TargetKind.HOST else ""
     left = (machine for machine in machines if machine.key not in one.done)
-    if held := planner.on_hold(left, reading.holds(), host):
+    if held := planner.on_hold(left, holds, host):
         return held
-    live = reading.live_operations(takes.domains).values()
-    return deciding.in_the_way(one, takes, live, reading.drains().values() if one.drain else ())
+    return deciding.in_the_way(one, takes, live, drains.values() if one.drain else ())
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
@@ -353,6 +362,7 @@ def _recall(unit: UnitOfWork, decided: Decide, of: Rollout, news: UnitNews) -> C
 
 def prepared(
     reading: Reading,
+    fleet: Mapping[str, Machine],
     targets: RolloutTargets,
     task: RolloutTask,
     policy: RolloutPolicy,
@@ -363,7 +373,7 @@ def prepared(
 ) -> tuple[Rollout, PlannedRollout]:
     """Return the rollout that an operator asks for, as number 0, and its plan.
 
-    `drained` are the hosts that the connector can drain and reboot.
+    `fleet` are all machines, by key; `drained` the hosts that the connector can drain and reboot.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -372,7 +382,7 @@ def prepared(
     deciding.check_policy(policy)
     if task.event_type is not EventType.REBOOT:
         drained = ()
-    units, members = _units(reading, targets, drained)
+    units, members = _units(fleet, targets, drained)
     _check_notice(policy, task.event_type, units, now)
     if not units:
         raise Refused(ErrorCode.INVALID, "no unit: name hosts, scopes, machines or tags that exist")
@@ -389,12 +399,21 @@ def prepared(
         requested_at=now,
         changed_at=now,
     )
-    return rollout, rollout_plan.planned(
-        rollout,
-        lambda unit: takes[unit.key],
-        lambda unit, its: _occupied(reading, unit, members[unit.key], its),
-        now,
-    )
+    holds, drains = reading.holds(), reading.drains()
+    live_in: dict[str, dict[str, Operation]] = {}
+    for operation in reading.live_operations().values():
+        for event in operation.events:
+            live_in.setdefault(event.scope, {})[operation.id] = operation
+
+    def occupied(unit: RolloutUnit, its: Footprint) -> str:
+        live: dict[str, Operation] = {}
+        for scope in its.domains:
+            live |= live_in.get(scope, {})
+        found = live.values()
+        return _occupied(unit, members[unit.key], its, holds=holds, live=found, drains=drains)
+
+    plan = rollout_plan.planned(rollout, lambda unit: takes[unit.key], occupied, now)
+    return rollout, plan
 
 
 def _check_notice(
@@ -425,26 +444,22 @@ def _check_notice(
 
 
 def _units(
-    reading: Reading, targets: RolloutTargets, drained: Collection[str]
+    fleet: Mapping[str, Machine], targets: RolloutTargets, drained: Collection[str]
 ) -> tuple[list[RolloutUnit], dict[str, list[Machine]]]:
     """Return the units that are named, each once, and their machines by the units' keys."""
     hosts = dict.fromkeys(targets.hosts)
     machines = dict.fromkeys(targets.machines)
     if targets.all_hosts or targets.tags:
         wanted = set(targets.tags)
-        for machine in sorted(reading.machines().values(), key=lambda each: each.key):
+        for machine in sorted(fleet.values(), key=lambda each: each.key):
             if targets.all_hosts and machine.host:
                 hosts.setdefault(machine.host)
             if wanted and wanted <= set(machine.tags):
                 machines.setdefault(machine.name)
     if targets.all_hosts:
         hosts |= dict.fromkeys(sorted(drained))
-    on_hosts = _grouped(reading.machines_on(list(hosts)).values(), lambda each: each.host)
-    of_scopes = _grouped(
-        reading.machines_of([key(name) for name in targets.scopes]).values(),
-        lambda each: each.scope,
-    )
-    known = reading.machines([key(name) for name in machines])
+    on_hosts = _grouped(fleet.values(), lambda each: each.host)
+    of_scopes = _grouped(fleet.values() if targets.scopes else (), lambda each: each.scope)
     units: list[RolloutUnit] = []
     members: dict[str, list[Machine]] = {}
 
@@ -464,7 +479,7 @@ def _units(
     for scope in dict.fromkeys(targets.scopes):
         add(TargetKind.SCOPE, scope, of_scopes.get(key(scope), []))
     for name in machines:
-        its = [known[key(name)]] if key(name) in known else []
+        its = [fleet[key(name)]] if key(name) in fleet else []
         add(TargetKind.MACHINES, name, its)
     return units, members
 

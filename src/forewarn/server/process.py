@@ -41,8 +41,6 @@ writer, the page, an operator's question. Python's default is 5 ms."""
 
 LIBRARIES = {
     "uvicorn": logging.ERROR,
-    "alembic": logging.WARNING,
-    "sqlalchemy": logging.WARNING,
     "asyncio": logging.WARNING,
 }
 """The least level that is logged of libraries which log each step. Any stranger can cause uvicorn's

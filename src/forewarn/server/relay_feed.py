@@ -7,8 +7,8 @@
     POST /v1/relay/requests    ScopeRequests; 204 once it is durable
     POST /v1/relay/unknown     UnknownCaller; 204 if a machine that moves has this address, or 404
 
-Both sides import this module, and a relay has no SQLAlchemy, so it imports neither the store nor
-what serves HTTP. A service understands relays of an earlier release, so it is upgraded first: what
+Both sides import this module, and a relay has neither a store nor a framework for HTTP, so it
+imports none. A service understands relays of an earlier release, so it is upgraded first: what
 a relay sends may lack fields, which have their defaults, and a relay ignores fields that it does
 not know. So a new field needs a default, and none is ever given another meaning. What a relay sends
 beyond that is a mistake, which the service names.

@@ -158,12 +158,6 @@ class MemoryStore:
     def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
         return _picked(self.all_machines, keys)
 
-    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
-        return {k: machine for k, machine in self.all_machines.items() if machine.scope in scopes}
-
-    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
-        return {k: machine for k, machine in self.all_machines.items() if machine.host in hosts}
-
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         return _picked(self.all_operations, ids)
 
@@ -173,15 +167,8 @@ class MemoryStore:
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         return self.operations([self._by_event[i] for i in event_ids if i in self._by_event])
 
-    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        if scopes is None:
-            return dict(self.live)
-        wanted = frozenset(scopes)
-        return {
-            k: operation
-            for k, operation in self.live.items()
-            if not wanted.isdisjoint(event.scope for event in operation.events)
-        }
+    def live_operations(self) -> dict[str, Operation]:
+        return dict(self.live)
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         return _picked(self.all_maintenances, numbers)
@@ -272,9 +259,6 @@ class MemoryStore:
     def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
         following = (one for number, one in self.all_changes.items() if number > sequence)
         return list(itertools.islice(following, limit))
-
-    def change(self, sequence: int) -> ChangeRecord | None:
-        return self.all_changes.get(sequence)
 
     def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
         following = (one for number, one in self.all_news.items() if number > sequence)

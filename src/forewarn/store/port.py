@@ -119,6 +119,7 @@ class NewChange(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     """What `body` is: replicas of two releases may run side by side."""
     body: bytes
+    """JSON, or empty."""
 
 
 class ChangeRecord(NewChange, frozen=True, kw_only=True):
@@ -196,16 +197,6 @@ class Reading(Protocol):
     def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
         """Return these machines by key, or all of them."""
 
-    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
-        """Return the machines of these scopes, by key."""
-
-    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
-        """Return the machines on these hosts, by key.
-
-        A host is named as it is written, case and all; `""` finds the machines whose host is
-        unknown.
-        """
-
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
 
@@ -215,8 +206,8 @@ class Reading(Protocol):
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
 
-    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
+    def live_operations(self) -> dict[str, Operation]:
+        """Return what is queued, Scheduled or Started, by id."""
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         """Return these maintenances by number."""
@@ -282,9 +273,6 @@ class Reading(Protocol):
 
         The first of them has the number `sequence + 1`, unless that was trimmed.
         """
-
-    def change(self, sequence: int) -> ChangeRecord | None:
-        """Return the change with this number, None if it was trimmed or never made."""
 
     def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
         """Return the news of up to `limit` transactions with greater numbers, in their order."""
@@ -490,9 +478,13 @@ class Store(Protocol):
         """Leave the store clean; nothing may be under way."""
 
 
+NUL: Final = b"\\u0000"
+"""In JSON a NUL, or the end of a backslash and a word."""
+
+
 def refuse_nul(*values: object) -> None:
     """Refuse texts with a NUL character, which not every database can store."""
-    if b"\\u0000" not in msgspec.json.encode(values):
+    if NUL not in msgspec.json.encode(values):
         return
     left: list[object] = [msgspec.to_builtins(values)]
     while left:

@@ -9,11 +9,12 @@ or nothing was changed, or, where nobody can look in time, its outcome is unknow
 
 import functools
 import hashlib
+import itertools
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, TypeVar
@@ -23,35 +24,14 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Engine,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    create_engine,
-    event,
-    func,
-    insert,
-    inspect,
-    literal_column,
-    select,
-    text,
-)
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
 
 from forewarn.clock import SystemClock
 from forewarn.maintenance.relays import Relay
-from forewarn.store import migrations, tables
+from forewarn.store import schema
+from forewarn.store.connections import IDLE_CONNECTIONS, DatabaseConnection, Pool, Row
 from forewarn.store.port import (
-    EPOCH,
     JUMP,
     Membership,
-    NewChange,
     OutcomeUnknown,
     Position,
     Reading,
@@ -62,9 +42,8 @@ from forewarn.store.port import (
     StoreUnusable,
     micros,
 )
-from forewarn.store.queries import SqlReading, check
-from forewarn.store.sql import WRITING, SqlStore, SqlTransaction
-from forewarn.store.tables import Instant, Row
+from forewarn.store.queries import SqlReading, moment
+from forewarn.store.sql import SqlStore, SqlTransaction
 
 OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
@@ -76,9 +55,9 @@ nothing any more from another replica's long transaction, so the server is to an
 RETRY_SECONDS: Final = 0.2
 """How long after a failed attempt to learn the outcome of a commit the next one is made."""
 
-IDLE_CONNECTIONS: Final = 4
-MAX_CONNECTIONS: Final = 36
-"""As for SQLite: one for each of asyncio's 32 worker threads, and a few."""
+FEW: Final = 3
+"""Up to so many rows are written as values: an array takes 10 us to make. More go as arrays, and in
+binary: as text each quote of a body is escaped, which takes 60 times as long."""
 
 CHANNEL: Final = "forewarn"
 """What changes are told by."""
@@ -93,43 +72,48 @@ _LOCK: Final = int.from_bytes(b"Fwrn", "big")
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
 _ALONE: Final = 1
 """The lock that replicas share as long as they have joined."""
-_LOCK_SIGHTINGS: Final = text(f"SELECT pg_advisory_xact_lock({_LOCK}, 2)")
-_SHARE_SIGHTINGS: Final = text(f"SELECT pg_advisory_xact_lock_shared({_LOCK}, 2)")
+_LOCK_SIGHTINGS: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 2)"
+_SHARE_SIGHTINGS: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCK}, 2)"
 """Beats share this lock, and whoever removes machines has it alone: a beat would write a machine's
 row again that is being removed, and each would wait for rows that the other has."""
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
     # committed while the lock was waited for.
-    f"BEGIN; SET LOCAL lock_timeout = %d; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
-    f"SELECT {_NOW}, last.sequence, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
-    "(SELECT sequence, token, at FROM changes ORDER BY sequence DESC LIMIT 1) AS last ON true"
+    f"BEGIN; SET LOCAL lock_timeout = %d; {_TAKE_LOCK}; "
+    f"SELECT {_NOW}, last.number, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
+    "(SELECT number, token, at FROM changes ORDER BY number DESC LIMIT 1) AS last ON true"
 )
-_CONTINUE_NUMBERS: Final = text(
-    "SELECT setval(pg_get_serial_sequence('operations', 'sequence'), "
-    "coalesce(max(sequence), 0) + 1, false) FROM operations"
+_COUNT_ON: Final = (
+    "SELECT setval(pg_get_serial_sequence('operations', 'number'), "
+    "coalesce(max(number), 0) + 1, false) FROM operations"
 )
-_APPENDED, _NEWS = (
-    insert(table).values({c.name: bindparam(c.name, type_=c.type) for c in table.c}).cte(name)
-    for table, name in ((tables.changes, "appended"), (tables.news, "told"))
+_APPEND: Final = "INSERT INTO changes VALUES (%b, %b, %b, %b, %b, %b)"
+_TELL: Final = f"SELECT pg_notify('{CHANNEL}', %b)"
+_APPEND_AND_TELL: Final = f"WITH appended AS ({_APPEND}) {_TELL}"
+_APPEND_WITH_NEWS: Final = (
+    f"WITH appended AS ({_APPEND}), told AS (INSERT INTO news VALUES (%b, %b, %b)) {_TELL}"
 )
-_APPEND_AND_TELL: Final = select(
-    func.pg_notify(CHANNEL, cast(bindparam("sequence", type_=BigInteger), Text))
-).add_cte(_APPENDED)
-_APPEND_WITH_NEWS: Final = _APPEND_AND_TELL.add_cte(_NEWS)
+"""One round trip."""
+_PUT_REPLICA: Final = (
+    f"INSERT INTO replicas VALUES (%s, least({_NOW}, %s), %s) ON CONFLICT (name) DO UPDATE "
+    f"SET beat = excluded.beat, body = excluded.body RETURNING {_NOW}"
+)
 _BEGIN_READING: Final = (
     # Whoever only reads holds up nobody, and may take its time over what it has read: a start
     # makes a whole fleet of it.
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
     "SET LOCAL idle_in_transaction_session_timeout = %d"
 )
-_TELL_NOW: Final = select(literal_column(_NOW, type_=Instant()))
+_TABLES: Final = (
+    "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = ANY(current_schemas(false))"
+)
+_ROOM: Final = dict.fromkeys(
+    ("state", "operations", "maintenances", "sightings"), "WITH (fillfactor = 70)"
+)
+"""Room in each page for the next value of a row that is there, without another entry in indexes."""
+_TELL_NOW: Final = f"SELECT {_NOW}"
 _BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
-
-_BEATING: Final = "forewarn_beating"
-_MIGRATING: Final = "forewarn_migrating"
-_BEGUN: Final = "forewarn_begun"
-"""Where a connection's `info` keeps when its transaction began, and after which change."""
 
 _PASSING: Final = {
     "08": "the connection was lost",
@@ -310,13 +294,12 @@ def _secret(path: Path) -> str:
 
 def explain(error: BaseException, place: str) -> StoreError | None:
     """Return what an error of PostgreSQL's means, None where it is a mistake of ours."""
-    original = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(original, StoreError):
-        return original
-    if not isinstance(original, psycopg.Error):
+    if isinstance(error, StoreError):
+        return error
+    if not isinstance(error, psycopg.Error):
         return None
-    state = original.sqlstate or ""
-    said = _one_line(original)
+    state = error.sqlstate or ""
+    said = _one_line(error)
     if lasting := _LASTING.get(state) or _LASTING.get(state[:2]):
         return StoreUnusable(f"cannot use {place}: {lasting} ({said})")
     if passing := _PASSING.get(state) or _PASSING.get(state[:2]):
@@ -324,7 +307,7 @@ def explain(error: BaseException, place: str) -> StoreError | None:
             f"cannot use {place} now: {passing}; nothing was changed; try again ({said})"
         )
     # Without a state it is the driver's own: an argument that cannot be sent, or a lost connection.
-    if isinstance(original, (psycopg.OperationalError, psycopg.InterfaceError)) and not state:
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not state:
         return StoreUnavailable(
             f"cannot use {place} now: the connection was lost; nothing was changed; try again "
             f"({said})"
@@ -357,64 +340,91 @@ def open_store(
         StoreUnavailable: It cannot be used now.
     """
     access = Access(url, password_file, patience)
-    engine = _engine(access)
+    pool = Pool(lambda: PostgresqlConnection(access), patience.lock, access.place)
     try:
-        new = _create_or_migrate(engine, access.place)
+        with pool.taken() as connection:
+            new = _create(connection, access.place)
     except BaseException as error:
-        engine.dispose()
+        pool.close()
         explained = explain(error, access.place)
         if explained is None:
             raise
         raise explained from error
     if new:
         made()
-    return PostgresqlStore(engine, access)
+    return PostgresqlStore(pool, access)
 
 
-def _engine(access: Access) -> Engine:
-    engine = create_engine(
-        "postgresql+psycopg://",
-        creator=access.connect,
-        poolclass=QueuePool,
-        pool_size=IDLE_CONNECTIONS,
-        max_overflow=MAX_CONNECTIONS - IDLE_CONNECTIONS,
-        pool_timeout=access.patience.lock,
-        use_native_hstore=False,
-    )
-    event.listen(engine, "begin", functools.partial(_begin, access.patience))
-    return engine
+class PostgresqlConnection(DatabaseConnection):
+    """A connection to a server."""
 
+    ERRORS = psycopg.Error
 
-def _driver(connection: Connection) -> _Connection:
-    found = connection.connection.driver_connection
-    assert isinstance(found, _Connection)
-    return found
+    def __init__(self, access: Access) -> None:
+        super().__init__(access.place, explain)
+        self.driver = access.connect()
+        self.begun: tuple[int, int | None, str | None, int | None] = (0, None, None, None)
+        """The database's time when the transaction began to write, and the last change then."""
+        self._patience = access.patience
 
+    @property
+    def is_idle(self) -> bool:
+        return self.driver.info.transaction_status == pq.TransactionStatus.IDLE
 
-def _begin(patience: Patience, connection: Connection) -> None:
-    driver, options = _driver(connection), connection.get_execution_options()
-    driver.patience = patience.answer
-    try:
-        if options.get(WRITING, False):
-            connection.info[_BEGUN] = _begin_writing(patience, driver)
+    def begin(self, *, writing: bool) -> None:
+        driver, patience = self.driver, self._patience
+        driver.patience = patience.answer
+        if writing:
+            self.begun = _begin_writing(patience, driver)
             driver.patience = patience.answer
-        elif options.get(_BEATING, False):
-            driver.execute(_BEGIN_BEAT)
-        elif options.get(_MIGRATING, False):
-            driver.patience = None  # a large table may take its time
-            driver.execute(f"BEGIN; {_TAKE_LOCK}")
         else:
             driver.execute(_BEGIN_READING % int(patience.reading * 1000))
             driver.patience = patience.reading
-    except psycopg.Error:
-        if driver.closed:
-            connection.invalidate()
-        else:
-            driver.rollback()
-        raise
+            driver.execute("SELECT 1")  # this takes the snapshot
+
+    def begin_beat(self) -> None:
+        """Begin a transaction that neither waits for the writing one nor for the disk."""
+        self.driver.patience = self._patience.answer
+        self.driver.execute(_BEGIN_BEAT)
+
+    def end(self, how: str) -> None:
+        self.driver.execute(how)
+
+    def close(self) -> None:
+        self.driver.close()
+
+    def count_on(self) -> None:
+        self.run(_COUNT_ON)
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
+        cursor = self.driver.execute(_text(sql), values)
+        return () if cursor.description is None else cursor
+
+    def _write(self, sql: str, rows: list[Row]) -> None:
+        if len(rows) <= FEW:
+            marks = ", ".join([f"({', '.join(['%b'] * len(rows[0]))})"] * len(rows))
+            self.driver.execute(sql.format(rows=f"VALUES {marks}"), [*itertools.chain(*rows)])
+            return
+        columns = [*map(list, zip(*rows, strict=True))]
+        arrays = ", ".join(f"%b::{_type_of(column)}[]" for column in columns)
+        self.driver.execute(sql.format(rows=f"SELECT * FROM unnest({arrays})"), columns)
+
+    @staticmethod
+    def keys(keys: Collection[Any]) -> object:
+        return list(keys)
 
 
-def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, ...] | None:
+@functools.cache
+def _text(sql: str) -> str:
+    return sql.format(among="= ANY(?)").replace("?", "%s")
+
+
+def _type_of(column: list[Any]) -> str:
+    """Return the type of a column; None alone is a number's, for no text may be missing."""
+    return "text" if any(isinstance(value, str) for value in column[:1]) else "bigint"
+
+
+def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, Any, Any, Any]:
     """Take the write lock; return the database's time and the last change."""
     turn = patience.lock / LOCK_TRIES
     driver.patience = turn + patience.silence
@@ -430,32 +440,38 @@ def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, ...] |
         cursor = driver.execute(begin)
     while cursor.nextset():
         pass
-    found: tuple[Any, ...] | None = cursor.fetchone()
+    found: tuple[Any, Any, Any, Any] | None = cursor.fetchone()
+    assert found is not None
     return found
 
 
-def _create_or_migrate(engine: Engine, place: str) -> bool:
+def _create(connection: PostgresqlConnection, place: str) -> bool:
     """Make the database what this release needs, in one transaction; tell whether it was new."""
-    with engine.execution_options(**{_MIGRATING: True}).begin() as connection:
-        driver = _driver(connection)
+    driver = connection.driver
+    driver.patience = None  # another replica may be at it
+    with driver.transaction():
+        driver.execute(_TAKE_LOCK)
         _check_server(driver, place)
-        names = inspect(connection).get_table_names()
-        if names and _mark(driver) != MARK:
+        tables = driver.execute(_TABLES).fetchall()
+        if not tables:
+            for statement in schema.statements("BIGSERIAL PRIMARY KEY", "BIGINT", _ROOM):
+                driver.execute(statement)
+            driver.execute(f"COMMENT ON TABLE meta IS '{MARK}'")
+            return True
+        ours = (
+            "SELECT obj_description(coalesce(to_regclass('meta'), to_regclass('alembic_version')))"
+        )
+        if driver.execute(ours).fetchone() != (MARK,):
             raise StoreUnusable(
                 f"cannot use {place}: it has tables of another program: create a database for "
                 "Forewarn alone; nothing was changed"
             )
-        found = migrations.revision(connection)
-        if not migrations.is_known(found):
-            raise StoreUnusable(
-                f"cannot use {place}: another release of Forewarn wrote it, with the schema "
-                f"{found!r}; this release has {migrations.HEAD!r}: install that release, or name "
-                "another database; nothing was changed"
-            )
-        if found != migrations.HEAD:
-            migrations.migrate(connection)
-            driver.execute(f"COMMENT ON TABLE alembic_version IS '{MARK}'")
-    return not names
+        version = ""
+        if ("meta",) in tables:
+            ((version,),) = driver.execute("SELECT value FROM meta WHERE name = 'schema'")
+        if trouble := schema.fault_of(version):
+            raise StoreUnusable(f"cannot use {place}: {trouble}; nothing was changed")
+    return False
 
 
 def _check_server(driver: _Connection, place: str) -> None:
@@ -478,11 +494,6 @@ def fault_of_server(version: int, encoding: str, synchronous_commit: str) -> str
             "on for this user"
         )
     return ""
-
-
-def _mark(driver: _Connection) -> str | None:
-    found = driver.execute("SELECT obj_description(to_regclass('alembic_version'))").fetchone()
-    return None if found is None else found[0]
 
 
 class _Deciding:
@@ -520,13 +531,12 @@ class _Deciding:
                     driver.execute("SELECT 1")
 
 
-class PostgresqlStore(SqlStore):
+class PostgresqlStore(SqlStore[PostgresqlConnection]):
     """`port.Store` over a database that several replicas share."""
 
-    def __init__(self, engine: Engine, access: Access) -> None:
-        super().__init__(engine, place=access.place, explain=explain)
+    def __init__(self, pool: Pool[PostgresqlConnection], access: Access) -> None:
+        super().__init__(pool, place=access.place)
         self._access = access
-        self._beats = engine.execution_options(**{_BEATING: True})
         self._deciding = _Deciding(access.patience.idle / 3)
 
     @property
@@ -538,9 +548,9 @@ class PostgresqlStore(SqlStore):
         appended: Position | None = None
         with self._turn.taken():
             try:
-                with self._transaction(self._writer) as connection:
+                with self._transaction(lambda one: one.begin(writing=True)) as connection:
                     transaction = PostgresqlTransaction(connection)
-                    with self._deciding.on(_driver(connection)):
+                    with self._deciding.on(connection.driver):
                         yield transaction
                     appended = transaction.appended
             except _Lost as lost:
@@ -549,25 +559,20 @@ class PostgresqlStore(SqlStore):
     @contextmanager
     def read(self) -> Iterator[Reading]:
         try:
-            with self._transaction(self._engine) as connection:
-                connection.scalar(text("SELECT 1"))  # this takes the snapshot
+            with self._transaction(lambda one: one.begin(writing=False)) as connection:
                 yield SqlReading(connection)
         except _Lost:
             pass  # all was read by then: the answer to its end makes no difference
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
-        beat_at = literal_column(f"least({_NOW}, {micros(replica.beat_at)})", type_=Instant())
-        row = tables.REPLICAS.row(replica) | {"beat_at": beat_at}
-        statement = postgresql.insert(tables.replicas).values(row)
-        new = {name: statement.excluded[name] for name in row if name != "name"}
-        upsert = statement.on_conflict_do_update(index_elements=["name"], set_=new)
-        returning = upsert.returning(literal_column(_NOW, type_=Instant()))
+        row = (replica.name, micros(replica.beat_at), schema.encode(replica).decode())
         try:
-            with self._transaction(self._beats) as connection:
+            with self._transaction(PostgresqlConnection.begin_beat) as connection:
                 if seen := list(seen):
                     # Before the time is read: others read what was written since their last look.
-                    connection.execute(_SHARE_SIGHTINGS)
-                told: datetime = connection.execute(returning).scalar_one()
+                    connection.run(_SHARE_SIGHTINGS)
+                ((number,),) = connection.run(_PUT_REPLICA, row)
+                told = moment(number)
                 if seen and replica.beat_at - told <= JUMP:
                     SqlTransaction(connection).put_sightings(seen, told)
         except _Lost as lost:
@@ -577,9 +582,9 @@ class PostgresqlStore(SqlStore):
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
         try:
-            with self._transaction(self._beats) as connection:
-                told: datetime = connection.execute(_TELL_NOW).scalar_one()
-                if at is None or at - told <= JUMP:
+            with self._transaction(PostgresqlConnection.begin_beat) as connection:
+                ((number,),) = connection.run(_TELL_NOW)
+                if at is None or at - moment(number) <= JUMP:
                     SqlTransaction(connection).put_relays(relays)
         except _Lost as lost:
             message = f"the connection to {self._place} was lost while relays were noted ({lost})"
@@ -603,33 +608,31 @@ class PostgresqlStore(SqlStore):
                 )
             yield
 
-    def _begin(self, connection: Connection) -> None:
+    @contextmanager
+    def _begun(
+        self, begin: Callable[[PostgresqlConnection], None]
+    ) -> Iterator[PostgresqlConnection]:
         # Those in the pool may all have been lost while they were idle: nothing was sent yet.
         # One that was waited for in vain tells of the others, too.
         deadline = _CLOCK.monotonic() + self._access.patience.silence
-        for _ in range(IDLE_CONNECTIONS):
-            try:
-                connection.begin()
-            except psycopg.Error as error:
-                if not connection.invalidated or _CLOCK.monotonic() > deadline:
-                    raise self._explained(error) from error
-            else:
+        for left in range(IDLE_CONNECTIONS, -1, -1):
+            with self._pool.taken() as connection:
+                try:
+                    connection.start(functools.partial(begin, connection))
+                except StoreError:
+                    if left and connection.driver.closed and _CLOCK.monotonic() <= deadline:
+                        continue
+                    raise
+                yield connection
                 return
-        try:
-            connection.begin()
-        except psycopg.Error as error:
-            raise self._explained(error) from error
 
-    def _explained(self, error: psycopg.Error) -> BaseException:
-        return explain(error, self._place) or error
-
-    def _commit(self, connection: Connection) -> None:
-        driver = _driver(connection)
+    def _commit(self, connection: PostgresqlConnection) -> None:
+        driver = connection.driver
         driver.warned = ""
         began = _CLOCK.monotonic()
         try:
-            connection.commit()
-        except (StoreError, DBAPIError) as error:
+            super()._commit(connection)
+        except (StoreError, psycopg.Error) as error:
             # An error that the server told is its answer.
             if driver.closed:
                 seconds = _CLOCK.monotonic() - began
@@ -672,7 +675,7 @@ class PostgresqlStore(SqlStore):
             driver.execute(_TAKE_LOCK)
             # A write: a synchronous standby has the change before it, if this is committed.
             found = driver.execute(
-                "UPDATE changes SET token = token WHERE sequence = %s AND token = %s",
+                "UPDATE changes SET token = token WHERE number = %s AND token = %s",
                 (change.sequence, change.token),
             )
             driver.warned = ""
@@ -685,12 +688,12 @@ class PostgresqlStore(SqlStore):
 class PostgresqlTransaction(SqlTransaction):
     """`port.Transaction` by the database's clock, which tells others of its change."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PostgresqlConnection) -> None:
         super().__init__(connection)
-        now, sequence, token, last = connection.info[_BEGUN]
-        begun = EPOCH + timedelta(microseconds=now)
-        self._last = Position() if sequence is None else Position(sequence, token)
-        if last is not None and (after := EPOCH + timedelta(microseconds=last + 1)) - begun <= JUMP:
+        now, number, token, last = connection.begun
+        begun = moment(now)
+        self._last = Position(number, token or "") if number else Position()
+        if last is not None and (after := moment(last + 1)) - begun <= JUMP:
             begun = max(begun, after)
         self._now = begun
 
@@ -700,23 +703,15 @@ class PostgresqlTransaction(SqlTransaction):
     def position(self) -> Position:
         return self.appended or self._last
 
-    def _delete(self, table: Table, column: str, keys: Iterable[str | int]) -> None:
-        if table is tables.sightings and keys:
-            self._run(_LOCK_SIGHTINGS)  # the last that is removed: beats wait from here on
-        super()._delete(table, column, keys)
+    def _forget_sightings(self, machines: Iterable[str]) -> None:
+        self._run(_LOCK_SIGHTINGS)  # the last that is removed: beats wait from here on
+        super()._forget_sightings(machines)
 
-    def insert_rows(self, table: Table, rows: Iterable[Row]) -> None:
-        super().insert_rows(table, rows)
-        if table is tables.operations:
-            self._run(_CONTINUE_NUMBERS)
-
-    def _append(self, change: NewChange, news: bytes, skip: int) -> int:
-        number = self._last.sequence + 1 + skip
-        check(self._connection)
+    def _append(self, row: Row, news: bytes) -> None:
+        number, _, _, at, *_ = row
+        told = (number, at, news.decode()) if news else ()
         statement = _APPEND_WITH_NEWS if news else _APPEND_AND_TELL
-        row = msgspec.structs.asdict(change) | {"sequence": number, "items": news}
-        self._connection.execute(statement, row)
-        return number
+        self._run(statement, *row, *told, str(number))
 
 
 class _Member:

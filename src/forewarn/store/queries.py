@@ -1,28 +1,10 @@
-"""What can be asked of a database; each question is a bounded number of queries.
+"""What can be asked of a database; each question is a bounded number of statements."""
 
-What is asked for each request is a statement that is built once: SQLAlchemy takes longer to build a
-statement than SQLite to answer it.
-"""
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import Any, TypeVar
-
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    CursorResult,
-    Executable,
-    Select,
-    Table,
-    bindparam,
-    func,
-    literal,
-    literal_column,
-    select,
-    tuple_,
-)
+import msgspec
 
 from forewarn.maintenance.accounts import AuditRecord, Token
 from forewarn.maintenance.model import (
@@ -33,13 +15,14 @@ from forewarn.maintenance.model import (
     Operation,
     Scope,
     Tombstone,
-    key,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
-from forewarn.store import tables
+from forewarn.store import schema
+from forewarn.store.connections import DatabaseConnection, Row
 from forewarn.store.port import (
+    EPOCH,
     AuditQuery,
     ChangeRecord,
     HistoryQuery,
@@ -48,357 +31,296 @@ from forewarn.store.port import (
     Position,
     Replica,
     SeenMachine,
-    StoreUnavailable,
+    micros,
 )
-from forewarn.store.tables import Instant, Mapping, Row, V
-from forewarn.vocabulary import EventStatus
+from forewarn.store.schema import decoded
+from forewarn.vocabulary import AgentStatus, EventStatus
 
-KEYS_AT_ONCE = 900
-"""Keys in one statement: below the 999 variables that the most cautious SQLite takes."""
-
-ROWS_AT_ONCE = 5000
-"""Rows held as rows while many are read or written; bounds the memory beside the values."""
-
-TRIMMED_NEWS = "trimmed news"
-"""The counter of transactions that had news, up to the last one whose news was trimmed."""
-
-FAILURE = "forewarn_failure"
-"""Where a connection's `info` keeps what a statement of its transaction raised."""
-
-T = TypeVar("T")
-
-_scopes = tables.scopes.c
-_machines = tables.machines.c
-_maintenances = tables.maintenances.c
-_operations = tables.operations.c
-_events = tables.events.c
-_changes = tables.changes.c
-_news = tables.news.c
-_audit = tables.audit.c
+TRIMMED_NEWS: Final = "trimmed news"
+LAST_MAINTENANCE: Final = "maintenance"
+"""Numbers in `state`: of the last transaction whose news was trimmed, and of the last maintenance.
+"""
 
 
-def among(statement: Select[Any], column: ColumnElement[Any]) -> Select[Any]:
-    """Return the statement for rows that have one of some keys in a column: for `_each`."""
-    return statement.where(column.in_(bindparam("keys", expanding=True)))
+def moment(number: int) -> datetime:
+    """Return the time of so many microseconds since 1970."""
+    return EPOCH + timedelta(0, 0, number)
 
 
-@functools.cache
-def _among(mapping: Mapping[Any], column: ColumnElement[Any]) -> Select[Any]:
-    return among(mapping.select(), column)
-
-
-_OPERATIONS = tables.OPERATIONS.select(_operations.sequence)
-_OPERATIONS_BY_ID = among(_OPERATIONS, _operations.id)
-_OPERATIONS_OF_EVENTS = _OPERATIONS.where(
-    _operations.id.in_(among(select(_events.operation), _events.id))
-)
-_LIVE_OPERATIONS = _OPERATIONS.where(
-    _operations.id.in_(among(select(_events.operation).where(_events.live), _events.scope))
-)
-_OPEN_MAINTENANCES = (
-    tables.MAINTENANCES.select().where(_maintenances.open).order_by(_maintenances.number)
-)
-_OUTCOMES = among(
-    select(_operations.maintenance, _operations.status, func.count().label("many")).group_by(
-        _operations.maintenance, _operations.status
-    ),
-    _operations.maintenance,
-)
-_COUNTER = select(tables.counters.c.value).where(tables.counters.c.name == bindparam("name"))
-_LAST_CHANGE = select(_changes.sequence, _changes.token).where(
-    _changes.sequence == select(func.max(_changes.sequence)).scalar_subquery()
-)
-
-
-def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the keys, each once, in lists that fit one statement.
-
-    Without those that no row can have and PostgreSQL would not look for.
-    """
-    found = [one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one]
-    for first in range(0, len(found), KEYS_AT_ONCE):
-        yield found[first : first + KEYS_AT_ONCE]
-
-
-def check(connection: Connection) -> None:
-    """Raise again what an earlier statement of the transaction raised.
-
-    After some failures SQLite has rolled back by itself, and the next statement would be a
-    transaction of its own.
-    """
-    if connection.invalidated:
-        raise StoreUnavailable("the connection was lost; nothing was changed; try again")
-    if (failure := connection.info.get(FAILURE)) is not None:
-        raise failure
+_PAGE: Final = "SELECT o.announced, o.number, o.body FROM operations o"
+_OPERATIONS: Final = "SELECT body FROM operations"
+_AGENTS: Final = {"": None} | {one.value: one for one in AgentStatus}
 
 
 class SqlReading:
     """`port.Reading` over SQL, which has the docstrings."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
 
-    def _run(
-        self, statement: Executable, values: Sequence[Row] | Row | None = None
-    ) -> CursorResult[Any]:
-        """Run a statement, once for each row if rows are given; none follows one that failed."""
-        check(self._connection)
-        return self._connection.execute(statement, values)
-
-    def _rows(self, statement: Executable) -> Sequence[Any]:
-        return self._run(statement).fetchall()
-
-    def _each(self, statement: Select[Any], keys: Iterable[Any]) -> Iterator[CursorResult[Any]]:
-        """Run a statement of `among` for a few of the keys at a time."""
-        for chunk in chunks(keys):
-            yield self._run(statement, {"keys": chunk})
-
     def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
-        found = {scope.key: scope for scope in self._values(tables.SCOPES, _scopes.key, keys)}
-        return dict(sorted(found.items()))
+        return dict(sorted(self._state("scope", keys).items()))
 
     def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
-        return self._machines_where(_machines.key, keys)
-
-    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
-        return self._machines_where(_machines.scope, scopes)
-
-    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
-        return self._machines_where(_machines.host, hosts)
+        share = schema.sharing()
+        found: dict[str, Machine] = {}
+        for name, body in self._bodies("machine", keys):
+            one = decoded("machine", body)
+            share(one)
+            # A key is the name's own text where both are equal: 100,000 of them take 7 MB.
+            found[one.name if one.name == name else name] = one
+        return found
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
-        return self._operations(self._each(_OPERATIONS_BY_ID, ids))
+        return _by_id(self._among(f"{_OPERATIONS} WHERE id {{among}} ORDER BY number", ids))
 
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
-        of_it = _OPERATIONS.where(_operations.maintenance == number)
-        return self._operations([self._run(of_it.order_by(_operations.sequence))])
+        return _by_id(self._run(f"{_OPERATIONS} WHERE maintenance = ? ORDER BY number", number))
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
-        return self._operations(self._each(_OPERATIONS_OF_EVENTS, event_ids))
+        of_events = "id IN (SELECT operation FROM names WHERE name {among})"
+        names = [f"event {one}" for one in event_ids]
+        return _by_id(self._among(f"{_OPERATIONS} WHERE {of_events} ORDER BY number", names))
 
-    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        if scopes is None:
-            return self._operations([self._run(_OPERATIONS.where(_operations.live))])
-        return self._operations(self._each(_LIVE_OPERATIONS, scopes))
+    def live_operations(self) -> dict[str, Operation]:
+        return _by_id(self._run(f"{_OPERATIONS} WHERE live = 1 ORDER BY number"))
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
-        found = self._values(tables.MAINTENANCES, _maintenances.number, numbers)
-        return {maintenance.number: maintenance for maintenance in found}
+        found = self._among("SELECT body FROM maintenances WHERE number {among}", numbers)
+        return {one.number: one for one in values_of("maintenance", found)}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
-        found = self._maintenances(_OPEN_MAINTENANCES)
-        return {maintenance.number: maintenance for maintenance in found}
+        found = self._run("SELECT body FROM maintenances WHERE open = 1 ORDER BY number")
+        return {one.number: one for one in values_of("maintenance", found)}
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
-        number = _maintenances.number
-        statement = tables.MAINTENANCES.select().order_by(number.desc()).limit(limit)
-        return self._maintenances(statement if before is None else statement.where(number < before))
+        below = "SELECT body FROM maintenances WHERE number < ? ORDER BY number DESC LIMIT ?"
+        found = self._run(below, 2**63 - 1 if before is None else before, limit)
+        return values_of("maintenance", found)
 
     def maintenance_of_key(self, idempotency_key: str) -> Maintenance | None:
+        # The condition on no key is the index's own.
+        asked = "key = ? AND key <> '' ORDER BY key, number DESC LIMIT 1"
         if "\0" in idempotency_key:  # no row has it, and PostgreSQL would not look for it
             return None
-        # The condition on no key is the index's own.
-        asked = _maintenances.idempotency_key
-        statement = tables.MAINTENANCES.select().where(
-            asked == idempotency_key, asked != literal_column("''")
-        )
-        latest = statement.order_by(_maintenances.number.desc()).limit(1)
-        return next(iter(self._maintenances(latest)), None)
+        found = self._run(f"SELECT body FROM maintenances WHERE {asked}", idempotency_key)
+        return next(iter(values_of("maintenance", found)), None)
 
     def next_wakeup(self) -> datetime | None:
-        moment: datetime | None = self._run(select(func.min(_operations.wakeup_at))).scalar()
-        return moment
+        first = "SELECT wakeup FROM operations WHERE wakeup IS NOT NULL ORDER BY wakeup LIMIT 1"
+        found = self._run(first)
+        return moment(found[0][0]) if found else None
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
-        failed = _operations.status == EventStatus.FAILED
-        statement = _OPERATIONS.where(failed, _operations.acknowledged_by == "")
-        latest_first = statement.order_by(_operations.ended_at.desc(), _operations.sequence.desc())
-        return self._operations([self._run(latest_first.limit(limit))])
+        latest = "WHERE failed = 1 ORDER BY ended DESC, number DESC LIMIT ?"
+        return _by_id(self._run(f"{_OPERATIONS} {latest}", limit))
 
     def holds(self) -> tuple[Hold, ...]:
-        found = self._values(tables.HOLDS, tables.holds.c.name, None)
+        found = self._state("hold").values()
         return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
 
     def tombstones(self) -> dict[str, Tombstone]:
-        found = self._values(tables.TOMBSTONES, tables.tombstones.c.key, None)
-        return {tombstone.key: tombstone for tombstone in found}
+        return self._state("tombstone")
 
     def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
-        found = self._values(tables.ROLLOUTS, tables.rollouts.c.number, numbers)
+        keys = None if numbers is None else [str(number) for number in numbers]
+        found = self._state("rollout", keys).values()
         return dict(sorted((rollout.number, rollout) for rollout in found))
 
     def drains(self) -> dict[str, Drain]:
-        found = self._values(tables.DRAINS, tables.drains.c.host, None)
-        return {drain.host: drain for drain in found}
+        return self._state("drain")
 
     def history(self, query: HistoryQuery) -> Page:
         if "\0" in query.machine + query.scope:
             return Page(operations=())
-        found = self._rows(_page(query))
+        found = self._connection.run(*_page(query))
         page = found[: query.limit]
-        is_last = len(found) <= query.limit
-        following = None if is_last else (page[-1].announced_at, page[-1].sequence)
-        return Page(operations=tuple(_by_id(page).values()), next=following)
+        more = len(found) > query.limit
+        return Page(
+            operations=tuple(decoded("operation", body) for *_, body in page),
+            next=(moment(page[-1][0]), page[-1][1]) if more else None,
+        )
 
     def setting(self, name: str) -> str | None:
-        named = select(tables.settings.c.value).where(tables.settings.c.name == name)
-        value: str | None = self._run(named).scalar()
-        return value
+        return self._state("setting", [name]).get(name)
 
     def position(self) -> Position:
-        row = self._run(_LAST_CHANGE).first()
-        return Position() if row is None else Position(row.sequence, row.token)
+        found = self._run("SELECT number, token FROM changes ORDER BY number DESC LIMIT 1")
+        return Position(*found[0]) if found else Position()
 
     def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
-        following = tables.CHANGES.select().where(_changes.sequence > sequence)
-        in_order = following.order_by(_changes.sequence).limit(limit)
-        return [tables.CHANGES.value(row) for row in self._rows(in_order)]
-
-    def change(self, sequence: int) -> ChangeRecord | None:
-        found = self._values(tables.CHANGES, _changes.sequence, [sequence])
-        return next(found, None)
+        columns = "number, token, replica, at, format, body"
+        following = f"SELECT {columns} FROM changes WHERE number > ? ORDER BY number LIMIT ?"
+        return [
+            ChangeRecord(
+                sequence=number,
+                token=token,
+                replica=replica,
+                at=moment(at),
+                format=form,
+                body=body.encode(),
+            )
+            for number, token, replica, at, form, body in self._run(following, sequence, limit)
+        ]
 
     def news_after(self, sequence: int, limit: int) -> list[NewsRecord]:
-        following = tables.NEWS.select().where(_news.sequence > sequence)
-        in_order = following.order_by(_news.sequence).limit(limit)
-        return [tables.NEWS.value(row) for row in self._rows(in_order)]
+        following = "SELECT number, at, items FROM news WHERE number > ? ORDER BY number LIMIT ?"
+        return [
+            NewsRecord(sequence=number, at=moment(at), items=items.encode())
+            for number, at, items in self._run(following, sequence, limit)
+        ]
 
     def news_trimmed(self) -> int:
-        return self._counter(TRIMMED_NEWS)
+        return self._number(TRIMMED_NEWS)
 
     def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
+        counted = (
+            "SELECT maintenance, status, count(*) FROM operations WHERE maintenance {among} "
+            "GROUP BY maintenance, status"
+        )
         found: dict[int, dict[EventStatus, int]] = {}
-        for result in self._each(_OUTCOMES, numbers):
-            for row in result.fetchall():
-                found.setdefault(row.maintenance, {})[row.status] = row.many
+        for number, status, many in self._among(counted, numbers):
+            found.setdefault(number, {})[EventStatus(status)] = many
         return found
 
-    def _counter(self, name: str) -> int:
-        return self._run(_COUNTER, {"name": name}).scalar() or 0
-
     def replicas(self) -> dict[str, Replica]:
-        found = self._values(tables.REPLICAS, tables.replicas.c.name, None)
-        return {replica.name: replica for replica in found}
+        return {
+            name: msgspec.structs.replace(decoded("replica", body), beat_at=moment(beat))
+            for name, beat, body in self._run("SELECT name, beat, body FROM replicas")
+        }
 
     def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
-        statement = tables.SIGHTINGS.select()
-        if since is not None:
-            statement = statement.where(tables.sightings.c.saved_at >= since)
-        found = map(tables.SIGHTINGS.value, self._rows(statement))
-        return {seen.machine: seen for seen in found}
+        columns = "SELECT machine, asked, version, agent, reason FROM sightings"
+        if since is None:
+            found = self._run(columns)
+        else:
+            found = self._run(f"{columns} WHERE saved >= ?", micros(since))
+        return {
+            machine: SeenMachine(
+                machine=machine,
+                asked_at=moment(asked),
+                version=version,
+                agent=_AGENTS[agent],
+                reason=reason,
+            )
+            for machine, asked, version, agent, reason in found
+        }
 
     def tokens(self) -> dict[str, Token]:
-        found = self._values(tables.TOKENS, tables.tokens.c.name, None)
-        return dict(sorted((token.name, token) for token in found))
+        return dict(sorted(self._state("token").items()))
 
     def webhooks(self) -> dict[str, Webhook]:
-        found = self._values(tables.WEBHOOKS, tables.webhooks.c.name, None)
-        return dict(sorted((webhook.name, webhook) for webhook in found))
+        return dict(sorted(self._state("webhook").items()))
 
     def relay_tokens(self, hosts: Collection[str] | None = None) -> dict[str, RelayToken]:
-        found = self._values(tables.RELAY_TOKENS, tables.relay_tokens.c.host, hosts)
-        oldest_first = sorted(found, key=lambda token: (token.created_at, token.digest))
-        return {token.digest: token for token in oldest_first}
+        bodies = "SELECT body FROM relay_tokens"
+        if hosts is None:
+            rows = self._run(bodies)
+        else:
+            rows = self._among(f"{bodies} WHERE host {{among}}", hosts)
+        found: list[RelayToken] = values_of("relay_token", rows)
+        found.sort(key=lambda token: (token.created_at, token.digest))
+        return {token.digest: token for token in found}
 
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None
     ) -> dict[str, Relay]:
-        statement, column = tables.RELAYS.select(), tables.relays.c
-        if since is not None:
-            statement = statement.where(column.heard_at >= since)
-        found = self._found(tables.RELAYS, statement, among(statement, column.host), hosts)
-        return {relay.host: relay for relay in found}
+        columns = "SELECT heard, due, held, body FROM relays"
+        if hosts is not None:
+            found = self._among(f"{columns} WHERE host {{among}}", hosts)
+        elif since is not None:
+            found = self._run(f"{columns} WHERE heard >= ?", micros(since))
+        else:
+            found = self._run(columns)
+        return {
+            one.host: one
+            for one in (_relay(*row) for row in found)
+            if since is None or one.heard_at >= since
+        }
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         if "\0" in query.by:
             return []
-        found = tables.AUDIT.select().order_by(_audit.sequence.desc()).limit(query.limit)
+        wanted: list[tuple[str, object]] = [
+            ("number < ?", 2**63 - 1 if query.before is None else query.before)
+        ]
         if query.by:
-            found = found.where(_audit.by == query.by)
+            wanted.append(("by = ?", query.by))
         if query.since is not None:
-            found = found.where(_audit.at >= query.since)
+            wanted.append(("at >= ?", micros(query.since)))
         if query.until is not None:
-            found = found.where(_audit.at < query.until)
-        if query.before is not None:
-            found = found.where(_audit.sequence < query.before)
-        return [tables.AUDIT.value(row) for row in self._rows(found)]
+            wanted.append(("at < ?", micros(query.until)))
+        where = " AND ".join(condition for condition, _ in wanted)
+        latest = f"SELECT number, body FROM audit WHERE {where} ORDER BY number DESC LIMIT ?"
+        found = self._run(latest, *(value for _, value in wanted), query.limit)
+        return [
+            msgspec.structs.replace(decoded("audit", body), sequence=number)
+            for number, body in found
+        ]
 
-    def count(self, table: Table) -> int:
-        """Return how many rows a table has."""
-        found: int = self._run(select(func.count()).select_from(table)).scalar_one()
-        return found
+    def _run(self, sql: str, *values: object) -> list[Row]:
+        return self._connection.run(sql, values)
 
-    def rows(self, table: Table) -> Iterator[list[dict[str, Any]]]:
-        """Yield all rows of a table, some at a time, in the order of its key."""
-        in_order = select(table).order_by(*table.primary_key.columns)
-        for part in self._run(in_order).mappings().partitions(ROWS_AT_ONCE):
-            yield [dict(row) for row in part]
+    def _among(self, sql: str, keys: Iterable[Any]) -> list[Row]:
+        """Run a statement for the keys, each once; PostgreSQL would not look for one with a NUL."""
+        wanted = [one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one]
+        return self._connection.run(sql, (self._connection.keys(wanted),)) if wanted else []
 
-    def _machines_where(
-        self, column: ColumnElement[str], keys: Collection[str] | None
-    ) -> dict[str, Machine]:
-        found: dict[str, Machine] = {}
-        for machine in self._values(tables.MACHINES, column, keys):
-            name = machine.name
-            found[name if name == (lower := key(name)) else lower] = machine
-        return found
+    def _state(self, kind: str, keys: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the values of a kind that have these keys, or all of them, by key."""
+        return {name: decoded(kind, body) for name, body in self._bodies(kind, keys)}
 
-    def _values(
-        self, mapping: Mapping[V], column: ColumnElement[T], keys: Iterable[T] | None
-    ) -> Iterator[V]:
-        """Yield the values whose column has one of these keys, or all of a table."""
-        yield from self._found(mapping, mapping.select(), _among(mapping, column), keys)
+    def _bodies(self, kind: str, keys: Iterable[str] | None) -> Iterable[Row]:
+        """Return the key and the body of each."""
+        whole = "SELECT key, body FROM state WHERE kind = ?"
+        if keys is None:
+            return self._connection.each(whole, (kind,))
+        if wanted := [name for name in dict.fromkeys(keys) if "\0" not in name]:
+            values = (kind, self._connection.keys(wanted))
+            return self._connection.each(f"{whole} AND key {{among}}", values)
+        return ()
 
-    def _found(
-        self,
-        mapping: Mapping[V],
-        everything: Select[Any],
-        some: Select[Any],
-        keys: Iterable[Any] | None,
-    ) -> Iterator[V]:
-        """Yield what one statement finds, or another one of `among` for these keys."""
-        for result in [self._run(everything)] if keys is None else self._each(some, keys):
-            for part in result.partitions(ROWS_AT_ONCE):
-                yield from map(mapping.value, part)
-
-    def _maintenances(self, statement: Select[Any]) -> list[Maintenance]:
-        return [tables.MAINTENANCES.value(row) for row in self._rows(statement)]
-
-    def _operations(self, results: Iterable[CursorResult[Any]]) -> dict[str, Operation]:
-        return _by_id(row for result in results for row in result.fetchall())
+    def _number(self, name: str) -> int:
+        number: int = self._state("number", [name]).get(name, 0)
+        return number
 
 
-def _by_id(rows: Iterable[Any]) -> dict[str, Operation]:
-    found = map(tables.OPERATIONS.value, rows)
-    return {operation.id: operation for operation in found}
+def values_of(kind: str, rows: Iterable[Row]) -> list[Any]:
+    """Return the values of rows that are bodies alone."""
+    return [decoded(kind, body) for (body,) in rows]
 
 
-def _page(query: HistoryQuery) -> Select[Any]:
-    """Return the statement that finds a page and, if there is more, one operation beyond it."""
-    found = _OPERATIONS
+def _by_id(rows: Iterable[Row]) -> dict[str, Operation]:
+    return {one.id: one for one in values_of("operation", rows)}
+
+
+def _relay(heard: int, due: int, held: int | None, body: str) -> Relay:
+    relay: Relay = decoded("relay", body)
+    held_for = None if held is None else moment(held)
+    dates = {"heard_at": moment(heard), "due_at": moment(due), "held_for": held_for}
+    return msgspec.structs.replace(relay, **dates)
+
+
+def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
+    """Return what finds a page and, if there is more, one operation beyond it."""
+    wanted: list[tuple[str, list[Any]]] = []
     if query.after is not None:
-        announced, sequence = query.after
-        found = found.where(
-            tuple_(_operations.announced_at, _operations.sequence)
-            < tuple_(literal(announced, Instant), literal(sequence))
-        )
-    if query.machine:
-        concerned = select(tables.operation_machines.c.operation).where(
-            tables.operation_machines.c.machine == query.machine
-        )
-        found = found.where(_operations.id.in_(concerned))
-    if query.scope:
-        shown = select(_events.operation).where(_events.scope == query.scope)
-        found = found.where(_operations.id.in_(shown))
+        announced, number = query.after
+        wanted.append(("(o.announced, o.number) < (?, ?)", [micros(announced), number]))
+    for name in ("machine", "scope"):
+        if key := getattr(query, name):
+            found = "o.id IN (SELECT operation FROM names WHERE name = ?)"
+            wanted.append((found, [f"{name} {key}"]))
     if query.maintenance is not None:
-        found = found.where(_operations.maintenance == query.maintenance)
-    if query.event_types:
-        found = found.where(_operations.event_type.in_(query.event_types))
-    if query.statuses:
-        found = found.where(_operations.status.in_(query.statuses))
+        wanted.append(("o.maintenance = ?", [query.maintenance]))
+    for column, members in (("type", query.event_types), ("status", query.statuses)):
+        if members:
+            marks = ", ".join("?" * len(members))
+            wanted.append((f"o.{column} IN ({marks})", [one.value for one in members]))
     if query.since is not None:
-        found = found.where(_operations.announced_at >= query.since)
+        wanted.append(("o.announced >= ?", [micros(query.since)]))
     if query.until is not None:
-        found = found.where(_operations.announced_at < query.until)
-    newest_first = found.order_by(_operations.announced_at.desc(), _operations.sequence.desc())
-    return newest_first.limit(query.limit + 1)
+        wanted.append(("o.announced < ?", [micros(query.until)]))
+    where = f" WHERE {' AND '.join(condition for condition, _ in wanted)}" if wanted else ""
+    newest_first = f"{_PAGE}{where} ORDER BY o.announced DESC, o.number DESC LIMIT ?"
+    return newest_first, [*(value for _, values in wanted for value in values), query.limit + 1]

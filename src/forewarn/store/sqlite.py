@@ -4,21 +4,19 @@ On a full disk a write fails with StoreUnavailable and changes nothing, and read
 (`explain` has the other errors).
 """
 
+import functools
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import filelock
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import URL
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+import msgspec
 
-from forewarn.store import migrations
+from forewarn.store import schema
+from forewarn.store.connections import DatabaseConnection, Pool, Row
 from forewarn.store.port import (
     ChangesBeside,
     OutcomeUnknown,
@@ -27,7 +25,7 @@ from forewarn.store.port import (
     StoreUnavailable,
     StoreUnusable,
 )
-from forewarn.store.sql import WRITING, SqlStore
+from forewarn.store.sql import SqlStore
 
 BUSY_SECONDS = 5
 """How long another program's lock (a backup's, a shell's) is waited for; what waits behind that is
@@ -36,12 +34,6 @@ refused with it. Most clients wait 10 s or more."""
 LOCK_SECONDS: Final = 1.0
 """How long another process's lock is waited for: a service that was killed while it started a
 program leaves it with that child for a moment, and its successor must not give up on it."""
-
-IDLE_CONNECTIONS = 4
-"""Connections kept open: a writer's and a few readers'; each may hold 2 MB of pages."""
-
-MAX_CONNECTIONS = 36
-"""Connections at once: one for each of asyncio's 32 worker threads, and a few."""
 
 KEPT_WAL_BYTES = 64 * 2**20
 """What the -wal file is cut back to after a large transaction."""
@@ -54,6 +46,12 @@ APPLICATION_ID = int.from_bytes(b"Fwrn", "big")
 """SQLite's mark of whose database it is (`file` shows it); set with the first schema."""
 
 _MAGIC = b"SQLite format 3\0"
+
+_NARROW = {"names": "WITHOUT ROWID"}
+"""All that its rows have is their key. Long rows are slower so."""
+
+_FIRST_LOOK = "SELECT value FROM meta WHERE name = 'schema'"
+"""A transaction sees what there was at its first look."""
 
 _SOUND = "ok"
 """What SQLite answers where it finds no fault."""
@@ -114,7 +112,7 @@ def open_store(
     path = path.resolve()
     _check_place(path)
     release = _lock(path)
-    engine = file_engine(path)
+    pool = connections(path)
     try:
         if whole:
             _check_whole(path)
@@ -123,50 +121,77 @@ def open_store(
         else:
             _create(path)
             made()
-        create_or_migrate(engine)
+        with pool.taken() as connection:
+            prepare(connection)
     except BaseException as error:
-        engine.dispose()
+        pool.close()
         release()
         explained = explain(error, str(path))
         if explained is None:
             raise
         raise explained from error
-    return SqlStore(engine, place=str(path), explain=explain, release=release)
+    return SqlStore(pool, place=str(path), release=release)
 
 
-def file_engine(path: Path) -> Engine:
-    """Return an engine over a file; nothing is opened yet."""
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        poolclass=QueuePool,
-        pool_size=IDLE_CONNECTIONS,
-        max_overflow=MAX_CONNECTIONS - IDLE_CONNECTIONS,
-        pool_timeout=BUSY_SECONDS,
-        connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
-    )
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
-    return engine
+class SqliteConnection(DatabaseConnection):
+    """A connection to a file."""
+
+    ERRORS = sqlite3.Error
+
+    def __init__(self, path: Path, place: str = "") -> None:
+        super().__init__(place or str(path), explain)
+        # The driver must not begin by itself: it does so only before the first writing statement,
+        # and what was read before that is then no part of the transaction (increments get lost).
+        with self._told():
+            self.driver = sqlite3.connect(
+                path, BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            for pragma in (
+                "synchronous = FULL",  # what was committed survives the loss of power
+                f"busy_timeout = {BUSY_SECONDS * 1000}",
+                f"journal_size_limit = {KEPT_WAL_BYTES}",
+            ):
+                self.driver.execute(f"PRAGMA {pragma}")
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.driver.in_transaction
+
+    def begin(self, *, writing: bool) -> None:
+        self.driver.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+        if not writing:
+            self.driver.execute(_FIRST_LOOK)
+
+    def end(self, how: str) -> None:
+        if self.driver.in_transaction:  # after some errors SQLite has rolled back by itself
+            self.driver.execute(how)
+
+    def close(self) -> None:
+        self.driver.close()
+
+    def count_on(self) -> None:
+        """Do nothing: SQLite looks for the highest number each time."""
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
+        return self.driver.execute(_text(sql), values)
+
+    def _write(self, sql: str, rows: list[Row]) -> None:
+        self.driver.executemany(_text(sql, len(rows[0])), rows)
+
+    @staticmethod
+    def keys(keys: Collection[Any]) -> object:
+        return msgspec.json.encode(keys).decode()
 
 
-def _on_connect(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    # The driver must not begin by itself: it does so only before the first writing statement,
-    # and what was read before that is then no part of the transaction (increments get lost).
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        "synchronous = FULL",  # what was committed survives the loss of power
-        "foreign_keys = ON",
-        f"busy_timeout = {BUSY_SECONDS * 1000}",
-        f"journal_size_limit = {KEPT_WAL_BYTES}",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+@functools.cache
+def _text(sql: str, columns: int = 0) -> str:
+    rows = f"VALUES ({', '.join('?' * columns)})"
+    return sql.format(among="IN (SELECT value FROM json_each(?))", rows=rows)
 
 
-def _on_begin(connection: Connection) -> None:
-    writing = connection.get_execution_options().get(WRITING, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+def connections(path: Path) -> Pool[SqliteConnection]:
+    """Return connections to a file; nothing is opened yet."""
+    return Pool(lambda: SqliteConnection(path), BUSY_SECONDS, str(path))
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:
@@ -175,9 +200,8 @@ def explain(error: BaseException, place: str) -> StoreError | None:
     What was written and not synced is a commit to whoever opens the file next, though this process
     goes on without it.
     """
-    original = error.orig if isinstance(error, DBAPIError) else error
-    code = getattr(original, "sqlite_errorcode", 0)
-    name = getattr(original, "sqlite_errorname", "")
+    code = getattr(error, "sqlite_errorcode", 0)
+    name = getattr(error, "sqlite_errorname", "")
     kind = code & 0xFF  # the upper bits are details
     if useless := _USELESS.get(code) or _USELESS.get(kind):
         return StoreUnusable(f"cannot use {place}: {useless} ({name})")
@@ -193,22 +217,20 @@ def explain(error: BaseException, place: str) -> StoreError | None:
     return None
 
 
-def create_or_migrate(engine: Engine) -> None:
+def prepare(connection: SqliteConnection) -> None:
     """Make the database of a file what this release needs, in one transaction."""
-    with engine.connect() as connection:
-        # Outside any transaction: the journal cannot be changed within one. The file keeps it.
-        cursor = connection.connection.cursor()
-        cursor.execute("PRAGMA journal_mode = WAL")
-        mode = cursor.fetchone()
-        cursor.close()
-    if mode != ("wal",):
+    # Outside any transaction: the journal cannot be changed within one. The file keeps it.
+    if connection.run("PRAGMA journal_mode = WAL") != [("wal",)]:
         raise StoreUnusable(
-            f"cannot use {engine.url.database}: its file system shares no memory between "
+            f"cannot use {connection.place}: its file system shares no memory between "
             "connections, which SQLite's write-ahead log needs: name a path on a local disk"
         )
-    with engine.execution_options(**{WRITING: True}).begin() as connection:
-        migrations.migrate(connection)
-        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.start(lambda: connection.begin(writing=True))
+    if not connection.run("SELECT name FROM sqlite_master LIMIT 1"):
+        for statement in schema.statements("INTEGER PRIMARY KEY", "INTEGER", _NARROW):
+            connection.run(statement)
+        connection.run(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.commit()
 
 
 # What is checked before anything is written.
@@ -275,20 +297,18 @@ def _check_contents(path: Path, *, thoroughly: bool) -> None:
     # Without a -wal file nothing is pending, and the file alone says all.
     alone = _filled(path, "-wal") is None
     uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
-    engine = create_engine(
-        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=StaticPool
-    )
-    try:
-        with engine.connect() as connection:
-            empty = not connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar()
-            ours = connection.execute(text("PRAGMA application_id")).scalar() == APPLICATION_ID
-            found = migrations.revision(connection)
-            # The quick one leaves out only whether indexes agree with their tables. Without any,
-            # a damaged file can pass for one of an empty fleet, which tells guests to recover.
-            check = "integrity_check" if thoroughly else "quick_check"
-            fault = connection.execute(text(f"PRAGMA {check}(1)")).scalar()
-    finally:
-        engine.dispose()
+    with closing(sqlite3.connect(uri, uri=True)) as driver:
+
+        def ask(question: str) -> Any:  # noqa: ANN401 - a text or a number
+            return driver.execute(question).fetchone()[0]
+
+        empty = not ask("SELECT count(*) FROM sqlite_master")
+        ours = ask("PRAGMA application_id") == APPLICATION_ID
+        has_version = ours and ask("SELECT count(*) FROM sqlite_master WHERE name = 'meta'")
+        found = ask(_FIRST_LOOK) if has_version else ""
+        # The quick one leaves out only whether indexes agree with their tables. Without any,
+        # a damaged file can pass for one of an empty fleet, which tells guests to recover.
+        fault = ask(f"PRAGMA {'integrity_check' if thoroughly else 'quick_check'}(1)")
     if empty:
         raise StoreUnusable(f"cannot use {path}: {_EMPTY}")
     if not ours:
@@ -297,12 +317,8 @@ def _check_contents(path: Path, *, thoroughly: bool) -> None:
         )
     if fault != _SOUND:
         raise StoreUnusable(f"cannot use {path}: {_DAMAGED} ({' '.join(str(fault).split())})")
-    if not migrations.is_known(found):
-        raise StoreUnusable(
-            f"cannot use {path}: another release of Forewarn wrote it, with the schema {found!r}; "
-            f"this release has {migrations.HEAD!r}: install that release, or name another path; "
-            "the file was left as it is"
-        )
+    if trouble := schema.fault_of(found):
+        raise StoreUnusable(f"cannot use {path}: {trouble}; the file was left as it is")
 
 
 # A new database is made whole under another name, and given its own by one rename. So a kill
@@ -323,7 +339,7 @@ def _create(path: Path) -> None:
         _remove(unfinished)
         try:
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE))
-            _fill(unfinished)
+            _fill(unfinished, str(path))
             unfinished.rename(path)
         except BaseException:
             _remove(unfinished)
@@ -340,16 +356,12 @@ def _create(path: Path) -> None:
         ) from error
 
 
-def _fill(path: Path) -> None:
-    engine = file_engine(path)
-    try:
-        create_or_migrate(engine)
-        with engine.connect() as connection:
-            # All of it has to be in the one file before that is moved.
-            done = connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)")).one()
-        assert done[0] == 0, f"somebody else has {path} open"
-    finally:
-        engine.dispose()
+def _fill(path: Path, place: str) -> None:
+    with closing(SqliteConnection(path, place)) as connection:
+        prepare(connection)
+        # All of it has to be in the one file before that is moved.
+        ((busy, *_),) = connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert busy == 0, f"somebody else has {path} open"
 
 
 def _remove(path: Path) -> None:

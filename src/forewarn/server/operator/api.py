@@ -582,10 +582,11 @@ async def start_rollout(
     if policy.check and policy.check not in backend.rollouts.checks.names:
         message = f"no check named {policy.check!r} in the service's settings"
         raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
-    now = backend.now()
+    now, fleet = backend.now(), backend.inventory.snapshot().machines
     rollout, plan = await backend.read(
         lambda reading: rollouts.prepared(
             reading,
+            fleet,
             targets,
             task,
             policy,

@@ -1,0 +1,192 @@
+"""Connections to a database, whatever the engine, and how statements are written.
+
+A statement is written as SQLite takes it. `{among}` in it stands for one of a list of keys, and
+`{rows}` for rows that are written at once: each engine has its own text for these.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+
+from forewarn.store.port import StoreError, StoreUnavailable
+
+Row: TypeAlias = tuple[Any, ...]
+Explain: TypeAlias = Callable[[BaseException, str], StoreError | None]
+"""Returns what an error of a database's means; None where it is a mistake of ours."""
+
+ROWS_AT_ONCE: Final = 5000
+"""How many rows are written by one statement, or copied in one step."""
+
+IDLE_CONNECTIONS: Final = 4
+"""Connections kept open: a writer's and a few readers'."""
+
+MAX_CONNECTIONS: Final = 36
+"""Connections at once: one for each of asyncio's 32 worker threads, and a few."""
+
+
+class DatabaseConnection(ABC):
+    """A connection of one engine, which one thread has at a time."""
+
+    ERRORS: ClassVar[type[Exception]]
+    """What its driver raises."""
+
+    def __init__(self, place: str, explain: Explain) -> None:
+        self.place = place
+        self._explain = explain
+        self._failure: BaseException | None = None
+        """What a statement of this transaction raised."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether it is open, and in no transaction."""
+
+    @abstractmethod
+    def begin(self, *, writing: bool) -> None:
+        """Begin a transaction; one that writes has the database's write lock."""
+
+    @abstractmethod
+    def end(self, how: str) -> None:
+        """End the transaction by COMMIT or ROLLBACK."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+    @abstractmethod
+    def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Row]:
+        """Run a statement."""
+
+    @abstractmethod
+    def _write(self, sql: str, rows: list[Row]) -> None:
+        """Run a statement for all these rows."""
+
+    @staticmethod
+    @abstractmethod
+    def keys(keys: Collection[Any]) -> object:
+        """Return keys as the value for `{among}`."""
+
+    @abstractmethod
+    def count_on(self) -> None:
+        """Have operations count on from the highest number there is."""
+
+    def check(self) -> None:
+        """Raise again what an earlier statement of the transaction raised.
+
+        After some failures SQLite has rolled back by itself, and the next statement would be a
+        transaction of its own.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def start(self, begin: Callable[[], object]) -> None:
+        """Begin a transaction, after whatever became of the one before; all of it, or none."""
+        self._failure = None
+        try:
+            with self._told():
+                begin()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def commit(self) -> None:
+        """End the transaction; all of it is done from then on."""
+        with self._told():
+            self.end("COMMIT")
+
+    def abandon(self) -> None:
+        """End the transaction, and nothing is done. The first error is the one to tell."""
+        with suppress(self.ERRORS):  # some errors have rolled back already, or closed it
+            self.end("ROLLBACK")
+        self._failure = None
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement, and return what it finds; none follows one that failed."""
+        return list(self.each(sql, values))
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Yield what a statement finds."""
+        self.check()
+        with self._told():
+            yield from self._execute(sql, values)
+
+    def write(self, sql: str, rows: Iterable[Row]) -> None:
+        """Run a statement for rows, of which no two have one key."""
+        remaining = iter(rows)
+        while part := list(islice(remaining, ROWS_AT_ONCE)):
+            self.check()
+            with self._told():
+                self._write(sql, part)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (self.ERRORS, StoreError) as error:
+            explained = self._explain(error, self.place)
+            self._failure = explained or error
+            if explained is None or explained is error:
+                raise
+            raise explained from error
+
+
+C = TypeVar("C", bound=DatabaseConnection)
+
+
+class Pool(Generic[C]):
+    """Connections to one database.
+
+    Args:
+        connect: Makes one.
+        seconds: How long a free one is waited for, where all are in use.
+        place: What messages call the database.
+    """
+
+    def __init__(self, connect: Callable[[], C], seconds: float, place: str) -> None:
+        self._connect = connect
+        self._seconds = seconds
+        self._place = place
+        self._idle: list[C] = []
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[C]:
+        """Have a connection for as long as the block takes.
+
+        Raises:
+            StoreUnavailable: None became free in time.
+        """
+        if not self._free.acquire(timeout=self._seconds):
+            raise StoreUnavailable(
+                f"cannot use {self._place} now: all its connections are in use; nothing was "
+                "changed; try again"
+            )
+        try:
+            with self._lock:
+                found = self._idle.pop() if self._idle else None
+            connection = found or self._connect()
+            try:
+                yield connection
+            finally:
+                self._put_back(connection)
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close those that nobody has."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _put_back(self, connection: C) -> None:
+        with self._lock:
+            kept = connection.is_idle and len(self._idle) < IDLE_CONNECTIONS
+            if kept:
+                self._idle.append(connection)
+        if not kept:
+            connection.close()
