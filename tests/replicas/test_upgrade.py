@@ -23,8 +23,16 @@ EDITS: Final = (
     ("version.py", "0.1.0", LATER),
     # Rows that this release does not know the format of, and could not read.
     ("control/outbox.py", "JSON: Final = 1", "JSON: Final = 2"),
-    ("control/outbox.py", "_encode = msgspec.json.", "_encode = msgspec.msgpack."),
-    ("control/outbox.py", "_decode = msgspec.json.", "_decode = msgspec.msgpack."),
+    (
+        "control/outbox.py",
+        "_encode = msgspec.json.Encoder().encode",
+        '_encode = lambda saved: b"2" + msgspec.json.encode(saved)',
+    ),
+    (
+        "control/outbox.py",
+        "decode: Final = msgspec.json.Decoder(list[Changes]).decode",
+        "decode = lambda body: msgspec.json.decode(body[1:], type=list[Changes])",
+    ),
 )
 """What makes a later release of the package: in which file, what, and what in its place."""
 

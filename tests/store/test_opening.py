@@ -177,7 +177,7 @@ def killed_at(number, path):
                 if next(left, None) is None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super()._execute(*statement)
-            end = lambda self, how: self.run(how)
+            end = lambda self, *, commit: self.run("COMMIT" if commit else "ROLLBACK")
         sqlite.SqliteConnection = Mortal
         pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         sqlite.open_store(path)

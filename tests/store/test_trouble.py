@@ -226,12 +226,12 @@ def test_what_is_purged_leaves_no_row(store: sql.SqlStore) -> None:
 
 
 class Failing(sqlite.SqliteConnection):
-    def end(self, how: str) -> None:
-        if how == "COMMIT":
+    def end(self, *, commit: bool) -> None:
+        if commit:
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
             raise error
-        super().end(how)
+        super().end(commit=commit)
 
 
 def test_a_commit_that_fails_is_told_and_changes_nothing(

@@ -49,8 +49,8 @@ class DatabaseConnection(ABC):
         """Begin a transaction; one that writes has the database's write lock."""
 
     @abstractmethod
-    def end(self, how: str) -> None:
-        """End the transaction by COMMIT or ROLLBACK."""
+    def end(self, *, commit: bool) -> None:
+        """End the transaction, if there is one."""
 
     @abstractmethod
     def close(self) -> None:
@@ -95,12 +95,12 @@ class DatabaseConnection(ABC):
     def commit(self) -> None:
         """End the transaction; all of it is done from then on."""
         with self._told():
-            self.end("COMMIT")
+            self.end(commit=True)
 
     def abandon(self) -> None:
         """End the transaction, and nothing is done. The first error is the one to tell."""
         with suppress(self.ERRORS):  # some errors have rolled back already, or closed it
-            self.end("ROLLBACK")
+            self.end(commit=False)
         self._failure = None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:

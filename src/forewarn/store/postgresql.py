@@ -387,8 +387,11 @@ class PostgresqlConnection(DatabaseConnection):
         self.driver.patience = self._patience.answer
         self.driver.execute(_BEGIN_BEAT)
 
-    def end(self, how: str) -> None:
-        self.driver.execute(how)
+    def end(self, *, commit: bool) -> None:
+        if commit:
+            self.driver.commit()
+        else:
+            self.driver.rollback()
 
     def close(self) -> None:
         self.driver.close()

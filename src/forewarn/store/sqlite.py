@@ -162,9 +162,9 @@ class SqliteConnection(DatabaseConnection):
         if not writing:
             self.driver.execute(_FIRST_LOOK)
 
-    def end(self, how: str) -> None:
+    def end(self, *, commit: bool) -> None:
         if self.driver.in_transaction:  # after some errors SQLite has rolled back by itself
-            self.driver.execute(how)
+            self.driver.execute("COMMIT" if commit else "ROLLBACK")
 
     def close(self) -> None:
         self.driver.close()
