@@ -92,6 +92,18 @@ class Contained:
         self._failing: dict[str, _Failing] = {}
         """By what fails; `""` for the round as a whole."""
 
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed, if that matters to the part."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Work until `stop`."""
+
+    def stop(self) -> None:
+        """Make `run` return after what is under way."""
+        self._stop.set()
+        self._wake.set()
+
     @property
     def obstacle(self) -> str:
         """Why the part can do none of its work; `""` while it can."""
@@ -137,11 +149,6 @@ class Contained:
 
 class Rounds(Contained):
     """A part that works in rounds."""
-
-    def stop(self) -> None:
-        """Make `run` return after the round that is under way."""
-        self._stop.set()
-        self._wake.set()
 
     async def run(self) -> None:
         """Do rounds until `stop`."""

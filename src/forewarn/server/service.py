@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -117,6 +117,25 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     scopes: int
 
 
+class ServicePart(NamedTuple):
+    """A part of the service; nothing that it does not do need be named."""
+
+    name: str = ""
+    """That of its task."""
+    learn: Listener = lambda _: None
+    """Takes over what the store has at the start, and each change."""
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Works until `stop`; where it ends by itself, the service ends."""
+    stop: Callable[[], None] = lambda: None
+    rounds: Contained | None = None
+    """What goes on whatever fails, with why it does not get on and its alerts."""
+
+    @classmethod
+    def of(cls, name: str, part: Contained) -> "ServicePart":
+        """Return a part that does all of it."""
+        return cls(name, part.learn, part.run, part.stop, part)
+
+
 class Service:
     """Everything but the process around it; `close` closes the store, too."""
 
@@ -131,10 +150,10 @@ class Service:
     """Another text for each database, and after each restore of one."""
     _page_url = ""
     """Where browsers reach the page."""
-    _stops: tuple[Callable[[], None], ...] = ()
-    """Each makes a part that `open` started end."""
     _is_serving = False
     """Whether guests are answered."""
+    _parts: tuple[ServicePart, ...] = ()
+    """All of them, once it is opened."""
 
     def __init__(
         self,
@@ -317,8 +336,9 @@ class Service:
             self._plane.order(lambda unit, _: Work((*at_start(unit), database_id(unit.store))))
         )
         learned = everything(known)
-        for learn in self._memory():
-            learn(learned)
+        self._parts = tuple(self._all_parts())
+        for part in self._parts:
+            part.learn(learned)
         self._returns.begin()
         self._follower.begin(position, lost)
         self._news.begin(position.sequence)
@@ -340,7 +360,9 @@ class Service:
         self._is_serving = True
         self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
         self._watch.open()
-        self._start_parts()
+        for part in self._parts:
+            if part.run is not None:
+                self._start(part.name, part.run())
         self._state = ""
         return Opened(
             operators=operators,
@@ -350,21 +372,30 @@ class Service:
             scopes=len(self._inventory.scopes),
         )
 
-    def _memory(self) -> Iterator[Listener]:
-        """Yield what keeps in memory what the store has, in the order in which it is told."""
+    def _all_parts(self) -> Iterator[ServicePart]:
+        """Yield each part once, in the order in which they learn of a change and start."""
         if self._page is not None:
-            yield self._page.facts.learn  # before the guests' machines are new
-        yield from (self._guests.learn, self._inventory.learn, self._ticker.learn)
-        yield from (self._executor.learn, self._returns.learn, self._hosts.learn)
-        yield from (self._rollouts.learn, self._sync.learn, self._sightings.learn)
-        yield self._door.accounts.learn
-        if self._relays is not None:
-            yield self._relays.learn
+            yield ServicePart(learn=self._page.facts.learn)  # before the guests' machines are new
+        yield ServicePart(learn=self._guests.learn)
+        yield ServicePart(learn=self._inventory.learn)
+        yield ServicePart("the heartbeat", run=self._heartbeat.run, stop=self._heartbeat.stop)
+        yield ServicePart.of("the ticker", self._ticker)
+        yield ServicePart.of("the executor", self._executor)
+        yield ServicePart.of("the watch for returns", self._returns)
+        yield ServicePart.of("the drains of hosts", self._hosts)
+        yield ServicePart.of("rollouts", self._rollouts)
+        yield ServicePart.of("the watch of the hosts", self._sync)
+        yield ServicePart.of("webhooks", self._webhooks)
+        yield ServicePart(learn=self._sightings.learn)
+        yield ServicePart(learn=self._door.accounts.learn)
+        if (relays := self._relays) is not None:
+            watch = relays.watch
+            yield ServicePart("the watch of the relays", relays.learn, watch.run, watch.stop, watch)
 
     def _subscribe(self) -> None:
         """Have each part told of changes, in this order, on this thread."""
         # It counts before the inventory forgets what was.
-        for learn in (self._counted.learn, *self._memory(), _tell):
+        for learn in (self._counted.learn, *(part.learn for part in self._parts), _tell):
             self._feed.subscribe(learn)
         if self._page is not None:
             self._feed.subscribe(self._page.live.learn)
@@ -374,20 +405,6 @@ class Service:
         self._feed.tell(self._webhooks.hear)
         self._feed.deliver_on(asyncio.get_running_loop())
 
-    def _start_parts(self) -> None:
-        for name, run, stop in (
-            ("the heartbeat", self._heartbeat.run, self._heartbeat.stop),
-            ("the ticker", self._ticker.run, self._ticker.stop),
-            ("the executor", self._executor.run, self._executor.stop),
-            ("the watch for returns", self._returns.run, self._returns.stop),
-            ("the drains of hosts", self._hosts.run, self._hosts.stop),
-            ("rollouts", self._rollouts.run, self._rollouts.stop),
-            ("the watch of the hosts", self._sync.run, self._sync.stop),
-            ("webhooks", self._webhooks.run, self._webhooks.stop),
-        ):
-            self._start(name, run())
-            self._stops += (stop,)
-
     async def _compile_page(self) -> None:
         if self._page is not None:
             await self._page.renderer.compile(self._real)
@@ -396,7 +413,6 @@ class Service:
         if self._relays is not None:
             address, serving = self._relays.open()
             self._serving.append(self._start(f"the relay plane at {address}", serving))
-            self._start("the watch of the relays", self._relays.watch.run())
             yield address
 
     async def wait(self, stop: asyncio.Event) -> None:
@@ -448,8 +464,8 @@ class Service:
             for server in self._servers:
                 server.should_exit = True
             await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
-            for stop in self._stops:
-                stop()
+            for part in self._parts:
+                part.stop()
             for task in self._watching:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -510,7 +526,7 @@ class Service:
             found.append(f"the database has not been reached for {seconds:.0f} s")
         if not found:
             found += self._watch.obstacles()
-            found += [part.obstacle for part in self._contained() if part.obstacle]
+            found += [rounds.obstacle for rounds in self._rounds() if rounds.obstacle]
         trouble = await self._probe()
         if trouble:
             found.append(trouble)
@@ -520,16 +536,12 @@ class Service:
         waiting = self._relays.hub.waiting if self._relays is not None else 0
         return {**self._guests.figures(), "relay_waiters": waiting}
 
-    def _contained(self) -> Iterator[Contained]:
-        """Yield the parts that go on whatever fails."""
-        yield from (self._ticker, self._executor, self._returns, self._hosts, self._rollouts)
-        yield from (self._sync, self._webhooks)
-        if self._relays is not None:
-            yield self._relays.watch
+    def _rounds(self) -> Iterator[Contained]:
+        return (part.rounds for part in self._parts if part.rounds is not None)
 
     def _observed(self) -> Iterator[Alert]:
-        for part in self._contained():
-            yield from part.alerts()
+        for rounds in self._rounds():
+            yield from rounds.alerts()
         yield from self._of_lost_changes()
         yield from self._replicas.alerts()
         if self._relays is not None:
