@@ -180,11 +180,10 @@ def as_guest(address: str, name: str, method: str, body: str | None = None) -> t
         address.removeprefix("http://"), timeout=patience.SECONDS
     )
     path = f"/vm/{name}/metadata/scheduledevents?api-version=2020-07-01"
-    connection.request(method, path, body=body, headers={"Metadata": "true"})
-    response = connection.getresponse()
-    answer = response.status, response.read()
-    connection.close()
-    return answer
+    with contextlib.closing(connection):
+        connection.request(method, path, body=body, headers={"Metadata": "true"})
+        response = connection.getresponse()
+        return response.status, response.read()
 
 
 def test_stopped_under_load_it_ends_and_keeps_every_word_that_it_gave(
