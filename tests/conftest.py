@@ -9,6 +9,7 @@ compile the package first.
 
 import functools
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator
@@ -100,14 +101,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAn
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    _log_plainly()  # commands that ran in this process silence the log of later tests
+    _log_plainly()
 
 
 def _log_plainly() -> None:
-    """Log as structlog does by default, but for exceptions.
+    """Log as structlog and logging do by default, but for exceptions.
 
-    Rich would draw each with its local variables: seconds of processor time, on the loop that logs.
+    Commands and services that ran in this process silence or open the log of later tests. Rich
+    would draw each exception with its local variables: seconds of processor time.
     """
+    logging.root.setLevel(logging.WARNING)
     structlog.reset_defaults()
     *others, _ = structlog.get_config()["processors"]
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

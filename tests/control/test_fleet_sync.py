@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Unanswered
 from forewarn.control import fleet_sync
-from forewarn.control.fleet_sync import SURVEY_EVERY, FleetSync
+from forewarn.control.fleet_sync import REST, SURVEY_EVERY, FleetSync
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
@@ -83,8 +84,12 @@ class Hosts:
 
     async def round(self) -> None:
         """Let the hosts be surveyed once more."""
+        for time in (REST, SURVEY_EVERY - REST):
+            await self.passes(time)
+
+    async def passes(self, time: timedelta) -> None:
         for clock in (self.house.clock, self.real):
-            clock.advance(SURVEY_EVERY)
+            clock.advance(time)
         await patience.settled()
 
     def fails(self, n: int) -> None:
@@ -133,6 +138,24 @@ def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> Dom
 def plane_of(hosts: Hosts, kind: type[Plane]) -> Plane:
     house = hosts.house
     return kind(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+
+
+def test_a_host_whose_relay_hears_a_stranger_is_surveyed_within_a_second(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            await hosts.round()
+            hosts.kept.domains = {"h0": [domain(2)], "h1": [domain(1), domain(0)]}
+            surveys = hosts.kept.asked["h1"]
+            for _ in range(3):
+                hosts.sync.hear("h1")
+            hosts.sync.hear("unknown")
+            await patience.settled()
+            assert hosts.kept.asked["h1"] == surveys, "strangers have it surveyed once a second"
+            await hosts.passes(REST)
+            assert hosts.kept.asked["h1"] == surveys + 1
+            assert hosts.machine(0).host == "h1", "and the host that it left is asked, too"
+
+    play(story)
 
 
 def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) -> None:

@@ -21,10 +21,9 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:

@@ -25,7 +25,7 @@ from forewarn.maintenance.host_observations import (
     RaiseUnforeseen,
     RecordHost,
     Remark,
-    SurveyAll,
+    Survey,
 )
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine, Operation, Refused, key
 from forewarn.store.port import StoreError
@@ -33,6 +33,9 @@ from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 SURVEY_EVERY: Final = timedelta(seconds=5)
 """How long a host rests between two surveys: a crash or a move is noticed within 10 s."""
+
+REST: Final = timedelta(seconds=1)
+"""How long it rests at least: strangers on its network have it surveyed no more often."""
 
 BY: Final = "fleet sync"
 """Who asked for an unforeseen Reboot, in the history."""
@@ -43,6 +46,20 @@ DESCRIPTION: Final = "Virtual machine has encountered a failure."
 AT_WORK: Final = frozenset({EventStatus.STARTED, EventStatus.RETURNING})
 
 _log = structlog.get_logger(__name__)
+
+
+class _Due:
+    """That a host is to be surveyed, and again if a survey is under way."""
+
+    def __init__(self) -> None:
+        self.at_once = asyncio.Event()
+        self.soon = asyncio.Event()
+        """Set for both: after REST."""
+
+    def set(self) -> None:
+        """Survey it at once."""
+        self.at_once.set()
+        self.soon.set()
 
 
 class FleetSync(Contained):
@@ -62,8 +79,7 @@ class FleetSync(Contained):
         self._busy: Counter[str] = Counter()
         self._rebooting: set[str] = set()
         self._fleet = FleetState(self._machines, self._busy.keys(), self._rebooting)
-        self._due = {host: asyncio.Event() for host in surveys.hosts}
-        """Set where a host is to be surveyed at once, and again if a survey is under way."""
+        self._due = {host: _Due() for host in surveys.hosts}
         self._recording = asyncio.Lock()
 
     def learn(self, changes: Changes) -> None:
@@ -80,10 +96,19 @@ class FleetSync(Contained):
         """Return what needs an operator."""
         return [*super().alerts(), *self._observed.alerts(self._fleet, self._time.now())]
 
+    def hear(self, host: str) -> None:
+        """Survey a host soon: its relay was asked by an address of which nobody knows there.
+
+        Somebody may have moved a machine there by hand, and its guest waits for its answer.
+        """
+        if host in self._due:
+            self._due[host].soon.set()
+
     def stop(self) -> None:
         """Make `run` return."""
         self._stop.set()
-        self._survey_all()
+        for due in self._due.values():
+            due.set()
 
     async def run(self) -> None:
         """Watch every host until `stop`."""
@@ -96,19 +121,17 @@ class FleetSync(Contained):
         finally:
             await self._surveys.close()
 
-    def _survey_all(self) -> None:
-        for due in self._due.values():
-            due.set()
-
     async def _follow(self, host: str) -> None:
         """Survey a host again and again."""
         due = self._due[host]
         while not self._stop.is_set():
-            due.clear()
+            due.at_once.clear()
+            due.soon.clear()
             with self._contained(f"host {host}"):
                 await self._round(host)
             if not self._stop.is_set():
-                await self._clock.wait(SURVEY_EVERY.total_seconds(), due)
+                await self._clock.wait(REST.total_seconds(), due.at_once)
+                await self._clock.wait((SURVEY_EVERY - REST).total_seconds(), due.soon)
 
     async def _round(self, host: str) -> None:
         """Survey a host, and record what follows."""
@@ -176,8 +199,9 @@ class FleetSync(Contained):
 
     async def _record(self, action: Action) -> None:
         match action:
-            case SurveyAll():
-                self._survey_all()
+            case Survey():
+                for host in [action.host] if action.host else self._due:
+                    self._due[host].set()
             case RecordHost():
                 machine, host = action.machine, action.host
                 await asyncio.wrap_future(self._plane.record_hosts({machine.key: host}))
@@ -205,5 +229,5 @@ def _about(action: Action) -> str:
             return action.machine.name
         case Remark():
             return f"host {action.host}"
-        case SurveyAll():
-            return "all hosts"
+        case Survey():
+            return f"host {action.host}" if action.host else "all hosts"

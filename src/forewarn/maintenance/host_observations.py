@@ -76,8 +76,11 @@ class DomainChange(StrEnum):
     """It is in memory again, in another run."""
 
 
-class SurveyAll(msgspec.Struct, frozen=True):
-    """Survey every host now: a domain has failed."""
+class Survey(msgspec.Struct, frozen=True):
+    """Survey a host now, or all of them: a domain has failed, or runs on another host too."""
+
+    host: str = ""
+    """Empty for all."""
 
 
 class RecordHost(msgspec.Struct, frozen=True):
@@ -103,7 +106,7 @@ class Remark(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
 
 
-Action: TypeAlias = SurveyAll | RecordHost | RaiseUnforeseen | Remark
+Action: TypeAlias = Survey | RecordHost | RaiseUnforeseen | Remark
 
 
 def compare(
@@ -211,6 +214,7 @@ class Observations:
             message = "domains are not in the fleet; see 'forewarn fleet sync --dry-run'"
             actions.append(Remark(message, host, tuple(sorted(unknown))))
         actions += self._judge(fleet, now)
+        actions += self._arrives(host, before, fleet)
         actions += self._moves(before.keys() | state.domains.keys(), fleet)
         return actions
 
@@ -312,7 +316,7 @@ class Observations:
         if machine is not None and machine.key not in fleet.busy and machine.host == host:
             why = f"{domain.state} ({domain.reason}) on {host}"
             self._suspicions[domain.uuid] = _Trace(host, now, self._begun, why)
-            yield SurveyAll()
+            yield Survey()
 
     def _judge(self, fleet: FleetState, now: datetime) -> Iterator[Action]:
         """Decide about each suspicion once all hosts have answered since."""
@@ -340,6 +344,18 @@ class Observations:
     def _recent(self, uuid: str, now: datetime) -> list[datetime]:
         return [at for at in self._crashes.get(uuid, ()) if now - at < CRASHES_WITHIN]
 
+    def _arrives(
+        self, host: str, before: Mapping[str, _Seen], fleet: FleetState
+    ) -> Iterator[Action]:
+        """Ask the host of a machine that runs here now as well: it may just have left there."""
+        for uuid in _settled(self._hosts[host].domains) - _settled(before):
+            machine = fleet.machines.get(uuid)
+            if machine is None or machine.host == host or machine.key in fleet.busy:
+                continue
+            known = self._copies(uuid).get(machine.host)
+            if known is not None and known.state in SETTLED:
+                yield Survey(machine.host)
+
     def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
         """Yield the machines that are in memory on one host that is not the fleet's."""
         for uuid in uuids:
@@ -357,6 +373,10 @@ def _seen(domain: Domain, earlier: _Seen | None, now: datetime) -> _Seen:
         domain.reason,
     )
     return _Seen(domain, earlier.since if earlier and same else now)
+
+
+def _settled(seen: Mapping[str, _Seen]) -> set[str]:
+    return {uuid for uuid, each in seen.items() if each.domain.state in SETTLED}
 
 
 def _domains(seen: Mapping[str, _Seen]) -> dict[str, Domain]:

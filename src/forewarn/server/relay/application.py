@@ -85,7 +85,8 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error
 class RelayApplication:
     """The application; used on the event loop alone.
 
-    `saw` is told what a machine's requests told a relay, by the machine's key. `waits` is how long
+    `saw` is told what a machine's requests told a relay, by the machine's key, and `hear` the host
+    whose relay was asked by an address of which nobody knows there. `waits` is how long
     a request for the host waits, in real seconds: while an operation of the host is Scheduled or a
     drain reboots it, and otherwise.
     """
@@ -98,6 +99,7 @@ class RelayApplication:
         clock: Clock,
         saw: Callable[[str, Sighting], None],
         *,
+        hear: Callable[[str], None],
         waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
     ) -> None:
         self._hub = hub
@@ -105,6 +107,7 @@ class RelayApplication:
         self._backend = backend
         self._clock = clock
         self._saw = saw
+        self._hear = hear
         self._waits = waits
         self.unavailable = ""
         """Why relays are sent to another replica; `""` while they are answered."""
@@ -263,6 +266,7 @@ class RelayApplication:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
         if not self._hub.claim(host, asked.listener, asked.address):
+            self._hear(host)
             raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _Answer(204)
 
@@ -341,6 +345,7 @@ class RelayPlane:
         whole: Callable[[str], ScopeDocument],
         rules: GuestRules,
         saw: Callable[[str, model.Sighting], None],
+        hear: Callable[[str], None],
         epoch: Callable[[], str],
         replica: str,
         handed_over: sockets.HandedOver,
@@ -360,7 +365,7 @@ class RelayPlane:
             on_void=self.hub.wake,
         )
         self.hub.on_change = self.watch.changed
-        self._application = RelayApplication(self.hub, self.watch, plane, clock, saw)
+        self._application = RelayApplication(self.hub, self.watch, plane, clock, saw, hear=hear)
         self._reached = reached
         self._server: connections.Server | None = None
 
