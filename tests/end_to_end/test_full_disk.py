@@ -100,7 +100,11 @@ def test_what_was_under_way_ends_and_nothing_follows_it(cloud: Endpoint, agent: 
 def test_an_approval_that_cannot_be_written_is_not_sent_again(
     cloud: Endpoint, agent: Agent
 ) -> None:
-    cloud.at_approval = lambda: fill(agent)
+    def fill_once_it_is_shown() -> None:
+        agent.until(lambda: agent.phase() == "Prepared")  # while inputs wait, it is shown later
+        fill(agent)
+
+    cloud.at_approval = fill_once_it_is_shown
     started(agent)
     cloud.show(event())
     said_to_be_full(agent)
