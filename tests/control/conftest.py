@@ -16,8 +16,8 @@ from forewarn.control.unit_of_work import Work
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
-from forewarn.store import memory
 from forewarn.store.port import Store, StoreUnavailable, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from store.wrapped import Wrapped
 
@@ -31,7 +31,7 @@ class House:
     """All that a control plane is made of, wired as the service wires it, without threads."""
 
     def __init__(self) -> None:
-        self.store: Store = memory.MemoryStore()
+        self.store: Store = InMemoryStore()
         self.clock = ManualClock(NOW)
         self.feed = Changefeed()
         self.told: list[Changes] = []
@@ -66,7 +66,7 @@ class Counting(Wrapped):
     """A real store that counts commits and can be away."""
 
     def __init__(self, inner: Store | None = None) -> None:
-        super().__init__(inner or memory.MemoryStore())
+        super().__init__(inner or InMemoryStore())
         self.commits = 0
         self.away = False
         self.refused = 0
@@ -87,17 +87,6 @@ class Counting(Wrapped):
 
 def done(future: "Future[Any]") -> Any:
     return future.result(timeout=patience.SECONDS)
-
-
-@contextmanager
-def lost_tail(store: memory.MemoryStore) -> Iterator[None]:
-    """Forget what is committed within, as a standby does that was behind and is promoted."""
-    kept = {name: value for name, value in vars(store).items() if name not in {"_turn", "_members"}}
-    before = {
-        name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()
-    }
-    yield
-    vars(store).update(before)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from forewarn.maintenance.rollout_model import (
     RolloutTask,
     RolloutUnit,
 )
-from forewarn.store import memory
 from forewarn.store.port import Store
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
@@ -165,7 +165,7 @@ def test_a_rolling_update_tells_its_pause_its_resumption_and_its_end(
 
 
 def test_what_waits_for_another_domain_is_queued(reader: Reader) -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     clock = ManualClock(NOW)
     plane = Plane(InlineWriter(store, clock, Changefeed()), mint("b"))
     done(plane.apply_fleet(FLEET))

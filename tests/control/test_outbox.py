@@ -11,7 +11,6 @@ import pytest
 
 import patience
 from builders import FLEET, NOW, mint
-from control.conftest import lost_tail
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
 from forewarn.control import outbox
@@ -34,7 +33,6 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.world import World
-from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
     ChangeRecord,
     NewChange,
@@ -45,7 +43,9 @@ from forewarn.store.port import (
     StoreUnavailable,
     Transaction,
 )
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
+from store.shared import SharedStore, lost_tail
 from store.wrapped import Wrapped
 
 
@@ -83,7 +83,7 @@ def vars_of(world: World) -> dict[str, object]:
 class ReplicaProcess:
     """One replica, without guests."""
 
-    def __init__(self, store: MemoryStore, name: str, *, threaded: bool = False) -> None:
+    def __init__(self, store: SharedStore, name: str, *, threaded: bool = False) -> None:
         self.store = store
         self.feed = Changefeed()
         self.memory = Memory()
@@ -121,12 +121,12 @@ class ReplicaProcess:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore(shared=True)
+def store() -> SharedStore:
+    return SharedStore()
 
 
 @pytest.fixture
-def pair(store: MemoryStore) -> tuple[ReplicaProcess, ReplicaProcess]:
+def pair(store: SharedStore) -> tuple[ReplicaProcess, ReplicaProcess]:
     return ReplicaProcess(store, "a"), ReplicaProcess(store, "b")
 
 
@@ -213,7 +213,7 @@ def test_a_row_of_a_later_release_is_read_from_the_store(pair: Pair) -> None:
     with first.store.write() as transaction:
         scope = transaction.scopes(["web"])["web"]
         transaction.save(Changes(scopes=(msgspec.structs.replace(scope, incarnation=9),)))
-        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"\xff")
+        change = NewChange(token="later", replica="c", at=NOW, format=7, body=b"{")
         transaction.append(change)
     second.follower.look()
     second.is_whole()
@@ -267,7 +267,7 @@ class Unsure(Wrapped):
 def test_a_commit_that_fails_or_whose_answer_is_lost_leaves_the_world_as_the_store_is(
     shared: bool,
 ) -> None:
-    store = Unsure(MemoryStore(shared=shared))
+    store = Unsure(SharedStore() if shared else InMemoryStore())
     only = ReplicaProcess(store, "a")  # type: ignore[arg-type]
     only.plane.apply_fleet(FLEET).result()
     only.ask("web-0")
@@ -497,7 +497,7 @@ def test_a_row_that_cannot_be_read_ends_the_service_and_runs_no_job_twice(pair: 
 # With real threads.
 
 
-def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemoryStore) -> None:
+def test_replicas_that_write_at_once_go_through_the_same_changes(store: SharedStore) -> None:
     replicas = [ReplicaProcess(store, name, threaded=True) for name in "abc"]
     replicas[0].plane.apply_fleet(FLEET).result(patience.SECONDS)
     threads = [
@@ -531,7 +531,7 @@ def test_replicas_that_write_at_once_go_through_the_same_changes(store: MemorySt
         replica.writer.close()
 
 
-def test_a_replica_hears_of_a_change_without_being_asked(store: MemoryStore) -> None:
+def test_a_replica_hears_of_a_change_without_being_asked(store: InMemoryStore) -> None:
     first, second = (ReplicaProcess(store, name, threaded=True) for name in "ab")
     heard = threading.Event()
     second.feed.subscribe(lambda _: heard.set())
@@ -545,11 +545,11 @@ def test_a_replica_hears_of_a_change_without_being_asked(store: MemoryStore) -> 
         each.writer.close()
 
 
-class Losing(MemoryStore):
+class Losing(SharedStore):
     """A shared store that loses its next answers."""
 
     def __init__(self, *errors: StoreError) -> None:
-        super().__init__(shared=True)
+        super().__init__()
         self.errors = list(errors)
 
     @contextmanager

@@ -35,9 +35,10 @@ from forewarn.maintenance.news import NewsType, decode
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import HEARSAY, LATE, Relay, RelayToken
 from forewarn.maintenance.transitions import Decision
-from forewarn.store import memory
 from forewarn.store.port import Store, StoreUnavailable, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from store.shared import SharedStore
 from store.wrapped import Wrapped
 
 BUSY = 5.0
@@ -50,7 +51,7 @@ class Deaf(Wrapped):
     """A store that takes no writes when it is told to take none."""
 
     def __init__(self) -> None:
-        super().__init__(memory.MemoryStore())
+        super().__init__(InMemoryStore())
         self.away = False
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
@@ -140,7 +141,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 @pytest.fixture
 def replica() -> RelayReplica:
     """A replica that has settled, with a fleet, a token for h0's relay, and a reboot there."""
-    one = RelayReplica(memory.MemoryStore(), ManualClock(NOW))
+    one = RelayReplica(InMemoryStore(), ManualClock(NOW))
     done(one.plane.apply_fleet(FLEET))
     one.token()
     one.clock.advance(SETTLE)
@@ -396,7 +397,7 @@ def test_a_host_that_is_held_or_has_lost_its_relay_long_ago_keeps_no_starts_wait
 
 
 def test_a_relay_that_asks_for_the_first_time_is_known_after_a_restart() -> None:
-    one = RelayReplica(memory.MemoryStore(), ManualClock(NOW))
+    one = RelayReplica(InMemoryStore(), ManualClock(NOW))
     one.token()
     one.look()
     one.clock.advance(SECOND)
@@ -461,7 +462,7 @@ def test_what_was_not_written_while_the_store_was_away_is_written_later() -> Non
 
 
 def pair() -> tuple[RelayReplica, RelayReplica]:
-    store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
+    store, clock = SharedStore(), ManualClock(NOW)
     one, two = (RelayReplica(store, clock, name) for name in "ab")
     done(one.plane.apply_fleet(FLEET))
     one.token()

@@ -20,16 +20,17 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.model import Policy, Sighting, unseen
 from forewarn.maintenance.planner import Request
-from forewarn.store.memory import MemoryStore
 from forewarn.store.port import JUMP, Replica, SeenMachine, StoreUnavailable, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
+from store.shared import SharedStore
 
 
-class Database(MemoryStore):
+class Database(SharedStore):
     """A store with a clock of its own."""
 
     def __init__(self, time: ManualClock) -> None:
-        super().__init__(shared=True)
+        super().__init__()
         self._time = time
         self.on_beat: Callable[[], None] = lambda: None
         """Called once, when the next beat is on its way."""
@@ -318,7 +319,7 @@ def test_a_replica_that_falls_silent_is_an_alert_unless_it_was_stopped(
     assert [*second.replicas.alerts()] == []
 
 
-class Blind(MemoryStore):
+class Blind(InMemoryStore):
     """A store that takes nothing that was seen of machines."""
 
     def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
@@ -349,7 +350,7 @@ def test_an_outage_counts_once_though_what_was_seen_cannot_be_written() -> None:
 
 def test_alone_with_the_store_a_replica_shows_itself() -> None:
     clock = ManualClock(NOW)
-    store = MemoryStore()
+    store = InMemoryStore()
     own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
     follower = Follower(store, Changefeed(), clock)
     alone = Replicas(

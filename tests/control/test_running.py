@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import patience
 from builders import MINUTE, NOW, SECOND
-from control.conftest import House, done, lost_tail
+from control.conftest import House, done
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
@@ -26,8 +26,9 @@ from forewarn.control.plane import Retention
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import Changes, Verdict
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
+from store.shared import lost_tail
 
 REBOOT = EventType.REBOOT
 
@@ -148,7 +149,7 @@ def test_a_long_act_keeps_its_lease(house: House) -> None:
 
 def test_a_task_that_the_store_has_lost_keeps_nothing_else_from_being_claimed(house: House) -> None:
     async def story(connector: Scripted) -> None:
-        assert isinstance(house.store, memory.MemoryStore)
+        assert isinstance(house.store, InMemoryStore)
         with lost_tail(house.store):
             house.ask(REBOOT, "web-0", no_notice=True)
             await patience.settled()

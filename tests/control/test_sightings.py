@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from forewarn.control.replicas import BEATS, SharedSightings
 from forewarn.maintenance.model import Changes, Sighting
-from forewarn.store.memory import MemoryStore
 from forewarn.store.port import Replica
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from store.conformance import save
 from store.conformance_outbox import WITH_MACHINES
@@ -17,7 +17,7 @@ SECOND = timedelta(seconds=1)
 class Seeing:
     """A replica over a store: it sees machines, and beats."""
 
-    def __init__(self, name: str, store: MemoryStore) -> None:
+    def __init__(self, name: str, store: InMemoryStore) -> None:
         self.seen: dict[str, Sighting] = {}
         self.sightings = SharedSightings(self.seen.get)
         self.store = store
@@ -42,7 +42,7 @@ class Seeing:
 
 
 def pair() -> tuple[Seeing, Seeing]:
-    store = MemoryStore()
+    store = InMemoryStore()
     save(store, WITH_MACHINES)
     return Seeing("r1", store), Seeing("r2", store)
 

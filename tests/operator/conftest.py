@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.clock import ManualClock
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Client, Running, fleet, settings_in
 
 
@@ -17,7 +17,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
-    with Running(settings_in(tmp_path), memory.MemoryStore(), clock) as running:
+    with Running(settings_in(tmp_path), InMemoryStore(), clock) as running:
         yield running
 
 
@@ -32,6 +32,6 @@ def client(service: Running) -> Client:
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a service that whatever is refused leaves as it was."""
     folder = tmp_path_factory.mktemp("service")
-    with Running(settings_in(folder), memory.MemoryStore(), ManualClock(NOON)) as running:
+    with Running(settings_in(folder), InMemoryStore(), ManualClock(NOON)) as running:
         assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield running.client()

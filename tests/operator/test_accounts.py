@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ from forewarn.server.operator.auth import (
     FailedLogins,
     UnixPeer,
 )
-from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.sql import SqlTransaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from server.running import ME, NOON, Client, Running, fleet, request_reboot, settings_in, stranger
 
@@ -44,15 +46,20 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 HOLD = {"kind": "everything"}
 
 
-class Full(memory.MemoryStore):
+class Full(InMemoryStore):
     """A store that has no room for the audit log when it is told so."""
 
     full = False
 
-    def record(self, records: Any) -> None:
-        if self.full:
-            raise StoreUnavailable("no room")
-        super().record(records)
+    @contextmanager
+    def write(self) -> Iterator[SqlTransaction]:
+        with super().write() as transaction:
+            if self.full:
+                transaction.record = self._refuse  # type: ignore[method-assign]
+            yield transaction
+
+    def _refuse(self, records: object) -> None:
+        raise StoreUnavailable("no room")
 
 
 class Site:
@@ -559,7 +566,7 @@ def test_a_member_of_the_sockets_group_is_an_operator_and_others_are_not_let_in(
         folder = Path(place)
         folder.chmod(0o755)
         wanted = settings_in(folder, socket_group=group.gr_name)
-        with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+        with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
             path = Path(running.settings.operator.socket)
             assert (path.stat().st_mode & 0o777, path.stat().st_gid) == (0o660, group.gr_gid)
             assert ask(path, group.gr_gid) == (0, "201\n403\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.server.operator import auth
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import Client, Running, UnixConnection, settings_in, stranger
 
 
@@ -21,7 +21,7 @@ def on_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         listen="127.0.0.1:0",
         hosts=["ops.example", "https://proxy.example"],
     )
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from forewarn.server import settings
 from forewarn.server.guest.endpoint import RESOURCES, Figures
 from forewarn.server.guest.limits import Reason
 from forewarn.server.operator.connections import OperatorLimit
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AgentStatus
 from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
 
@@ -192,7 +192,7 @@ def test_the_service_tells_how_it_is(client: Client) -> None:
 
 
 def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
-    store = Flaky(memory.MemoryStore())
+    store = Flaky(InMemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         store.away = True
@@ -206,7 +206,7 @@ def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
 def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
     rules = settings.RulesSettings(enablement="first-request")
     wanted = msgspec.structs.replace(settings_in(tmp_path), rules=rules)
-    with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+    with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         every = len(client.get("/v1/fleet/scopes")["scopes"])
@@ -219,7 +219,7 @@ def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("token", "status"), [("", 401), ("right", 200), ("wrong", 401)])
 def test_over_tcp_a_scrape_wants_the_token(tmp_path: Path, token: str, status: int) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         (url,) = [one for one in running.opened.operators if one.startswith("http")]
         known = Path(wanted.operator.token_file).read_text().strip()
         shown = {"right": known, "wrong": "x" * len(known)}.get(token, "")

@@ -24,7 +24,7 @@ from schemathesis.checks import CHECKS, FailureGroup, load_all_checks
 
 import patience
 from forewarn.clock import ManualClock
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from seeds import SEED
 from server.running import NOON, Client, Running, fleet, settings_in
 
@@ -64,7 +64,7 @@ def service(tmp_path: Path) -> Iterator[Running]:
     """A service on TCP with a fleet, something under way, something over, and a rollout."""
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     clock = ManualClock(NOON)
-    with Running(wanted, memory.MemoryStore(), clock) as running:
+    with Running(wanted, InMemoryStore(), clock) as running:
         client = running.client()
         assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
         for body in (

@@ -17,7 +17,7 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.server.settings import RolloutCheck, RolloutSettings
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import ME, Client, Running, fleet, settings_in
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -330,7 +330,7 @@ def checked(tmp_path: Path, clock: ManualClock) -> Iterator[Client]:
     settings = msgspec.structs.replace(
         settings, rollout=RolloutSettings(check=checks), connector=connector
     )
-    with Running(settings, memory.MemoryStore(), clock) as running:
+    with Running(settings, InMemoryStore(), clock) as running:
         assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield running.client()
 

@@ -20,7 +20,7 @@ from forewarn.cli.operator_client import OperatorClient
 from forewarn.clock import ManualClock
 from forewarn.control.plane import Retention
 from forewarn.server.operator import stream
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Client, Running, UnixConnection, settings_in, stranger
 
 DAY = timedelta(days=1)
@@ -141,7 +141,7 @@ def test_a_number_that_was_trimmed_is_a_gap_and_then_the_oldest(
 
 
 def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), memory.MemoryStore(), ManualClock(NOON)) as running:
+    with Running(settings_in(tmp_path), InMemoryStore(), ManualClock(NOON)) as running:
         readers = [Reader(running) for _ in range(5)]
     for reader in readers:
         assert list(reader) == []
@@ -192,7 +192,7 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
         return Counter(status for status, _ in answers)
 
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         place, half = running.settings.operator.socket, stream.MAX_STREAMS_OF_USER
         assert asyncio.run(burst(place)) == {"200": half, "422": half}
         # Those that were closed make room, once the service has noticed.
@@ -201,7 +201,7 @@ def test_no_more_may_follow_if_many_begin_at_once(tmp_path: Path, path: str) -> 
 
 def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running, ExitStack() as stack:
+    with Running(wanted, InMemoryStore()) as running, ExitStack() as stack:
         address = running.opened.operators[1].removeprefix("http://")
         share = stream.MAX_STREAMS_OF_TOKEN
 
@@ -227,7 +227,7 @@ def test_nobody_takes_the_streams_of_others_until_all_are_taken(tmp_path: Path) 
 
 def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: ManualClock) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore(), clock) as running:
+    with Running(wanted, InMemoryStore(), clock) as running:
         owner = running.client()
         made = {"name": "ann", "role": "viewer", "expires_at": "2027-01-01T00:00:00Z"}
         token = owner.ask("POST", "/v1/tokens", made).json["token"]

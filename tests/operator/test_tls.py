@@ -15,7 +15,7 @@ from forewarn.client import transport
 from forewarn.server import secret_files
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import Running, settings_in
 
 CERTIFICATES = Path(__file__).with_name("certificates")
@@ -37,7 +37,7 @@ def put(name: str, folder: Path) -> None:
 def service(folder: Path) -> Iterator[Running]:
     files = {"tls_certificate": str(folder / "tls.pem"), "tls_key": str(folder / "tls.key")}
     wanted = settings_in(folder, listen="127.0.0.1:0", **files)
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ import patience
 from forewarn.clock import ManualClock
 from forewarn.maintenance.webhooks import BEHIND
 from forewarn.server import settings
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.receiver import Received, Receiver, answer, receiving
 from server.running import NOON, Client, Running, fleet, settings_in
 
@@ -160,7 +160,7 @@ def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
     with (
         receiving(CERTIFICATES / "first.pem") as known,
         receiving(CERTIFICATES / "second.pem") as stranger,
-        Running(wanted, memory.MemoryStore(), clock) as service,
+        Running(wanted, InMemoryStore(), clock) as service,
     ):
         client = service.client()
         assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
@@ -180,7 +180,7 @@ def test_a_receiver_with_tls_is_verified_by_the_certificates_of_the_settings(
 def test_a_service_that_starts_again_goes_on_where_it_was(
     tmp_path: Path, receiver: Receiver
 ) -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     receiver.answers["/hook"] = answer(410)  # no status ends it
     with Running(settings_in(tmp_path), store, ManualClock(NOON)) as service:
         client = service.client()

@@ -12,7 +12,7 @@ from forewarn.server.settings import (
     RolloutSettings,
     SimulatedSettings,
 )
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from page import site as sites
 from page.site import Contexts, Site
 from server.running import Running, settings_in
@@ -42,7 +42,7 @@ def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
         settings_in(tmp_path, simulated, listen="127.0.0.1:0"),
         rollout=RolloutSettings(check=(RolloutCheck(name="probe", program=("/bin/false",)),)),
     )
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
+    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 
@@ -50,7 +50,7 @@ def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
 def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     """A service with a fleet of every kind, and what its windows complained about: nothing."""
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
+    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 
@@ -58,7 +58,7 @@ def site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
 def unchanged(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """One site for those tests of a file that change nothing."""
     wanted = settings_in(tmp_path_factory.mktemp("unchanged"), listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running, Site(running, contexts) as opened:
+    with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
         yield opened
 
 

@@ -21,9 +21,12 @@ from forewarn.maintenance import planner
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import HoldKind, Operation, Refused
 from forewarn.maintenance.rollout_model import RolloutPolicy, RolloutTask
-from forewarn.store.memory import MemoryStore
+from forewarn.store.port import Store
+from forewarn.store.sql import copy
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
-from simulation.writer import MemoryWriter
+from simulation.writer import JudgedWriter
+from store.model import Model
 
 BEGIN = datetime(2026, 3, 2, 1, 30, tzinfo=UTC)
 LENGTH = timedelta(hours=2, minutes=13, seconds=55)
@@ -106,16 +109,17 @@ class Evening:
     def __init__(self, seed: int = 7, length: timedelta = LENGTH) -> None:
         self.chance = Random(seed)
         self.clock = ManualClock(BEGIN)
-        self.store = MemoryStore()
+        self.model = Model()
         numbers = itertools.count(1)
-        writer: Any = MemoryWriter(self.store, self.clock.now, lambda changes, now: None)
+        writer: Any = JudgedWriter(self.model, self.clock.now, lambda changes, now: None)
+        self.store: Store = writer.store
         self.plane = Plane(writer, lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000")
         self.running: list[tuple[datetime, Task]] = []
         self.approving: dict[str, datetime] = {}
         """By event: when its machines are ready."""
         self.silent: set[str] = set()
         self.ask(self.plane.apply_fleet, msgspec.convert(fleet(), Fleet))
-        self.scopes = self.store.all_scopes
+        self.scopes = self.model.all_scopes
         end = self.clock.now() + length
         self.patch_hosts()
         while self.clock.now() + STEP <= end:
@@ -128,14 +132,11 @@ class Evening:
     def now(self) -> datetime:
         return self.clock.now()
 
-    def copied(self) -> MemoryStore:
+    def copied(self) -> InMemoryStore:
         """Return a store that has what came of it."""
-        made = MemoryStore()
-        for name, value in vars(self.store).items():
-            if isinstance(value, dict):
-                getattr(made, name).update(value)
-            elif isinstance(value, int | tuple):
-                setattr(made, name, value)
+        made = InMemoryStore()
+        with self.store.read() as reading, made.write() as transaction:
+            copy(reading, transaction, lambda *_: None)
         return made
 
     @property
@@ -156,7 +157,7 @@ class Evening:
         if self.chance.random() < 0.006:
             self.cancel()
         self.approve()
-        for number in list(self.store.all_rollouts):
+        for number in list(self.model.all_rollouts):
             self.drive(number)
         self.clock.advance(STEP)
         self.ask(self.plane.advance)
@@ -184,7 +185,7 @@ class Evening:
 
     def request(self) -> None:
         kind = self.chance.choice(OFTEN)
-        machines = list(self.store.all_machines.values())
+        machines = list(self.model.all_machines.values())
         first = self.chance.choice(machines)
         if first.scope in {"batch", "crawl"} and self.chance.random() < 0.15:
             kind = EventType.PREEMPT
@@ -224,7 +225,7 @@ class Evening:
                     self.approving[event.id] = ready
                 if event.approval is None and ready <= self.now:
                     by = event.machines[0]
-                    address = self.store.all_machines[by.lower()].address
+                    address = self.model.all_machines[by.lower()].address
                     self.ask(self.plane.approve, event.scope, [event.id], by=by, address=address)
 
     def cancel(self) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, expect
 
 import patience
 from end_to_end import nginx
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from page.site import Contexts, Site, follow
 from ports import free_port
 from recipes import pages
@@ -58,7 +58,7 @@ def behind(tmp_path: Path, contexts: Contexts) -> Iterator[Behind]:
         },
     )
     with (
-        Running(wanted, memory.MemoryStore()) as running,
+        Running(wanted, InMemoryStore()) as running,
         nginx.serving(tmp_path, block, "127.0.0.1", port),
         Site(running, contexts) as site,
     ):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from playwright.sync_api import Route, expect
 
-from forewarn.store import memory, sqlite
+from forewarn.store import sqlite
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from page.site import Contexts, Site
 from ports import free_port
@@ -49,10 +50,10 @@ def test_a_page_whose_service_lost_its_database_leads_to_the_log_in(
     tmp_path: Path, contexts: Contexts
 ) -> None:
     wanted = settings_in(tmp_path, listen=f"127.0.0.1:{free_port()}")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         window = Site(running, contexts).window()
     expect(window.locator("#live")).to_have_attribute("data-state", "cut off")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         window.wait_for_url(f"{running.opened.operators[1]}/login")
         window.context.close()
 

@@ -10,7 +10,7 @@ from forewarn.protocol.versions import VERSION_BY_NAME
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.sockets import HandedOver
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from page.site import Contexts, Site
 from server.running import Running, guids, request_reboot, settings_in
 
@@ -48,7 +48,7 @@ class Guarded(Running):
 
 def test_the_page_shows_what_each_machine_reads(tmp_path: Path, contexts: Contexts) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Guarded(wanted, memory.MemoryStore()) as running, Site(running, contexts) as site:
+    with Guarded(wanted, InMemoryStore()) as running, Site(running, contexts) as site:
         request_reboot(site.root, description="<script>")
         request_reboot(site.root, machines=["batch_0"], event_type="Preempt")
         request_reboot(site.root, machines=["FrontEnd_IN_0"], event_type="Freeze")

@@ -15,8 +15,8 @@ from forewarn.maintenance.model import Changes, Machine, Operation, StartCause, 
 from forewarn.server.page import now, timeline
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.now import Facts
-from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus
 from page.operations import NOW, operation
 
@@ -151,9 +151,9 @@ def test_the_counters_equal_a_count_of_everything(seed: int) -> None:
         check(counted, town)
 
 
-def saved(town: Town) -> memory.MemoryStore:
+def saved(town: Town) -> InMemoryStore:
     """A store that has the town's operations."""
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     with store.write() as transaction:
         transaction.save(
             Changes(

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from forewarn.clock import ManualClock
 from forewarn.server.page import history
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from page.site import Contexts, Site, follow
 from server.running import NOON, Running, request_reboot, settings_in
 
@@ -32,7 +32,7 @@ def some(site: Site) -> None:
 def past(tmp_path_factory: pytest.TempPathFactory, contexts: Contexts) -> Iterator[Site]:
     """A site whose history tests only read. Its time stands still: no notice gets shorter."""
     wanted = settings_in(tmp_path_factory.mktemp("past"), listen="127.0.0.1:0")
-    store, clock = memory.MemoryStore(), ManualClock(NOON)
+    store, clock = InMemoryStore(), ManualClock(NOON)
     with Running(wanted, store, clock) as running, Site(running, contexts) as opened:
         some(opened)
         yield opened

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import expect
 
 from forewarn.server.operator import application, routing
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from page.site import Site
 from server.running import Client, Running, fleet, settings_in
 
@@ -32,7 +32,7 @@ ROUTES = [route for route in routing.roles(application.OF_PAGE) if route not in 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     wanted = settings_in(tmp_path_factory.mktemp("hostile"), listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as opened:
+    with Running(wanted, InMemoryStore()) as opened:
         assert opened.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield opened
 

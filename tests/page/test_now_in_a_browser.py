@@ -16,8 +16,8 @@ from forewarn.clock import ManualClock
 from forewarn.control.heartbeat import SAVE_SECONDS
 from forewarn.maintenance.model import key
 from forewarn.server.settings import SimulatedSettings
-from forewarn.store import memory
 from forewarn.store.port import StoreUnavailable
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from page.evening import Evening
 from page.site import NARROW, WIDE, Contexts, Site, follow
@@ -67,7 +67,7 @@ def town(tmp_path: Path, contexts: Contexts, evening: Evening) -> Iterator[Site]
     simulated = SimulatedSettings(freeze_seconds=3600, reboot_seconds=3600, redeploy_seconds=3600)
     wanted = settings_in(tmp_path, simulated, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(evening.now)) as running:
-        for number, name in enumerate(store.all_machines):
+        for number, name in enumerate(evening.model.all_machines):
             if number % SILENT:
                 running.guests.saw(key(name), at=evening.now - timedelta(seconds=20))
         with Site(running, contexts, with_fleet=False) as opened:
@@ -149,7 +149,7 @@ class Wordy(Flaky):
 
 
 def test_that_the_store_is_down_is_seen_first_and_whole(tmp_path: Path, contexts: Contexts) -> None:
-    store, clock = Wordy(memory.MemoryStore()), ManualClock(NOON)
+    store, clock = Wordy(InMemoryStore()), ManualClock(NOON)
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, store, clock) as running, Site(running, contexts) as site:
         windows = [site.window(size=size) for size in (WIDE, NARROW)]

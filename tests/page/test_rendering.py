@@ -11,7 +11,7 @@ import patience
 from forewarn.clock import ManualClock
 from forewarn.server.page import rendering
 from forewarn.server.page.rendering import Renderer
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Running, settings_in
 
 
@@ -47,6 +47,6 @@ def test_a_service_compiles_them_before_anybody_asks(tmp_path: Path) -> None:
     assert templates.cache is not None
     templates.cache.clear()
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         assert running.client().ask("GET", "/healthz").status == 200
         patience.until(lambda: templates.cache)

@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.control.accounts import OperatorRequest
 from forewarn.server.page.forms import MAX_REMEMBERED, SentForms
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
 from server.running import Answer, Client, Running, fleet, settings_in
 
@@ -78,7 +78,7 @@ def key_of(answer: Answer) -> str:
 
 
 def test_a_form_that_was_started_and_then_changed_asks_for_what_it_says(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), memory.MemoryStore()) as running:
+    with Running(settings_in(tmp_path, listen="127.0.0.1:0"), InMemoryStore()) as running:
         client = running.client()
         assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
         first = key_of(client.ask("GET", "/maintenance/new"))

@@ -20,8 +20,8 @@ from forewarn.control import accounts
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator.administration import PAGE_TOKEN_LASTS
-from forewarn.store import memory
 from forewarn.store.port import Reading, Store
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
 from server.running import ME, NOON, Client, Running, settings_in, stranger
 from store.wrapped import Wrapped
@@ -89,7 +89,7 @@ def key_of(client: Client) -> str:
 def door(tmp_path: Path) -> Iterator[Door]:
     clock = ManualClock(NOON)
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore(), clock) as running:
+    with Running(wanted, InMemoryStore(), clock) as running:
         yield Door(running, clock)
 
 
@@ -171,7 +171,7 @@ def test_a_browsers_token_ends_with_the_token_that_made_it_whoever_has_its_name(
 
 def test_another_token_in_the_file_ends_what_the_one_before_has_made(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore(), ManualClock(NOON)) as running:
+    with Running(wanted, InMemoryStore(), ManualClock(NOON)) as running:
         file = Path(wanted.operator.token_file)
         door = Door(running, ManualClock(NOON))
         for letter in "xy":
@@ -296,7 +296,7 @@ def test_where_the_services_clock_runs_faster_a_token_lasts_as_long_for_its_brow
 ) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     wanted = replace(wanted, clock=replace(wanted.clock, scale=60.0))
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         made = running.client().ask("POST", "/v1/tokens/page", {}).json["account"]
     ends, began = (datetime.fromisoformat(made[name]) for name in ("expires_at", "created_at"))
     assert ends - began == 60 * PAGE_TOKEN_LASTS
@@ -309,7 +309,7 @@ def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
         "tls_key": str(certificates / "first.key"),
     }
     wanted = settings_in(tmp_path, listen="127.0.0.1:0", **files)
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         url = running.client().ask("POST", "/v1/tokens/page", {}).json["url"]
         assert url.startswith("https://127.0.0.1:")
         host, key = urlsplit(url).netloc, url.partition("#")[2]
@@ -329,7 +329,7 @@ def test_over_tls_the_cookie_never_goes_over_plain_http(tmp_path: Path) -> None:
 def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
     tmp_path: Path,
 ) -> None:
-    store = Slow(memory.MemoryStore())
+    store = Slow(InMemoryStore())
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, store, ManualClock(NOON)) as running:
         root = running.client()
@@ -348,7 +348,7 @@ def test_a_page_says_what_it_had_when_it_was_asked_for_not_when_it_was_ready(
 
 def test_an_open_stream_ends_with_the_service_and_is_not_torn(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
-    with Running(wanted, memory.MemoryStore()) as running:
+    with Running(wanted, InMemoryStore()) as running:
         token = Path(running.settings.operator.token_file).read_text(encoding="ascii").strip()
         host = str(urlsplit(running.opened.operators[1]).netloc)
         connection = HTTPConnection(host, timeout=patience.SECONDS)

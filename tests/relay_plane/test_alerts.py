@@ -14,11 +14,11 @@ from forewarn.server.operator.connections import ReachedLimits
 from forewarn.server.relay.application import RelayPlane
 from forewarn.server.relay_feed import GuestRules
 from forewarn.server.sockets import HandedOver
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 
 
 def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
-    clock, store = ManualClock(NOW), memory.MemoryStore()
+    clock, store = ManualClock(NOW), InMemoryStore()
     replica = RelayReplica(store, clock)
     for host in ("h0", "h1", "h2"):
         replica.token(f"token of {host}", host)

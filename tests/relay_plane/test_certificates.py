@@ -15,7 +15,7 @@ from forewarn.server import relay_feed, settings
 from forewarn.server.relay_feed import GuestApproval, RelayState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.settings import FieldError
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from patience import eventually
 from relay_plane.served import AskingRelay, Served
 from relay_plane.test_plane import beside, refusal
@@ -32,7 +32,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def service(tmp_path: Path, authority: Authority) -> Iterator[Served]:
-    with Served(with_certificates(tmp_path, authority), memory.MemoryStore()) as running:
+    with Served(with_certificates(tmp_path, authority), InMemoryStore()) as running:
         assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield running
 
@@ -144,7 +144,7 @@ def test_a_revoked_certificate_is_refused_and_all_others_are_shown_again(
     lost, kept = authority.sign("lost", "DNS:h0"), authority.sign("kept", "DNS:h1")
     more = {"client_crl": str(authority.revocations)}
     wanted = with_certificates(tmp_path, authority, **more)
-    with Served(wanted, memory.MemoryStore()) as running:
+    with Served(wanted, InMemoryStore()) as running:
         waiting = []
         for certificate in (lost, kept):
             relay = showing(running, certificate)
@@ -171,11 +171,11 @@ def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path, authority: A
     shutil.copy(authority.revocations, lists)
     wanted = with_certificates(tmp_path, authority, client_crl=str(lists))
     certificate = authority.sign("still", "DNS:h0")
-    with Served(wanted, memory.MemoryStore()) as running:
+    with Served(wanted, InMemoryStore()) as running:
         lists.write_text("nothing")
         running.reload()
         assert showing(running, certificate).host().host == "h0"
-    with pytest.raises(SecretUnusable), Served(wanted, memory.MemoryStore()):
+    with pytest.raises(SecretUnusable), Served(wanted, InMemoryStore()):
         pass
 
 

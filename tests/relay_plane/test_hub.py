@@ -25,9 +25,10 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.relay import hub as relay_hub
 from forewarn.server.relay.hub import NO_TAG, RelayHub, tag_of
 from forewarn.server.relay_feed import GuestRules, HostDocument, ScopeDocument
-from forewarn.store import memory
 from forewarn.store.port import Store
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus, EventType
+from store.shared import SharedStore
 
 T = TypeVar("T")
 RULES = GuestRules()
@@ -137,7 +138,7 @@ class ToldRelay:
 
 @pytest.fixture
 def replica() -> HubReplica:
-    made = HubReplica(memory.MemoryStore(), ManualClock(NOW))
+    made = HubReplica(InMemoryStore(), ManualClock(NOW))
     made.apply(FLEET)
     return made
 
@@ -313,7 +314,7 @@ def test_after_a_restart_with_other_settings_everybody_is_told_of_them(
 
 
 def test_a_replica_that_is_behind_takes_no_relay_back() -> None:
-    store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
+    store, clock = SharedStore(), ManualClock(NOW)
     one, two = (HubReplica(store, clock, name) for name in "ab")
     one.apply(FLEET)
     two.follower.look()
@@ -498,7 +499,7 @@ def test_a_host_is_not_busy_for_a_machine_that_dropped_out_of_what_is_scheduled(
 @pytest.mark.parametrize("seed", range(20))
 def test_relays_that_ask_now_and_then_have_what_the_store_has(seed: int) -> None:
     chance = random.Random(seed)
-    store, clock = memory.MemoryStore(shared=True), ManualClock(NOW)
+    store, clock = SharedStore(), ManualClock(NOW)
     replicas = [HubReplica(store, clock, name) for name in "ab"]
     replicas[0].apply(FLEET)
     relays = [ToldRelay(f"h{n}") for n in range(4)]

@@ -10,7 +10,7 @@ import pytest
 from forewarn.server import settings
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.settings import FieldError
-from forewarn.store import memory
+from forewarn.store.sqlite import InMemoryStore
 from patience import eventually
 from relay_plane.served import Served, with_relays
 
@@ -30,7 +30,7 @@ def trust(certificate: str) -> ssl.SSLContext:
 
 
 def test_a_relay_that_trusts_the_certificate_is_told_its_host(tmp_path: Path) -> None:
-    with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
+    with Served(encrypted(tmp_path), InMemoryStore()) as running:
         assert running.relays.startswith("https://127.0.0.1:")
         relay = running.relay("h0")
         relay.trusting = trust("second")
@@ -41,7 +41,7 @@ def test_a_relay_that_trusts_the_certificate_is_told_its_host(tmp_path: Path) ->
 
 
 def test_a_relay_whose_encrypted_connection_is_lost_waits_no_more(tmp_path: Path) -> None:
-    with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
+    with Served(encrypted(tmp_path), InMemoryStore()) as running:
         relay = running.relay("h0")
         relay.trusting = trust("first")
         relay.host()
@@ -52,7 +52,7 @@ def test_a_relay_whose_encrypted_connection_is_lost_waits_no_more(tmp_path: Path
 
 
 def test_a_certificate_is_renewed_while_relays_are_served(tmp_path: Path) -> None:
-    with Served(encrypted(tmp_path), memory.MemoryStore()) as running:
+    with Served(encrypted(tmp_path), InMemoryStore()) as running:
         relay = running.relay("h0")
         encrypted(tmp_path, "second")
         running.reload()
@@ -63,7 +63,7 @@ def test_a_certificate_is_renewed_while_relays_are_served(tmp_path: Path) -> Non
 def test_a_service_without_a_usable_certificate_does_not_start(tmp_path: Path) -> None:
     wanted = encrypted(tmp_path)
     (tmp_path / "tls.pem").write_text("nothing")
-    with pytest.raises(SecretUnusable), Served(wanted, memory.MemoryStore()):
+    with pytest.raises(SecretUnusable), Served(wanted, InMemoryStore()):
         pass
 
 

@@ -23,8 +23,8 @@ from forewarn.maintenance.model import Changes, Machine, Policy, Sighting, Start
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listing
 from forewarn.protocol.versions import NEWEST_VERSION, Version
-from forewarn.store import memory
-from forewarn.store.port import Transaction
+from forewarn.store.sql import SqlTransaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.testing.harness import CLAIMS, Harness
 from trace_judge import Trace
 
@@ -42,13 +42,13 @@ class Impossible(Exception):  # noqa: N818 - the fault of a line, told with its 
     """A line needs something that does not exist, or a server that is up or down."""
 
 
-class MortalStore(memory.MemoryStore):
+class MortalStore(InMemoryStore):
     """A store whose process can die just before a commit."""
 
     doomed = False
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator[SqlTransaction]:
         """Open a transaction that is lost if the process is to die."""
         with super().write() as transaction:
             yield transaction

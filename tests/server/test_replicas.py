@@ -16,11 +16,11 @@ from forewarn.control.plane import PROBE
 from forewarn.control.service_clock import ClockJumped
 from forewarn.server import settings
 from forewarn.server.service import connector_of
-from forewarn.store import memory
 from forewarn.store.port import StoreUnusable
 from patience import eventually
 from server.running import NOON, Flaky, Hurried, Running, fleet, request_reboot, settings_in
 from store.engines import NEEDS_POSTGRESQL, open_postgresql
+from store.shared import SharedStore
 
 
 def replica(folder: Path, name: str) -> settings.Settings:
@@ -30,7 +30,7 @@ def replica(folder: Path, name: str) -> settings.Settings:
 
 
 def test_a_replica_tells_its_operators_what_another_one_did(tmp_path: Path) -> None:
-    store = memory.MemoryStore(shared=True)
+    store = SharedStore()
     with (
         Running(replica(tmp_path / "a", "a"), store, real=Hurried()) as first,
         Running(replica(tmp_path / "b", "b"), store, real=Hurried()) as second,
@@ -64,7 +64,7 @@ def test_a_replica_does_not_take_over_the_folder_of_another_ones_runs(tmp_path: 
 
 
 def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path) -> None:
-    store = Flaky(memory.MemoryStore(shared=True))
+    store = Flaky(SharedStore())
     with Running(replica(tmp_path / "a", "a"), store, real=Hurried()) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
@@ -79,7 +79,7 @@ def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path
 
 
 def test_replicas_are_probed_by_few_writes_however_often_they_are_asked(tmp_path: Path) -> None:
-    store, probes = memory.MemoryStore(shared=True), set[str | None]()
+    store, probes = SharedStore(), set[str | None]()
     with Running(replica(tmp_path / "a", "a"), store, ManualClock(NOON)) as running:
         client = running.client()
         for _ in range(30):

@@ -29,8 +29,9 @@ from forewarn.server.service import (
     clock_of,
 )
 from forewarn.server.sockets import SocketUnusable
-from forewarn.store import memory, sqlite
+from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
+from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventType
 from patience import eventually
 from server.running import (
@@ -64,7 +65,7 @@ def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
 
 
 def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
-    with Running(quick(tmp_path), memory.MemoryStore()) as running:
+    with Running(quick(tmp_path), InMemoryStore()) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         request_reboot(client)
@@ -120,7 +121,7 @@ def test_a_machine_that_asked_before_a_restart_is_awaited_after_it(tmp_path: Pat
 
 
 def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
+    with Running(settings_in(tmp_path), InMemoryStore()) as running:
         client = running.client()
         for number in range(50):
             client.ask("PUT", "/v1/fleet", {"machine": [{"name": f"m{number}"}]})
@@ -129,7 +130,7 @@ def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
 
 
 def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path: Path) -> None:
-    store = Flaky(memory.MemoryStore())
+    store = Flaky(InMemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
@@ -152,7 +153,7 @@ def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path
 
 
 def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
+    with Running(settings_in(tmp_path), InMemoryStore()) as running:
         assert running._service is not None
         for _ in range(FAILING):
             with running._service._rollouts._contained():
@@ -193,7 +194,7 @@ def health(client: Client) -> tuple[int, Any, Any]:
 
 
 def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(memory.MemoryStore())
+    store = WriteOnlyAway(InMemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         client = running.client()
         assert health(client) == (200, "1.0", "1.0")
@@ -205,7 +206,7 @@ def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(memory.MemoryStore())
+    store = WriteOnlyAway(InMemoryStore())
     go_on = threading.Event()
     with Running(settings_in(tmp_path), store, real=Hurried()) as running:
         client = running.client()
@@ -235,7 +236,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
     def die() -> None:
         raise SystemExit
 
-    store = WriteOnlyAway(memory.MemoryStore())
+    store = WriteOnlyAway(InMemoryStore())
 
     def act(running: Running) -> None:
         store.trouble = die
@@ -255,7 +256,7 @@ def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) ->
     def act(running: Running) -> None:
         running.plane.apply_fleet(msgspec.convert(fleet(), Fleet)).result()
 
-    running = Running(settings_in(tmp_path), memory.MemoryStore())
+    running = Running(settings_in(tmp_path), InMemoryStore())
     running.guests.learn = fail  # type: ignore[method-assign] # a defect of ours
     crashes(running, act, "the changefeed")
 
@@ -267,7 +268,7 @@ def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
                 message = "secret detail"
                 raise RuntimeError(message)
 
-    store = Broken(memory.MemoryStore())
+    store = Broken(InMemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         store.away = True
         answer = running.client().ask("GET", "/v1/history")
@@ -277,9 +278,9 @@ def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
+    with Running(settings_in(tmp_path), InMemoryStore()) as running:
         listening = settings_in(tmp_path, socket=str(tmp_path / "operator.sock"))
-        other = Running(listening, memory.MemoryStore())
+        other = Running(listening, InMemoryStore())
         with pytest.raises(SocketUnusable, match="another server answers"), other:
             pass
         assert other.guests.closed
@@ -288,14 +289,14 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
 
 
 def test_a_part_that_ends_by_itself_brings_the_service_down(tmp_path: Path) -> None:
-    running = Running(settings_in(tmp_path), memory.MemoryStore())
+    running = Running(settings_in(tmp_path), InMemoryStore())
     with pytest.raises(Crashed, match="the ticker has ended by itself"), running:
         running.end_a_part("the ticker")
     assert running.guests.closed
 
 
 def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(Flaky):
@@ -329,7 +330,7 @@ def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() 
 
 
 def test_the_clock_is_the_machines_own_where_nothing_was_ever_scaled() -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     real = ManualClock(NOON)
     assert clock_of(store, 1.0, real).now() == NOON
     store.close()
@@ -340,7 +341,7 @@ def real_time() -> datetime:
 
 
 def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     an_hour_ago = ManualClock(real_time() - timedelta(hours=1))
     clock_of(store, 100.0, an_hour_ago)
     after = clock_of(store, 100.0, SystemClock())
@@ -351,7 +352,7 @@ def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
 
 @pytest.mark.parametrize(("first", "then"), [(100.0, 1.0), (100.0, 200.0), (1.0, 100.0)])
 def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: float) -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     clock_of(store, first, SystemClock())
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
@@ -366,7 +367,7 @@ def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: f
 
 
 def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
-    store = memory.MemoryStore()
+    store = InMemoryStore()
     for writer in (
         InlineWriter(store, ManualClock(NOON), Changefeed()),
         ThreadWriter(store, ManualClock(NOON), Changefeed()),
@@ -384,7 +385,7 @@ def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
 def test_a_wall_clock_that_jumps_ends_the_service_and_the_next_start_extends_the_notices(
     tmp_path: Path,
 ) -> None:
-    clock, store = ManualClock(NOON), memory.MemoryStore()
+    clock, store = ManualClock(NOON), InMemoryStore()
     running = Running(settings_in(tmp_path), store, clock).__enter__()
     client = running.client()
     client.ask("PUT", "/v1/fleet", fleet())

@@ -18,10 +18,10 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.world import World
-from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
 from simulation.rollout_judge import RolloutJudge, Wrong
+from store.model import Model
 from trace_judge import Trace
 
 ROUNDING = timedelta(milliseconds=1)
@@ -36,7 +36,7 @@ class Judge:
 
     def __init__(
         self,
-        memory: MemoryStore,
+        memory: Model,
         clocks: Clocks,
         queue: Queueing,
         sightings: Mapping[str, Sighting],

@@ -2,9 +2,9 @@
 
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsType
-from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import EventStatus
 from simulation.judge import Wrong
+from store.model import Model
 
 STATUS = {f"operation.{status.lower()}": status for status in EventStatus}
 
@@ -23,7 +23,7 @@ BEFORE: dict[EventStatus, set[EventStatus | None]] = {
 class NewsJudge:
     """What an outsider knows who has read all news."""
 
-    def __init__(self, memory: MemoryStore) -> None:
+    def __init__(self, memory: Model) -> None:
         self._memory = memory
         self.items = 0
         self._status: dict[str, EventStatus] = {}
@@ -57,7 +57,7 @@ class NewsJudge:
                 told = self._status.get(name)
                 raise Wrong(f"news: {name} is {told}, and the store has {operation.status}")
         for number, maintenance in memory.all_maintenances.items():
-            outcomes = memory.outcomes([number]).get(number, {})
+            outcomes = memory.outcomes(number)
             is_over = not maintenance.open and all(status.over for status in outcomes)
             if number not in self._asked or is_over is not (number in self._finished):
                 raise Wrong(f"news: maintenance {number} is over: {is_over}")

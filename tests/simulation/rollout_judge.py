@@ -8,8 +8,8 @@ from forewarn.maintenance import time_windows
 from forewarn.maintenance.model import Changes, key
 from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.rollout_model import Rollout, RolloutState, RolloutUnit, UnitState
-from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import TargetKind
+from store.model import Model
 
 GONE = "Mars/Olympus"
 """A time zone that this machine does not have."""
@@ -22,7 +22,7 @@ class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the
 class RolloutJudge:
     """What must hold of every change of a rollout, whatever the decider says."""
 
-    def __init__(self, memory: MemoryStore) -> None:
+    def __init__(self, memory: Model) -> None:
         self._memory = memory
         self.asks = self.drains = 0
         self._ended: Counter[int] = Counter()

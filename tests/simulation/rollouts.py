@@ -82,16 +82,17 @@ class RolloutOperators:
         if drained and kind == "hosts" and task.event_type is EventType.REBOOT:
             policy = msgspec.structs.replace(policy, notice_seconds=0)
         try:
-            rollout, _ = rollouts.prepared(
-                memory,
-                memory.machines(),
-                RolloutTargets(**{kind: named[kind]}),
-                task,
-                policy,
-                drained=drained,
-                by="ann",
-                now=self._town.now,
-            )
+            with self._town.writer.store.read() as reading:
+                rollout, _ = rollouts.prepared(
+                    reading,
+                    memory.machines(),
+                    RolloutTargets(**{kind: named[kind]}),
+                    task,
+                    policy,
+                    drained=drained,
+                    by="ann",
+                    now=self._town.now,
+                )
         except Refused as refusal:
             self._town.counts[f"rollout: {refusal.code}"] += 1
             return

@@ -53,7 +53,9 @@ class TownWithRelays(Town):
         self.hear(host)
         held = {o.id: o for o in self.memory.live.values() if o.held_at is not None}
         self.ask("relay back", self.plane.order, relay_watch.release, host)
-        if self.memory.all_relays[host].held_for is None:
+        with self.writer.store.read() as reading:
+            held_for = reading.relays()[host].held_for
+        if held_for is None:
             del self.away[host]
             self.judge_release(held)
 
@@ -80,7 +82,7 @@ class TownWithRelays(Town):
             etag="e.1.d",
             machines=1,
         )
-        self.memory.hear([heard])
+        self.writer.store.hear([heard])
         return heard
 
     def judge_hold(self, before: dict[str, Operation], since: datetime) -> None:

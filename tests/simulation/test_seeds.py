@@ -7,7 +7,6 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import lookup, tombstones
 from forewarn.control.executor import Executor
 from forewarn.control.service_clock import ServiceClock
-from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory
-from forewarn.control.writer import Job
 from forewarn.maintenance import (
     alerts,
     commands,
@@ -31,14 +28,11 @@ from forewarn.maintenance import (
     time_windows,
     transitions,
 )
-from forewarn.maintenance.model import Changes, HostState, Operation, Refused, Sighting
+from forewarn.maintenance.model import HostState, Operation, Sighting
 from forewarn.maintenance.world import World
-from forewarn.store import sqlite
-from forewarn.store.port import Store
 from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
-from simulation.writer import Answered, MemoryWriter
 
 SEEDS = (1, 2, 4, 5, 7, 8, 12, 27, 57, 70, 80, 96, 188, 236, 255, 323)
 """Together they reach every corner, most of them by several: 70 drains a host of a rollout,
@@ -105,66 +99,15 @@ def test_the_seeds_reach_every_corner() -> None:
     assert max(town.machines_at_first for town in towns) == max(run.SIZES)
 
 
-class Mint:
-    """GUIDs that count up, and can be wound back: the same job is run twice."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def __call__(self) -> str:
-        self.last += 1
-        return f"{self.last:08X}-0000-4000-8000-000000000000"
-
-
-class Twice(MemoryWriter):
-    """Runs each job over the memory and over the real store, and holds the two equal."""
-
-    def __init__(self, store: Store, mint: Mint, *given: Any) -> None:
-        super().__init__(*given)
-        self._real = WriterMemory(store)
-        self._mint = mint
-
-    def submit(self, job: Job) -> Answered:
-        works: list[Work] = []
-
-        def remembered(unit: UnitOfWork) -> Work:
-            works.append(job(unit))
-            return works[-1]
-
-        began = self._mint.last
-        answer = super().submit(remembered)
-        if answer.crashed:
-            return answer
-        ended, self._mint.last = self._mint.last, began
-        with self._real.transaction() as (transaction, world):
-            unit = UnitOfWork(transaction, world, self._clock())
-            try:
-                work = job(unit)
-            except Refused as refusal:
-                assert not works, refusal
-                assert str(refusal) == str(answer.error)
-            else:
-                assert comparable(work.changes) == comparable(works[-1].changes)
-                unit.apply(work.changes)
-                unit.save()
-        assert self._mint.last == ended
-        return answer
-
-
-def comparable(changes: Changes) -> dict[str, Any]:
-    tree = msgspec.to_builtins(changes)
-    return {name: sorted(values, key=repr) for name, values in tree.items()}
-
-
 @pytest.mark.parametrize("seed", [1, 4, 12])
-def test_the_memory_answers_as_the_real_store_does(seed: int, tmp_path: Path) -> None:
-    store, mint = sqlite.open_store(tmp_path / "it.db"), Mint()
-    town = run.play(seed, 400, writer=lambda *given: Twice(store, mint, *given), mint=mint)
-    with store.read() as reading:
+def test_the_store_answers_as_the_model_does(seed: int) -> None:
+    town = run.play(seed, 400)
+    with town.writer.store.read() as reading:
         assert reading.machines() == town.memory.all_machines
         assert reading.scopes() == town.memory.all_scopes
         assert reading.operations(list(town.memory.all_operations)) == town.memory.all_operations
-    store.close()
+        assert reading.drains() == town.memory.all_drains
+        assert reading.rollouts() == town.memory.all_rollouts
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from forewarn.maintenance.model import (
     Verdict,
     key,
 )
-from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus
 from simulation.clocks import Clocks
 from simulation.connector import Connector, at_once
@@ -40,7 +39,8 @@ from simulation.judge import Judge, Wrong
 from simulation.news_judge import NewsJudge
 from simulation.operators import Operators
 from simulation.rollouts import RolloutOperators
-from simulation.writer import Crashed, MemoryWriter
+from simulation.writer import Crashed, JudgedWriter
+from store.model import Model
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LEASE = timedelta(minutes=2)
@@ -74,12 +74,12 @@ class Town:
         self,
         chance: Random,
         size: int,
-        writer: type[MemoryWriter] | Callable[..., MemoryWriter] = MemoryWriter,
+        writer: type[JudgedWriter] | Callable[..., JudgedWriter] = JudgedWriter,
         mint: Callable[[], str] | None = None,
     ) -> None:
         self.chance = chance
         self.clocks = Clocks(START)
-        self.memory = MemoryStore()
+        self.memory = Model()
         queue = chance.choice([Queueing.ANNOUNCEMENT, Queueing.ANNOUNCEMENT, Queueing.START])
         self.sightings: dict[str, Sighting] = {}
         self.judge = Judge(self.memory, self.clocks, queue, self.sightings)
@@ -175,7 +175,7 @@ class Town:
         for name, seen in self.saved.items():  # as `Transaction.set_back`
             asked_at = min(seen.asked_at, self.now)
             self.sightings[name] = msgspec.structs.replace(seen, asked_at=asked_at)
-        lapse = self.clocks.begin(self.memory.all_settings.get(heartbeat.SETTING))
+        lapse = self.clocks.begin(self.setting(heartbeat.SETTING))
         if lapse:
             kept_with = (heartbeat.SETTING, self.clocks.served())
             self.ask("outage", self.plane.extend_notices, lapse, setting=kept_with)
@@ -183,6 +183,10 @@ class Town:
             self.write_down()
         self.ask("start", self.plane.release_claims)
         self.clocks.watch.open()
+
+    def setting(self, name: str) -> str | None:
+        with self.writer.store.read() as reading:
+            return reading.setting(name)
 
     def weighted(self) -> list[Callable[[], None]]:
         table: list[tuple[int, Callable[[], None]]] = [

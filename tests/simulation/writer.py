@@ -1,4 +1,4 @@
-"""A writer over the store in memory that answers at once, and can die just before the commit."""
+"""A writer over a store in memory that answers at once, and can die just before the commit."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,8 +8,9 @@ from typing import Any
 from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory, world_of
 from forewarn.control.writer import Job
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.store.memory import MemoryStore
+from forewarn.store.sqlite import InMemoryStore
 from simulation.rollout_judge import Wrong
+from store.model import Model
 
 
 class Answered:
@@ -52,33 +53,36 @@ class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
 class JudgedUnit(UnitOfWork):
     """Has each change judged before it is taken over; a job may take over several."""
 
-    def __init__(self, judge: Callable[[Changes], None], *given: Any) -> None:
+    def __init__(self, model: Model, judge: Callable[[Changes], None], *given: Any) -> None:
         super().__init__(*given)
+        self._model = model
         self._judge = judge
 
     def apply(self, changes: Changes) -> None:
         self._judge(changes)
         super().apply(changes)
-        self.save()  # the next one is judged against it
+        self.save()
+        self._model.save(changes)  # the next one is judged against it
 
 
-class MemoryWriter:
-    """Runs each job at once over a store in memory.
+class JudgedWriter:
+    """Runs each job at once over a store in memory, `store`.
 
     Args:
-        memory: What is committed.
+        model: Has what is committed.
         clock: Tells the one `now` of a job.
         judge: Sees every change just before it is committed.
     """
 
     def __init__(
         self,
-        memory: MemoryStore,
+        model: Model,
         clock: Callable[[], datetime],
         judge: Callable[[Changes, datetime], None],
     ) -> None:
-        self._store = memory
-        self._memory = WriterMemory(memory)
+        self.store = InMemoryStore()
+        self._model = model
+        self._memory = WriterMemory(self.store)
         self._clock = clock
         self._judge = judge
         self.dying = False
@@ -93,13 +97,18 @@ class MemoryWriter:
             for name, table in vars(stored).items():
                 if isinstance(table, dict) and getattr(world, name) != table:
                     raise Wrong(f"in memory, {name} is not what the store has")
-        self._memory = WriterMemory(self._store)
+        self._memory = WriterMemory(self.store)
 
     def submit(self, job: Job) -> Answered:
         now = self._clock()
         try:
-            with self._memory.transaction() as (transaction, world):
-                unit = JudgedUnit(lambda changes: self._see(changes, now), transaction, world, now)
+            with (
+                self._model.transaction(),
+                self._memory.transaction() as (transaction, world),
+            ):
+                unit = JudgedUnit(
+                    self._model, lambda changes: self._see(changes, now), transaction, world, now
+                )
                 try:
                     work: Work = job(unit)
                 except Refused as refusal:  # as in a batch: the others' changes are committed

@@ -1,6 +1,6 @@
 """What every store must keep: `port.py` as tests. A store's own tests come beside, not in here.
 
-The fixtures `store`, `new`, `engine` and `lasting_engine` say which store is held to it.
+The fixtures `store`, `new` and `engine` say which store is held to it.
 """
 
 from collections.abc import Callable

@@ -11,7 +11,6 @@ import msgspec
 import forked
 import patience
 from forewarn.maintenance.model import Changes, HoldKind
-from forewarn.store.memory import MemoryStore
 from forewarn.store.port import Store, Transaction
 from store.conformance import assert_rolled_back, save
 from store.engines import Engine
@@ -107,8 +106,7 @@ class Together:
         with store.read() as reading:
             writer.start()
             assert begun.wait(patience.SECONDS)
-            if not isinstance(store, MemoryStore):  # which has the writer wait for the view's end
-                writer.join(patience.SECONDS)
+            writer.join(patience.SECONDS)
             assert reading.scopes() == {"web": WEB}
             assert reading.scopes(["web"]) == {"web": WEB}
         writer.join()
@@ -126,7 +124,7 @@ class Together:
         again.close()
 
     def test_what_was_committed_is_there_when_it_is_opened_again(
-        self, lasting_engine: Engine, tmp_path: Path
+        self, engine: Engine, tmp_path: Path
     ) -> None:
         whole = msgspec.structs.replace(
             with_maintenances(operation("1.1")),
@@ -136,10 +134,10 @@ class Together:
             tombstones=(tombstone("B"),),
             drains=(drain("h1"),),
         )
-        opened = lasting_engine.open(tmp_path)
+        opened = engine.open(tmp_path)
         save(opened, whole)
         opened.close()
-        opened = lasting_engine.open(tmp_path)
+        opened = engine.open(tmp_path)
         with opened.read() as reading:
             assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
             assert reading.machines() == {"a": whole.machines[0]}
@@ -150,13 +148,13 @@ class Together:
         opened.close()
 
     def test_what_was_committed_survives_the_death_of_the_process(
-        self, lasting_engine: Engine, tmp_path: Path
+        self, engine: Engine, tmp_path: Path
     ) -> None:
         told = 0
-        lasting_engine.open(tmp_path).close()  # a server that it needs is this process's child
+        engine.open(tmp_path).close()  # a server that it needs is this process's child
         for _ in range(3):
             child = forked.Forked(
-                ["-m", "store.committer", lasting_engine.name, str(tmp_path)],
+                ["-m", "store.committer", engine.name, str(tmp_path)],
                 cwd=Path(__file__).parents[1],
                 stdout=subprocess.PIPE,
                 text=True,
@@ -168,7 +166,7 @@ class Together:
                 child.send_signal(signal.SIGKILL)
                 told = max([told, *(int(line) for line in lines if line.endswith("\n"))])
             assert child.returncode == -signal.SIGKILL
-            opened = lasting_engine.open(tmp_path)
+            opened = engine.open(tmp_path)
             with opened.read() as reading:
                 kept = reading.scopes(["web"])["web"].incarnation
                 ids = reading.operations([f"1.{n}" for n in range(kept + 2)])

@@ -14,12 +14,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return found
 
 
-@pytest.fixture(params=parameters([e for e in ENGINES if e.persists]), ids=str, scope="module")
-def lasting_engine(request: pytest.FixtureRequest) -> Engine:
-    found: Engine = request.param
-    return found
-
-
 @pytest.fixture(params=parameters(SHARED_ENGINES), ids=str, scope="module")
 def shared_engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.param
@@ -30,13 +24,6 @@ def shared_engine(request: pytest.FixtureRequest) -> Engine:
 def new(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStore]:
     """Make an empty store, again and again: the one before has ended then."""
     yield from _new(engine, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def new_lasting(
-    lasting_engine: Engine, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NewStore]:
-    yield from _new(lasting_engine, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 import postgres
-from forewarn.store import memory, postgresql, schema, sqlite
+from forewarn.store import postgresql, schema, sqlite
 from forewarn.store.port import Store
+from store.shared import SharedStore
 
 NewStore: TypeAlias = Callable[[], Store]
 """Makes an empty store."""
@@ -27,8 +28,6 @@ class Engine:
     name: str
     open: Callable[[Path], Store]
     """Opens the one store that lives in a folder, as an empty one the first time."""
-    persists: bool
-    """Whether it is still there when it is opened again."""
     emptied: Callable[[Path, Store], Store]
     """Returns a folder's open store without its content: faster than a new one."""
 
@@ -91,21 +90,14 @@ def empty_postgresql(folder: Path, store: Store) -> Store:
 SQLITE = Engine(
     "sqlite-file",
     lambda folder: sqlite.open_store(folder / "store.db"),
-    persists=True,
     emptied=empty_sqlite,
 )
-POSTGRESQL = Engine("postgresql", open_postgresql, persists=True, emptied=empty_postgresql)
-MEMORY, MEMORY_SHARED = (
-    Engine(
-        name,
-        lambda _, shared=shared: memory.MemoryStore(shared=shared),
-        persists=False,
-        emptied=lambda *_, shared=shared: memory.MemoryStore(shared=shared),
-    )
-    for name, shared in (("memory", False), ("memory-shared", True))
+POSTGRESQL = Engine("postgresql", open_postgresql, emptied=empty_postgresql)
+SHARED_IN_MEMORY = Engine(
+    "shared-in-memory", lambda _: SharedStore(), emptied=lambda _, __: SharedStore()
 )
-ENGINES = [SQLITE, POSTGRESQL, MEMORY]
-SHARED_ENGINES = [POSTGRESQL, MEMORY_SHARED]
+ENGINES = [SQLITE, POSTGRESQL]
+SHARED_ENGINES = [POSTGRESQL, SHARED_IN_MEMORY]
 """Stores that several processes, here threads, may have open."""
 
 

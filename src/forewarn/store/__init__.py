@@ -5,10 +5,10 @@
     connections  connections to a database, whatever the engine, and how statements are written
     queries      what can be asked of a database
     sql          SqlStore: transactions, writing and copying
-    sqlite       open_store: SQLite's settings, its errors (a full disk), and how a new file is made
+    sqlite       open_store: SQLite's settings, its errors (a full disk), how a new file is
+                 made; and InMemoryStore, for the emulator and for tests
     postgresql   the same for PostgreSQL, where one replica writes at a time, so that nothing starts
                  twice; and lost answers to COMMIT
-    memory       MemoryStore: the same promises over dictionaries
 
 Only this room speaks SQL, and it never decides. Used by `control` and, for reading, by `server`.
 """

@@ -29,6 +29,7 @@ from forewarn.protocol import codec
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.settings import RulesSettings, Settings
 from forewarn.server.sockets import HandedOver
+from forewarn.store.port import HistoryQuery
 from forewarn.testing.faults import Concerns, Fault
 from forewarn.testing.harness import Harness
 from forewarn.testing.record import RecordedAnswer
@@ -40,6 +41,9 @@ BACK: Final = timedelta(days=3650)
 
 MAX_SECONDS: Final = 100 * 366 * 86_400
 """A hundred years: no maintenance is further off, and dates have an end."""
+
+EVERY: Final = 10**9
+"""More operations than an emulator has."""
 
 INSTANT: Final = timedelta(microseconds=1)
 
@@ -299,8 +303,9 @@ class EmulatedService(Harness):
         return list(self.look(lambda reading: reading.live_operations()).values())
 
     def operations(self) -> list[Operation]:
-        """Return every operation that there ever was, in the order of their maintenance."""
-        return list(self.store.all_operations.values())
+        """Return every operation that there ever was, in the order of their announcement."""
+        page = self.look(lambda reading: reading.history(HistoryQuery(limit=EVERY)))
+        return list(reversed(page.operations))
 
     def started(self, operation: str) -> list[str]:
         """Return an operation that has started and has not ended; `""` is for all of them.

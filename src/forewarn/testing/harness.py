@@ -19,8 +19,8 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.fleet_file import Fleet
 from forewarn.maintenance.model import Changes, Operation, Policy, Sighting
 from forewarn.server.guest.documents import Documents
-from forewarn.store import memory
-from forewarn.store.port import Reading
+from forewarn.store.port import Reading, Store
+from forewarn.store.sqlite import InMemoryStore
 
 LEASE: Final = timedelta(days=3650)
 """The connector lives as long as its server: its leases do not expire."""
@@ -46,14 +46,14 @@ class Harness:
         policy: Policy,
         *,
         beginning: datetime,
-        store: memory.MemoryStore | None = None,
+        store: Store | None = None,
         run: Run = asyncio.run,
     ) -> None:
         self.clock = ManualClock(beginning)
         self.beginning = beginning
         self.elapsed = timedelta()
         self.policy = policy
-        self.store = store or memory.MemoryStore()
+        self.store = store or InMemoryStore()
         self._run = run
         self._tasks: dict[str, Task] = {}
         numbers = itertools.count(1)
