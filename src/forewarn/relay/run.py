@@ -184,11 +184,21 @@ class _Teller:
 
 def _status_port(listen: str, loop: asyncio.AbstractEventLoop, relay: HostRelay) -> StatusServer:
     address = split_address(listen)
+
+    def when_free() -> None:
+        _log.info("the status port is open", listen=listen)
+
     try:
-        return StatusServer(address, _pages(loop, relay), name="forewarn-relay")
+        port = StatusServer(
+            address, _pages(loop, relay), name="forewarn-relay", when_free=when_free
+        )
     except OSError as error:
         why = sockets.obstacle(error, *address)
         raise SocketUnusable(f"cannot listen on {listen} (status.listen): {why}") from error
+    if port.waits_for:  # the port serves the relay, and not the other way round
+        message = "cannot listen on status.listen for now; the relay goes on, and tries again"
+        _log.warning(message, listen=listen, why=port.waits_for)
+    return port
 
 
 def _pages(
