@@ -18,7 +18,9 @@ from forewarn.cli.exits import Failed
 from forewarn.cli.follow import EventParser, StreamEvent
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.clock import ManualClock
+from forewarn.control.changefeed import NewsTail, Some, Told
 from forewarn.control.plane import Retention
+from forewarn.maintenance.news import NumberedNews
 from forewarn.server.operator import stream
 from forewarn.store.sqlite import InMemoryStore
 from server.running import NOON, Client, Running, UnixConnection, settings_in, stranger
@@ -242,3 +244,25 @@ def test_a_viewer_may_follow_until_the_token_is_revoked(tmp_path: Path, clock: M
             assert owner.ask("DELETE", "/v1/tokens?name=ann").status == 200
             owner.ask("POST", "/v1/holds", {"kind": "everything", "name": ""})
             assert b"hold.put" not in answer.read()
+
+
+class Ending(NewsTail):
+    """News that takes so long to read that the reader's token has ended meanwhile."""
+
+    is_valid = True
+
+    async def after(self, sequence: int) -> Some:
+        self.is_valid = False
+        item = NumberedNews(id=f"{sequence + 1}-0", index=0, type="hold.put", json=b"{}")
+        return Some((Told(sequence + 1, (item,)),), sequence + 1)
+
+
+def test_a_reader_whose_token_ends_while_news_is_read_gets_none_of_it() -> None:
+    tail = Ending(InMemoryStore(), ManualClock(NOON))
+    told = stream.NewsStream(tail, (), is_valid=lambda: tail.is_valid)
+
+    async def read() -> list[bytes]:
+        return [chunk async for chunk in told.chunks()]
+
+    (greeting,) = asyncio.run(read())
+    assert b"hold.put" not in greeting

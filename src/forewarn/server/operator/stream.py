@@ -182,6 +182,8 @@ class NewsStream:
                     yield self._alive()
                 continue
             for chunk in self._frames(some):
+                if not self._is_valid():
+                    return
                 yield chunk
 
     def _frames(self, some: Some) -> list[bytes]:
