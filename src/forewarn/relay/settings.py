@@ -94,7 +94,8 @@ class RelayStatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The port for probes and metrics: `/readyz`, `/healthz`, `/status` and `/metrics`."""
 
     listen: str = "127.0.0.1:8174"
-    """An IP address and a port, or `"off"`. By default only this host reaches it."""
+    """An IP address and a port, or `"off"`. By default only this host reaches it. While another
+    program has the port, the relay serves its guests without it, and tries again each second."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address."""
