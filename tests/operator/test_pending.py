@@ -404,19 +404,19 @@ def test_what_would_take_another_domain_is_listed_with_what_it_waits_for(
     two_domains(service, client)
     queued = live(client)["2.1"]
     assert (queued["status"], queued["waits_for"]) == ("Queued", "1.1")
-    assert queued["waits_for_machines"] == []
+    assert queued["status_detail"] == "waits for 1.1"
     assert queued["notice_left_seconds"] is None
-    assert standing(queued) == "Queued behind 1.1"
     under_way(client, "1.1")
     queued = live(client)["2.1"]
-    assert queued["waits_for_machines"] == ["web-0"]
-    assert standing(queued) == "Queued behind 1.1: waiting for web-0"
+    behind = "waits for 1.1, which awaits web-0"
+    assert queued["status_detail"] == behind
+    assert standing(queued) == f"Queued, {behind}"
     (shown,) = client.get("/v1/maintenance/2")["operations"]
-    assert (shown["status"], shown["waits_for_machines"]) == ("Queued", ["web-0"])
+    assert (shown["status"], shown["status_detail"]) == ("Queued", behind)
     body = {"event_type": "Reboot", "machines": ["web-2"]}
     (tried,) = client.ask("POST", "/v1/maintenance?dry_run=true", body).json["operations"]
     assert (tried["status"], tried["waits_for"]) == ("Queued", "1.1")
-    assert tried["waits_for_machines"] == ["web-0"]
+    assert tried["status_detail"] == behind
     assert set(live(client)) == {"1.1", "2.1"}
 
 
@@ -424,12 +424,9 @@ def test_what_waits_for_an_operator_says_which_command_ends_that(
     client: Client, service: Running
 ) -> None:
     two_domains(service, client)
-    assert live(client)["2.1"]["waits_for_order"] == ""
     end(service, client, "1.1", well=False)
     queued = live(client)["2.1"]
-    assert queued["waits_for_order"] == "acknowledge 1.1"
-    assert "acknowledge 1.1" in standing(queued)
-    assert "web-0" not in standing(queued)
+    assert queued["status_detail"] == "waits for 1.1, which failed: acknowledge 1.1"
 
 
 def test_what_is_queued_can_be_cancelled_and_moved_but_not_approved(client: Client) -> None:
@@ -457,7 +454,7 @@ def test_an_operation_is_over_when_its_machines_have_asked_again(
     assert (returning["status"], returning["awaited"]) == ("Returning", ["web-0"])
     assert returning["carried_out_at"] == "2026-03-01T12:00:00Z"
     assert returning["back_by"] == "2026-03-01T12:05:00Z"
-    assert standing(returning) == "Returning, awaits web-0"
+    assert standing(returning) == "Returning, awaits web-0 until 12:05Z"
     assert status_of(client, "2.1") == "Queued"
     early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
     assert (early.status, early.error["code"]) == (409, "conflict")
@@ -513,7 +510,7 @@ def test_a_failure_lets_go_when_its_machines_are_removed(
     assert client.ask("DELETE", "/v1/fleet/machines?name=web-0").status == 200
     clock.advance(timedelta(seconds=1))
     becomes(client, "2.1", "Scheduled")
-    assert standing_of(client, 1) == "Failed"
+    assert standing_of(client, 1) == "Failed, not acknowledged"
     assert kinds(client) == [("failed", "1.1")]
 
 
@@ -538,7 +535,7 @@ def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
     comes_back(service, clock, "web-0", AgentStatus.RECOVERING)
     becomes(client, "1.1", "Completed")
     assert standing_of(client, 1) == "Completed, awaits web-0"
-    assert standing_of(client, 2) == "Queued behind 1.1: waiting for web-0"
+    assert standing_of(client, 2) == "Queued, waits for 1.1, which awaits web-0"
     assert kinds(client) == []
     clock.advance(timedelta(minutes=5))
     service.guests.saw("web-1", at=clock.now())
@@ -567,7 +564,7 @@ def test_a_domain_settles_before_the_next_is_announced(
     (operation,) = client.get("/v1/history?maintenance=1")["operations"]
     assert (operation["status"], operation["up_at"]) == ("Completed", "2026-03-01T12:01:00Z")
     assert status_of(client, "2.1") == "Queued"
-    assert standing_of(client, 1).startswith("Completed, settles until")
+    assert standing_of(client, 1) == "Completed, settles until 12:01Z"
     clock.advance(timedelta(minutes=1))
     becomes(client, "2.1", "Scheduled")
 
@@ -583,4 +580,4 @@ def test_a_scope_may_announce_at_once_and_wait_to_start_only(
     client.ask("POST", "/v1/approvals", {"references": ["2.1"]})
     waiting = live(client)["2.1"]
     assert (waiting["status"], waiting["waits_for"]) == ("Scheduled", "1.1")
-    assert standing(waiting) == "Scheduled, waits for 1.1"
+    assert standing(waiting) == "Scheduled, waits for 1.1, which awaits web-0"

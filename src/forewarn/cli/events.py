@@ -197,29 +197,11 @@ def notice_seconds(operation: "schemas.OperationView") -> int:
 
 
 def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
-    """Return the status, and what blocks its start, its end, or what comes after it."""
-    if live.held_at is not None:
-        return f"{live.status}, held"
-    if live.waits_for:
-        queued = live.status is EventStatus.QUEUED
-        line = f"{live.status} behind" if queued else f"{live.status}, waits for"
-        line += f" {live.waits_for}"
-        if live.waits_for_order:
-            line += f": waits for an operator ({live.waits_for_order})"
-        elif queued and live.waits_for_machines:
-            line += f": waiting for {output.listed(live.waits_for_machines)}"
-        return line
-    if live.status is EventStatus.QUEUED:
-        return f"{live.status} until {times.shown(live.announced_at)}"
-    if live.status is EventStatus.FAILED and live.awaited:
-        return f"{live.status}, not acknowledged"
-    if live.awaited and live.status in {EventStatus.RETURNING, EventStatus.COMPLETED}:
-        return f"{live.status}, awaits {output.listed(live.awaited)}"
-    if live.up_at is not None:
-        return f"{live.status}, settles until {times.shown(live.up_at)}"
-    if live.outcome_unknown:
-        return f"{live.status}, outcome unknown"
-    return live.status
+    """Return the status, and what it waits for; its times have columns of their own."""
+    waits = live.held_at is not None or bool(live.waits_for or live.outcome_unknown)
+    goes_on = live.status in {EventStatus.SCHEDULED, EventStatus.STARTED} and not waits
+    told = () if goes_on or not live.status_detail else (live.status_detail,)
+    return ", ".join((live.status, *told))
 
 
 def _approvers(operation: "schemas.OperationView") -> str:

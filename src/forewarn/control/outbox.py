@@ -31,6 +31,8 @@ from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    Hold,
+    HoldKind,
     Machine,
     Maintenance,
     Operation,
@@ -139,6 +141,7 @@ class Known(msgspec.Struct, frozen=True):
     tokens: Mapping[str, Token] = {}
     rollouts: Mapping[int, Rollout] = {}
     relay_tokens: Mapping[str, RelayToken] = {}
+    holds: Mapping[tuple[HoldKind, str], Hold] = {}
 
 
 def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
@@ -157,6 +160,7 @@ def known_of(reading: Reading) -> Known:
         reading.tokens(),
         reading.rollouts(),
         reading.relay_tokens(),
+        {(hold.kind, hold.name): hold for hold in reading.holds()},
     )
 
 
@@ -187,6 +191,8 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
         ),
         relay_tokens=_new(before.relay_tokens, after.relay_tokens),
         void_relay_tokens=tuple(before.relay_tokens.keys() - after.relay_tokens.keys()),
+        holds=_new(before.holds, after.holds),
+        released=tuple(hold for name, hold in before.holds.items() if name not in after.holds),
     )
 
 

@@ -332,6 +332,7 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
         store.tokens(),
         world.rollouts,
         store.relay_tokens(),
+        world.holds,
     )
     known = Known(*(dict(table) for table in msgspec.structs.astuple(known)))
     return store.position(), known, latest_loss(store)

@@ -2,7 +2,7 @@
 
 Deciders only: the World, a command and `now` go in; a decision, made of new values, comes out.
 Nothing in here does I/O, logs, reads a clock or draws a number: ids and time are arguments, so a
-transaction's body may run twice. Imports only `vocabulary`.
+transaction's body may run twice. Imports only `vocabulary`, and `times` for words.
 
     model        the frozen values: machines, scopes, operations, events, approvals, holds, policy
     world        all that is alive, in tables with indexes and a journal that undoes
@@ -23,6 +23,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains
     host_observations  surveys of hosts compared: a machine has moved, crashed, or is not known
+    standing     in words, what an operation waits for, and what would end that
     alerts       what needs an operator
     news         what outsiders are told of a change
     webhooks     who gets it by HTTP, how far each has come, and when to try again

@@ -567,6 +567,7 @@ class Service:
             relay_tokens=dict(self._relays.watch.tokens) if self._relays is not None else {},
             tokens=dict(self._door.accounts.tokens),
             rollouts=dict(self._rollouts.rollouts),
+            holds=dict(self._inventory.holds),
         )
 
     async def _watch_store(self) -> None:

@@ -1,4 +1,4 @@
-"""The fleet and its live operations in memory, from which lists are answered, and a search in it.
+"""The fleet, live operations and holds in memory: lists are answered from it, and searched.
 
 It is filled from the store once and kept up to date by the changefeed: a list costs the store
 nothing, and whoever was just told of a change finds it. Used on the event loop's thread only.
@@ -31,7 +31,7 @@ BETWEEN: Final = "\t"
 
 @dataclass(eq=False, repr=False)
 class Inventory:
-    """Machines, scopes and live operations by key, as of the last change."""
+    """Machines, scopes, live operations and holds by key, as of the last change."""
 
     machines: Mapping[str, model.Machine]
     """The guest plane's, which learns of each change first: one copy of 100,000 is enough."""
@@ -39,6 +39,7 @@ class Inventory:
     scopes: dict[str, model.Scope] = field(default_factory=dict)
     operations: dict[str, model.Operation] = field(default_factory=dict)
     """Those that are live, by id."""
+    holds: dict[tuple[model.HoldKind, str], model.Hold] = field(default_factory=dict)
     _machines: dict[str, model.Machine] | None = None
     _scopes: dict[str, model.Scope] | None = None
     """Copies for `snapshot`, until they change."""
@@ -54,6 +55,10 @@ class Inventory:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
+        for hold in changes.released:
+            self.holds.pop((hold.kind, hold.name), None)
+        for hold in changes.holds:
+            self.holds[hold.kind, hold.name] = hold
         if changes.machines or changes.removed_machines:
             self._machines = None
         if changes.scopes or changes.removed_scopes:
@@ -68,7 +73,9 @@ class Inventory:
             self._machines = dict(self.machines)
         if self._scopes is None:
             self._scopes = dict(self.scopes)
-        return Inventory(self._machines, self.sighting, self._scopes, dict(self.operations))
+        return Inventory(
+            self._machines, self.sighting, self._scopes, dict(self.operations), dict(self.holds)
+        )
 
     def machine(self, name: str) -> model.Machine:
         """Return the machine of this name; Refused (NOT_FOUND) if there is none."""

@@ -233,6 +233,9 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
 
     maintenance: int
     status: vocabulary.EventStatus
+    status_detail: str
+    """What it waits for, since when, and what would end that, such as `waits for 12.1, which
+    failed: acknowledge 12.1`; `""` where the status and the outcome say all."""
     announced_at: datetime
     not_before: datetime
     notice_left_seconds: int | None
@@ -241,11 +244,6 @@ class OperationState(model.Impact, frozen=True, kw_only=True):
     started_at: datetime | None
     waits_for: str
     """The operation that must be over before this one is announced or starts; `""` for none."""
-    waits_for_machines: tuple[str, ...]
-    """The machines that are awaited after that operation; empty where it awaits none yet."""
-    waits_for_order: str
-    """The operator's command that ends what that operation waits for, such as `acknowledge 12.1`;
-    `""` where it waits for no operator."""
     held_at: datetime | None
     carried_out_at: datetime | None
     awaited: tuple[str, ...]

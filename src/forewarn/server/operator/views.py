@@ -9,7 +9,7 @@ import msgspec
 
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
-from forewarn.maintenance import accounts, alerts, fleet_file, model, planner
+from forewarn.maintenance import accounts, alerts, fleet_file, model, planner, standing
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.rollout_model import Rollout
 from forewarn.protocol.versions import VERSION_BY_NAME
@@ -223,8 +223,7 @@ def operations(
             schemas.OperationView,
             value,
             notice_left_seconds=_notice_left(value, now),
-            waits_for_machines=_awaited_by(value.waits_for, inventory),
-            waits_for_order=_order_for(value.waits_for, inventory),
+            status_detail=_status_detail(value, inventory, now),
             took_seconds=value.started_at
             and value.ended_at
             and round((value.ended_at - value.started_at).total_seconds(), 3),
@@ -249,8 +248,7 @@ def live_event(
         **_event(event, inventory),
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
-        waits_for_machines=_awaited_by(of.waits_for, inventory),
-        waits_for_order=_order_for(of.waits_for, inventory),
+        status_detail=_status_detail(of, inventory, now),
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=_showing(seen, of.event_type)
         ),
@@ -395,18 +393,8 @@ def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
     return sum(version is not None and event_type in version.event_types for version in asked_by)
 
 
-def _awaited_by(operation: str, inventory: Inventory) -> tuple[str, ...]:
-    known = inventory.operations.get(operation)
-    return known.awaited if known is not None else ()
-
-
-def _order_for(operation: str, inventory: Inventory) -> str:
-    known = inventory.operations.get(operation)
-    if known is None:
-        return ""
-    if known.outcome_unknown:
-        return f"resolve {operation}"
-    return f"acknowledge {operation}" if known.status is EventStatus.FAILED else ""
+def _status_detail(value: model.Operation, inventory: Inventory, now: datetime) -> str:
+    return standing.status_detail(value, inventory.operations, inventory.holds.values(), now)
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:

@@ -15,10 +15,9 @@ import msgspec
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 
-from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
-from forewarn.maintenance.model import RollingState, listed
+from forewarn.maintenance.model import RollingState
 from forewarn.maintenance.rollout import RolloutOrderKind
 from forewarn.maintenance.rollout_model import RolloutState, UnitState
 from forewarn.server.operator import api, rollout_schemas, schemas
@@ -60,12 +59,7 @@ def operation_standing(operation: schemas.OperationView) -> Standing:
         case EventStatus.STARTED | EventStatus.RETURNING:
             return _down(operation)
         case EventStatus.COMPLETED:
-            why = operation.outcome
-            if operation.awaited:
-                why = f"waits for {listed(operation.awaited)}"
-            elif operation.up_at is not None:
-                why = f"settles until {times.hour(operation.up_at)}"
-            return Standing("done", Tone.DONE, why)
+            return Standing("done", Tone.DONE, operation.status_detail or operation.outcome)
         case EventStatus.FAILED:
             tone = Tone.QUIET if operation.acknowledged_by else Tone.FAILED
             return Standing("failed", tone, operation.outcome)
@@ -77,16 +71,9 @@ def _unstarted(operation: schemas.OperationView) -> Standing:
     queued = operation.status is EventStatus.QUEUED
     word, tone = ("queued", Tone.QUIET) if queued else ("under notice", Tone.NOTICE)
     if operation.held_at is not None:
-        return Standing("held", Tone.LOOK)
-    if operation.waits_for:
-        why = f"after {operation.waits_for}"
-        if operation.waits_for_order:
-            why += f", which waits for an operator ({operation.waits_for_order})"
-        elif operation.waits_for_machines:
-            why += f", which waits for {listed(operation.waits_for_machines)}"
-        return Standing(word, tone, why)
-    if queued:
-        return Standing(word, tone, f"until {times.hour(operation.announced_at)}")
+        return Standing("held", Tone.LOOK, operation.status_detail.removeprefix("held").strip())
+    if operation.waits_for or queued:
+        return Standing(word, tone, operation.status_detail)
     if all(event.approval for event in operation.events):
         return Standing("approved", tone)
     return Standing(word, tone)
@@ -96,7 +83,7 @@ def _down(operation: schemas.OperationView) -> Standing:
     if operation.outcome_unknown:
         return Standing("outcome unknown", Tone.LOOK, operation.outcome_unknown)
     if operation.status is EventStatus.RETURNING:
-        return Standing("returning", Tone.DOWN, f"waits for {listed(operation.awaited)}")
+        return Standing("returning", Tone.DOWN, operation.status_detail)
     return Standing("down", Tone.DOWN)
 
 
