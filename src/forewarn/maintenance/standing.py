@@ -1,7 +1,6 @@
-"""What keeps an operation where it is, in words: since when, and what would end that.
+"""The words that stand beside an operation's status: what it waits for, and what would end that.
 
-Status says how it is, and these words the rest, the same in the API, on the command line and on the
-page. They are of an operation as it is now, among what is live.
+They are the same in the API, on the command line and on the page.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,6 +42,8 @@ def _unstarted(
         return _held(operation, holds, now)
     if operation.waits_for:
         return f"waits for {operation.waits_for}{_its_state(live.get(operation.waits_for))}"
+    if operation.arrived:
+        return f"does not start while {listed(operation.arrived)} is on {operation.on_host}"
     if operation.status is EventStatus.QUEUED:
         return f"until {times.brief(operation.announced_at, now)}"
     at = times.brief(operation.not_before, now)
@@ -67,7 +68,7 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
 
 
 def _its_state(other: Operation | None) -> str:
-    """Tell what an operation that another waits for waits for itself."""
+    """Return what keeps back an operation that another one waits for."""
     if other is None:
         return ""
     if other.outcome_unknown:

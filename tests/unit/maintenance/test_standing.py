@@ -24,29 +24,34 @@ def detail(bench: Bench, operation: str = "1.1") -> str:
     return standing.status_detail(known[operation], live, bench.snapshot.holds, bench.now)
 
 
+def has(text: str, *facts: str) -> bool:
+    return all(fact in text for fact in facts)
+
+
 def test_what_is_announced_says_what_starts_it(bench: Bench) -> None:
     bench.ask(REBOOT, "web-0")
-    assert detail(bench) == "starts when approved, or at 12:15Z"
+    assert has(detail(bench), "approved", " 12:15Z")
     bench.now += timedelta(days=-1)
-    assert detail(bench) == "starts when approved, or at 03-02 12:15Z", "another day is named"
+    assert has(detail(bench), "03-02 12:15Z"), "another day is named"
     bench.now = NOW
     bench.approve(bench.event("1.1").id)
-    assert detail(bench) == "since 12:00Z"
+    assert has(detail(bench), "12:00Z")
 
 
 def test_what_opens_later_says_when(bench: Bench) -> None:
     bench.ask(REBOOT, "web-0", opens_at=NOW + 30 * MINUTE)
-    assert detail(bench) == "until 12:14Z", "so long it is queued"
+    assert has(detail(bench), "12:14Z"), "so long it is queued"
     bench.let_pass(15 * MINUTE)
-    assert detail(bench) == "starts when approved from 12:30Z on, or at 12:30Z"
+    assert has(detail(bench), "12:30Z", "or at")
     bench.approve(bench.event("1.1").id)
-    assert detail(bench) == "approved, starts at 12:30Z"
+    assert has(detail(bench), "12:30Z", "approved")
+    assert "or at" not in detail(bench)
 
 
 def test_what_waits_says_for_what_and_what_would_end_that(bench: Bench) -> None:
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
-    assert detail(bench, "2.1") == "waits for 1.1"
+    assert has(detail(bench, "2.1"), "1.1")
     bench.claim("1.1")
     bench.decide(
         commands.report_unknown_outcome,
@@ -54,31 +59,37 @@ def test_what_waits_says_for_what_and_what_would_end_that(bench: Bench) -> None:
         attempt=bench.operation("1.1").attempt,
         message="the host is gone",
     )
-    assert detail(bench) == "outcome unknown: resolve 1.1"
-    assert detail(bench, "2.1") == "waits for 1.1, whose outcome is unknown: resolve 1.1"
+    for operation in ("1.1", "2.1"):
+        assert has(detail(bench, operation), "resolve 1.1")
     failed = Verdict.FAILED
     bench.decide(commands.resolve_outcomes, operations=["1.1"], verdict=failed, by="ann")
-    assert detail(bench) == "not acknowledged"
-    assert detail(bench, "2.1") == "waits for 1.1, which failed: acknowledge 1.1"
+    assert has(detail(bench), "not acknowledged")
+    assert has(detail(bench, "2.1"), "acknowledge 1.1")
     bench.decide(commands.acknowledge_failures, operations=("1.1",), by="ann", even_if_down=True)
     assert detail(bench) == ""
 
 
 def test_what_is_held_says_by_whom_since_when_and_why(bench: Bench) -> None:
     bench.ask(REBOOT, "web-0")
-    bench.ask(REBOOT, "web-1")
     bench.hold(HoldKind.SCOPE, "web")
-    assert detail(bench) == "held by ann since 12:00Z: scope web (storm)"
+    first = detail(bench)
+    assert has(first, "ann", "12:00Z", "scope web", "storm")
     bench.now += MINUTE
     bench.hold(HoldKind.EVERYTHING)
-    assert detail(bench) == "held by ann since 12:00Z: scope web (storm), and 1 more"
-    elsewhere = msgspec.structs.replace(bench.snapshot, holds=())
-    bench.snapshot = elsewhere
-    assert detail(bench) == "held", "a hold that is known to nobody any more"
+    assert has(detail(bench), first, "1 more")
+    bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=())
+    assert detail(bench) == "held", "nobody knows the hold any more"
 
 
 def test_what_comes_back_says_who_is_awaited_and_how_long(bench: Bench) -> None:
     bench.sightings["web-0"] = Sighting(asked_at=NOW, version="2020-07-01")
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.finish("1.1")
-    assert detail(bench) == "awaits web-0 until 12:05Z"
+    assert has(detail(bench), "web-0", "12:05Z")
+
+
+def test_what_a_machine_that_came_keeps_from_starting_says_so(bench: Bench) -> None:
+    bench.ask(REBOOT, host="h0")
+    bench.let_pass(14 * MINUTE)
+    bench.move(bastion="h0")
+    assert has(detail(bench), "bastion", "h0")
