@@ -147,8 +147,8 @@ def test_a_host_whose_relay_hears_a_stranger_is_surveyed_within_a_second(hosts: 
             hosts.kept.domains = {"h0": [domain(2)], "h1": [domain(1), domain(0)]}
             surveys = hosts.kept.asked["h1"]
             for _ in range(3):
-                hosts.sync.hear("h1")
-            hosts.sync.hear("unknown")
+                hosts.sync.survey_soon("h1")
+            hosts.sync.survey_soon("unknown")
             await patience.settled()
             assert hosts.kept.asked["h1"] == surveys, "strangers have it surveyed once a second"
             await hosts.passes(REST)

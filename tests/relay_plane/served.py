@@ -1,5 +1,6 @@
 """A whole service with a relay plane, and what a relay says to it, over real sockets."""
 
+import asyncio
 import contextlib
 import http.client
 import ssl
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 import patience
+from forewarn.control import fleet_sync
 from forewarn.control.plane import Plane
 from forewarn.server import relay_feed, settings
 from forewarn.server.guest.listener import Listener
@@ -51,6 +53,12 @@ class Served(Running):
         """The address of the relay plane."""
         (address,) = self.opened.relays
         return address
+
+    def surveyed(self, host: str) -> asyncio.Event:
+        """Count a host as surveyed; return what is set when its next survey is called for."""
+        assert self._service is not None
+        due = self._service._sync._due.setdefault(host, fleet_sync._Due())
+        return due.soon
 
     def waiting_relays(self) -> int:
         """How many requests of relays wait."""

@@ -32,7 +32,7 @@ def test_a_relay_that_is_away_is_told_of_unless_its_host_reboots() -> None:
         whole={}.__getitem__,
         rules=GuestRules(),
         saw=lambda machine, seen: None,
-        hear=lambda host: None,
+        on_stranger=lambda host: None,
         epoch=lambda: "e",
         replica="a",
         handed_over=HandedOver(),

@@ -274,10 +274,12 @@ def test_of_new_tokens_that_nobody_used_the_last_is_valid(service: Served) -> No
     assert used.request("").status == found.request().status == 200
 
 
-def test_an_unknown_caller_is_asked_about_in_vain_where_nothing_moves(service: Served) -> None:
+def test_an_unknown_caller_where_nothing_moves_has_its_host_surveyed(service: Served) -> None:
+    due = service.surveyed("h0")
     wanted = UnknownCaller(listener="", address="10.0.0.11")
     answer = service.relay("h0").ask("POST", relay_feed.UNKNOWN_PATH, wanted)
     assert refusal(answer) == (404, "not-found")
+    assert due.is_set()
 
 
 def test_what_is_none_of_the_five_requests_is_not_found(service: Served) -> None:

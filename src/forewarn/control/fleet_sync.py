@@ -49,15 +49,15 @@ _log = structlog.get_logger(__name__)
 
 
 class _Due:
-    """That a host is to be surveyed, and again if a survey is under way."""
+    """The calls for another survey of a host, also while one is under way."""
 
     def __init__(self) -> None:
         self.at_once = asyncio.Event()
         self.soon = asyncio.Event()
-        """Set for both: after REST."""
+        """Set by each call: the survey waits for REST, unless `at_once` is set too."""
 
     def set(self) -> None:
-        """Survey it at once."""
+        """Call for a survey at once."""
         self.at_once.set()
         self.soon.set()
 
@@ -96,10 +96,10 @@ class FleetSync(Contained):
         """Return what needs an operator."""
         return [*super().alerts(), *self._observed.alerts(self._fleet, self._time.now())]
 
-    def hear(self, host: str) -> None:
-        """Survey a host soon: its relay was asked by an address of which nobody knows there.
+    def survey_soon(self, host: str) -> None:
+        """Survey a host within REST: its relay got a request from an unknown address.
 
-        Somebody may have moved a machine there by hand, and its guest waits for its answer.
+        Somebody may have moved a machine there by hand, and its guest waits for the answer.
         """
         if host in self._due:
             self._due[host].soon.set()

@@ -77,7 +77,7 @@ class DomainChange(StrEnum):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """Survey a host now, or all of them: a domain has failed, or runs on another host too."""
+    """Survey a host at once, or all: a domain has failed, or runs on another host too."""
 
     host: str = ""
     """Empty for all."""

@@ -196,7 +196,7 @@ def _status_port(listen: str, loop: asyncio.AbstractEventLoop, relay: HostRelay)
         why = sockets.obstacle(error, *address)
         raise SocketUnusable(f"cannot listen on {listen} (status.listen): {why}") from error
     if port.waits_for:  # the port serves the relay, and not the other way round
-        message = "cannot listen on status.listen for now; the relay goes on, and tries again"
+        message = "cannot listen on status.listen yet: the relay serves, and tries again"
         _log.warning(message, listen=listen, why=port.waits_for)
     return port
 

@@ -251,7 +251,7 @@ class Service:
             whole=self._guests.whole,
             rules=self._settings.guest_rules,
             saw=self._sightings.relay,
-            hear=self._sync.hear,
+            on_stranger=self._sync.survey_soon,
             epoch=self._epoch,
             replica=replica,
             handed_over=self._handed_over,

@@ -1,4 +1,4 @@
-"""The fleet, live operations and holds in memory: lists are answered from it, and searched.
+"""The fleet, live operations and holds in memory, for lists and for the search.
 
 It is filled from the store once and kept up to date by the changefeed: a list costs the store
 nothing, and whoever was just told of a change finds it. Used on the event loop's thread only.

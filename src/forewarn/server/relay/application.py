@@ -85,9 +85,9 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error
 class RelayApplication:
     """The application; used on the event loop alone.
 
-    `saw` is told what a machine's requests told a relay, by the machine's key, and `hear` the host
-    whose relay was asked by an address of which nobody knows there. `waits` is how long
-    a request for the host waits, in real seconds: while an operation of the host is Scheduled or a
+    `saw` is told what a machine's requests told a relay, by the machine's key. `on_stranger` is
+    called with a host whose relay got a request from an unknown address. `waits` is how long a
+    request for the host waits, in real seconds: while an operation of the host is Scheduled or a
     drain reboots it, and otherwise.
     """
 
@@ -99,7 +99,7 @@ class RelayApplication:
         clock: Clock,
         saw: Callable[[str, Sighting], None],
         *,
-        hear: Callable[[str], None],
+        on_stranger: Callable[[str], None],
         waits: tuple[float, float] = (relay_feed.BUSY_WAIT_SECONDS, relay_feed.IDLE_WAIT_SECONDS),
     ) -> None:
         self._hub = hub
@@ -107,7 +107,7 @@ class RelayApplication:
         self._backend = backend
         self._clock = clock
         self._saw = saw
-        self._hear = hear
+        self._on_stranger = on_stranger
         self._waits = waits
         self.unavailable = ""
         """Why relays are sent to another replica; `""` while they are answered."""
@@ -266,7 +266,7 @@ class RelayApplication:
         asked = _read(relay_feed.decode_unknown, body)
         self._refuse_if_away()
         if not self._hub.claim(host, asked.listener, asked.address):
-            self._hear(host)
+            self._on_stranger(host)
             raise _Refused(404, ErrorCode.NOT_FOUND, "no moving machine has this address")
         return _Answer(204)
 
@@ -345,7 +345,7 @@ class RelayPlane:
         whole: Callable[[str], ScopeDocument],
         rules: GuestRules,
         saw: Callable[[str, model.Sighting], None],
-        hear: Callable[[str], None],
+        on_stranger: Callable[[str], None],
         epoch: Callable[[], str],
         replica: str,
         handed_over: sockets.HandedOver,
@@ -365,7 +365,9 @@ class RelayPlane:
             on_void=self.hub.wake,
         )
         self.hub.on_change = self.watch.changed
-        self._application = RelayApplication(self.hub, self.watch, plane, clock, saw, hear=hear)
+        self._application = RelayApplication(
+            self.hub, self.watch, plane, clock, saw, on_stranger=on_stranger
+        )
         self._reached = reached
         self._server: connections.Server | None = None
 
