@@ -164,7 +164,7 @@ def approvals(service: Service, rounds: int) -> list[float]:
         time.sleep(SETTLED_SECONDS)
         for _ in range(rounds):
             plan = {"event_type": "Reboot", "machines": ["m0"]}
-            number = service.ask("POST", "/v1/maintenance", plan)["maintenance"]["number"]
+            number = service.ask("POST", "/v1/maintenances", plan)["maintenance"]["number"]
             answered = time.monotonic()
             while _status(service, number) == "Scheduled":
                 assert time.monotonic() - answered < LOOK_SECONDS, "nobody approved"

@@ -68,7 +68,7 @@ class Fleet:
         """Announce a reboot of one machine."""
         plan = {"event_type": "Reboot", "machines": [f"m{number}"]}
         began = time.perf_counter()
-        self.service.ask("POST", "/v1/maintenance", plan)
+        self.service.ask("POST", "/v1/maintenances", plan)
         self.changes.append(time.perf_counter() - began)
 
     def row(self) -> Row:

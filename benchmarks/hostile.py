@@ -329,7 +329,7 @@ def announced(service: Attacked, name: str, event_type: str = "Reboot") -> str:
     """Announce something to a machine, and return the event's id."""
     later = (datetime.now(UTC) + LATER).isoformat()
     plan = {"event_type": event_type, "machines": [name], "not_before": later}
-    event: str = service.ask("POST", "/v1/maintenance", plan)["operations"][0]["events"][0]["id"]
+    event: str = service.ask("POST", "/v1/maintenances", plan)["operations"][0]["events"][0]["id"]
     return event
 
 

@@ -157,7 +157,7 @@ def changes(rounds: int) -> list[Row]:
         for turn in range(2 * rounds):
             if turn % 2 == 0:
                 plan = {"event_type": "Reboot", "machines": ["m0"]}
-                answer = service.ask("POST", "/v1/maintenance", plan)
+                answer = service.ask("POST", "/v1/maintenances", plan)
                 number = answer["maintenance"]["number"]
             else:
                 service.ask("POST", "/v1/cancellations", {"references": [str(number)]})

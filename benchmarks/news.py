@@ -84,7 +84,7 @@ class Waiters:
         body = json.dumps({"event_type": "Reboot", "machines": [f"m{number}"]})
         operator = socket.socket(socket.AF_UNIX)
         operator.connect(str(self._operator.folder / "operator.sock"))
-        head = "POST /v1/maintenance HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+        head = "POST /v1/maintenances HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
         request = f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         self._poll.register(operator, select.EPOLLIN)
         asked = time.perf_counter()

@@ -96,7 +96,7 @@ def filled(count: int) -> Iterator[tuple[Service, int]]:
 
 
 def request(service: Service, name: str, **more: object) -> None:
-    service.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "machines": [name], **more})
+    service.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "machines": [name], **more})
 
 
 def change(service: Service, number: int) -> None:

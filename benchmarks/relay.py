@@ -175,7 +175,7 @@ def tokens(service: Service, hosts: int) -> dict[str, str]:
 async def _asked(service: Service, number: int) -> float:
     """Have a machine's Freeze announced, and return when the operator was answered."""
     body = {"event_type": "Freeze", "machines": [f"m{number}"]}
-    await asyncio.to_thread(service.ask, "POST", "/v1/maintenance", body)
+    await asyncio.to_thread(service.ask, "POST", "/v1/maintenances", body)
     return time.perf_counter()
 
 

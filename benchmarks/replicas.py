@@ -112,7 +112,7 @@ def _announce(service: Service, first: int, count: int) -> list[tuple[str, str]]
     """Announce an event for each of `count` new machines; return the machines and events."""
     names = [f"m{first + n}" for n in range(count)]
     service.ask("PUT", "/v1/fleet", {"machine": [{"name": name} for name in names]})
-    plan = service.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": names})
+    plan = service.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": names})
     events = [event for operation in plan["operations"] for event in operation["events"]]
     assert len(events) == count
     return [(event["machines"][0], event["id"]) for event in events]

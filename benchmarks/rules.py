@@ -51,7 +51,7 @@ def lateness(count: int, scale: int = 1) -> Row:
         names = [f"m{n}" for n in range(count)]
         plan = {"event_type": "Preempt", "machines": names}
         began = time.monotonic()
-        service.ask("POST", "/v1/maintenance", plan)
+        service.ask("POST", "/v1/maintenances", plan)
         asked = time.monotonic() - began
         deadline = time.monotonic() + 120
         while service.history(status="Scheduled"):
@@ -82,7 +82,7 @@ def ends(count: int, seconds: int) -> Row:
         service.ask("PUT", "/v1/fleet", standalone(count))
         names = [f"m{n}" for n in range(count)]
         plan = {"event_type": "Reboot", "machines": names, "no_notice": True}
-        service.ask("POST", "/v1/maintenance", plan)
+        service.ask("POST", "/v1/maintenances", plan)
         before = service.cpu_seconds()
         deadline = time.monotonic() + seconds + 120
         while service.ask("GET", "/v1/history?status=Started&limit=1")["operations"]:
@@ -106,7 +106,7 @@ def approvals(count: int) -> Row:
         service.ask("PUT", "/v1/fleet", standalone(count))
         for first in range(0, count, 10_000):
             names = [f"m{n}" for n in range(first, min(first + 10_000, count))]
-            service.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": names})
+            service.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": names})
         events = [
             (operation["events"][0]["machines"][0], operation["events"][0]["id"])
             for operation in service.history()
@@ -300,12 +300,12 @@ def announced(service: Service, count: int, machines: int) -> list[Approver]:
     names = [f"o{OTHERS + n}" for n in range(OWN)]
     if machines > 1:
         for first in range(0, count, machines):
-            plan = {"event_type": "Freeze", "scope": f"s{first}"}
-            service.ask("POST", "/v1/maintenance", plan)
+            plan = {"event_type": "Freeze", "scopes": [f"s{first}"]}
+            service.ask("POST", "/v1/maintenances", plan)
     else:
         crowd_names = [f"m{n}" for n in range(count)]
-        service.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": crowd_names})
-    service.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": names})
+        service.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": crowd_names})
+    service.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": names})
     event_of = {
         name: event["id"]
         for operation in service.history()
@@ -366,7 +366,7 @@ def pending(count: int, seconds: float) -> Row:
         service.ask("PUT", "/v1/fleet", standalone(count))
         for first in range(0, count, 10_000):
             names = [f"m{n}" for n in range(first, min(first + 10_000, count))]
-            service.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": names})
+            service.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": names})
         time.sleep(min(5.0, seconds))
         before = service.cpu_seconds()
         time.sleep(seconds)

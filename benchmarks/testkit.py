@@ -71,7 +71,7 @@ def service() -> Iterator[Ready]:
         path = f"/vm/m0{EVENTS}"
 
         def schedule() -> None:
-            running.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "machines": ["m0"]})
+            running.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "machines": ["m0"]})
 
         def wait() -> None:
             while get(running.port, path)["Events"][0]["EventStatus"] != "Started":

@@ -25,6 +25,8 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.transitions import Decision
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import Unit
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ApproverKind, EventType
 
@@ -174,6 +176,24 @@ class Bench:
         self.snapshot = applied(self.snapshot, decision.changes)
         invariants.check(self.snapshot.world())
         return decision
+
+    def take_turns(self) -> None:
+        """Have the units of all maintenances go on that can, as the service does by itself."""
+        changed = True
+        while changed:
+            goes_on = [number for number, one in self.snapshot.maintenances.items() if one.open]
+            decisions = [self.decide(commands.take_turns, number) for number in goes_on]
+            changed = any(decision.changes for decision in decisions)
+
+    def order(self, kind: MaintenanceOrder, unit: str = "", number: int = 1) -> Decision:
+        return self.decide(commands.order_maintenance, number, kind, unit, "bob")
+
+    def maintenance(self, number: int = 1) -> Maintenance:
+        return self.snapshot.maintenances[number]
+
+    def unit(self, name: str, number: int = 1) -> Unit:
+        (found,) = (unit for unit in self.maintenance(number).units if unit.name == name)
+        return found
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)

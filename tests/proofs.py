@@ -79,7 +79,7 @@ AGENT: Final = ("src/forewarn/agent", "src/forewarn/client")
 INSTALLED: Final = ("container", "fresh_debian", "install", "install_page")
 BREAKS: Final = (
     *("answer-before-commit", "skip-check", "forget-fencing", "forget-hold", "forget-cancel"),
-    *("forget-postpone", "forget-approval", "forget-fleet", "forget-walk", "forget-domains"),
+    *("forget-postpone", "forget-approval", "forget-fleet", "forget-unit", "forget-domains"),
 )
 
 SMOKE: Final = {
@@ -106,9 +106,7 @@ AREAS: Final = {
         (
             _run("-m", "kills"),
             _tests("tests/end_to_end/test_random_kills.py", AGENT_KILLS="20"),
-            _tests(
-                "tests/end_to_end/test_drain_kills.py", "tests/end_to_end/test_rollout_kills.py"
-            ),
+            _tests("tests/end_to_end/test_drain_kills.py", "tests/end_to_end/test_unit_kills.py"),
         ),
         (*CONTROL, "src/forewarn/agent", "src/forewarn/connectors", "tests/kills"),
     ),

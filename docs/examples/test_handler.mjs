@@ -24,8 +24,8 @@ async function operate(path, body) {
 }
 
 async function reboot() {
-  const { maintenance } = await operate("maintenance", { event_type: "Reboot", machines: ["vm-0"] });
-  const path = `maintenance/${maintenance.number}`;
+  const { maintenance } = await operate("maintenances", { event_type: "Reboot", machines: ["vm-0"] });
+  const path = `maintenances/${maintenance.number}`;
   return async () => (await operate(path)).operations[0].start_cause;
 }
 

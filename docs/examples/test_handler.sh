@@ -7,14 +7,14 @@ operate() { # PATH, and the body of a POST
         ${2:+--header Content-Type:application/json --data "$2"}
 }
 
-operate maintenance '{"event_type": "Reboot", "machines": ["vm-0"]}' >/dev/null
+operate maintenances '{"event_type": "Reboot", "machines": ["vm-0"]}' >/dev/null
 
 "$@" &
 handler=$!
 trap 'kill "$handler" 2>/dev/null || true' EXIT
 
 tries=0
-until operate maintenance/1 | grep -q '"start_cause":"approved"'; do
+until operate maintenances/1 | grep -q '"start_cause":"approved"'; do
     tries=$((tries + 1))
     [ "$tries" -lt 60 ] || { echo "it has not approved" >&2 && exit 1; }
     sleep 1

@@ -41,7 +41,7 @@ def operation(**changes: object) -> schemas.OperationView:
         up_at=None,
         held_at=None,
         hosts=(),
-        rolling_update=None,
+        unit=None,
         outcome_unknown="",
         outcome="",
         acknowledged_by="",

@@ -96,23 +96,3 @@ def test_waiting_goes_on_without_a_stream_until_one_is_free() -> None:
     assert looks == [False, True]
     with pytest.raises(Failed):
         list(follow.events(Scripted(taken)))
-
-
-def test_waiting_takes_what_a_lost_connection_did_not_bring_before_it_ends() -> None:
-    missed = b"id: 5-0\nevent: operation.completed\ndata: {}\n\n"
-    end = b"id: 6-0\nevent: maintenance.finished\ndata: {}\n\n"
-    service = Scripted(b"id: 4\n\n", (b": alive\n\n", missed, end))
-    looks: list[bool] = []
-    taken: list[str] = []
-
-    def look() -> follow.Progress:
-        looks.append(bool(looks))
-        return follow.Progress(looks[-1], "", dict)
-
-    def take(event: StreamEvent) -> bool:
-        taken.append(event.name)
-        return event.name == "maintenance.finished"
-
-    follow.wait(service, look, types=(), shown_by="", take=take)
-    assert taken == ["operation.completed", "maintenance.finished"]
-    assert len(looks) == 2

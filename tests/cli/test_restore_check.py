@@ -75,18 +75,17 @@ def test_numbers_that_were_given_after_the_backup_are_not_given_again(database: 
     assert operations("web-1") == ["1002.1"]
 
 
-def test_operations_of_a_rolling_update_get_no_number_from_after_the_backup(
-    database: Path,
-) -> None:
+def test_operations_of_units_get_no_number_from_after_the_backup(database: Path) -> None:
     store = sqlite.open_store(database)
     plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("d"))
     asked = Request(event_type=EventType.REBOOT, scope="batch")
-    announced = plane.request(asked).result().maintenance.announced
+    maintenance = plane.request(asked).result().maintenance
+    assert maintenance.units
     store.close()
     assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
     store = sqlite.open_store(database)
     with store.read() as reading:
-        assert reading.open_maintenances()[2].announced == announced + 1000
+        assert reading.open_maintenances()[2].announced == maintenance.announced + 1000
     store.close()
 
 

@@ -1,33 +1,39 @@
 """News: what is written down for outsiders with each change, as each decision makes it."""
 
-from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
+import turn_world
 from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import Counting, House, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from forewarn.control import rollouts
+from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import news
-from forewarn.maintenance.model import Changes, Drain, HoldKind, HostState, Refused
-from forewarn.maintenance.news import NewsItem, NewsType
-from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_model import (
-    CheckProgress,
-    Rollout,
-    RolloutPolicy,
-    RolloutTask,
-    RolloutUnit,
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    HoldKind,
+    HostState,
+    Maintenance,
+    Refused,
 )
+from forewarn.maintenance.news import NewsItem, NewsType
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import CheckProgress, UnitKind
 from forewarn.store.port import Store
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
+
+replace = msgspec.structs.replace
 
 REBOOT = EventType.REBOOT
 HOUR = timedelta(hours=1)
@@ -136,9 +142,7 @@ def test_a_cancelled_maintenance_is_finished(house: House, reader: Reader) -> No
     assert reader.types() == [NewsType.OPERATION_CANCELED, NewsType.MAINTENANCE_FINISHED]
 
 
-def test_a_rolling_update_tells_its_pause_its_resumption_and_its_end(
-    house: House, reader: Reader
-) -> None:
+def test_a_failure_halts_a_maintenance_until_it_is_resumed(house: House, reader: Reader) -> None:
     house.ask(REBOOT, scope="web", no_notice=False)
     assert reader.types() == [NewsType.MAINTENANCE_SCHEDULED, NewsType.OPERATION_SCHEDULED]
     house.clock.advance(HOUR)
@@ -148,20 +152,26 @@ def test_a_rolling_update_tells_its_pause_its_resumption_and_its_end(
     found = reader()
     assert [one.type for one in found] == [
         NewsType.OPERATION_STARTED,
-        NewsType.MAINTENANCE_PAUSED,
+        NewsType.MAINTENANCE_PROGRESSED,
+        NewsType.MAINTENANCE_HALTED,
         NewsType.OPERATION_FAILED,
     ]
     assert found[-1].data.reason == "no power"
-    assert "1.1" in found[1].data.reason
+    assert "1.1" in found[2].data.reason
     done(house.plane.acknowledge(["1.1"], "ann", even_if_down=True))
     (acknowledged,) = reader()
     assert (acknowledged.type, acknowledged.data.by) == (NewsType.OPERATION_ACKNOWLEDGED, "ann")
-    done(house.plane.resume(1))
-    resumed, announced = reader()
-    assert (resumed.type, resumed.data.by) == (NewsType.MAINTENANCE_RESUMED, "")
+    order(house, MaintenanceOrder.RESUME)
+    progressed, resumed, announced = reader()
+    assert progressed.data.units == {"failed": 1, "running": 1, "waiting": 1}
+    assert (resumed.type, resumed.data.by) == (NewsType.MAINTENANCE_RESUMED, "bob")
     assert announced.type is NewsType.OPERATION_SCHEDULED
-    done(house.plane.cancel(["1"], reason=""))
-    assert reader.types() == [NewsType.OPERATION_CANCELED, NewsType.MAINTENANCE_FINISHED]
+    done(house.plane.cancel(["1"], reason="enough"))
+    progressed, stopped, canceled, finished = reader()
+    assert progressed.type is NewsType.MAINTENANCE_PROGRESSED
+    assert (stopped.type, stopped.data.reason) == (NewsType.MAINTENANCE_STOPPED, "enough")
+    assert canceled.type is NewsType.OPERATION_CANCELED
+    assert finished.type is NewsType.MAINTENANCE_FINISHED
 
 
 def test_what_waits_for_another_domain_is_queued(reader: Reader) -> None:
@@ -239,54 +249,68 @@ def test_the_fleets_changes_are_told_in_one_item(house: House, reader: Reader) -
     assert (moved.data.count, moved.data.machines) == (0, ("web-0",))
 
 
-def rollout(*names: str) -> Rollout:
+def two_waves(**policy: Any) -> Maintenance:
+    """Two machines, one after the other."""
+    of = turn_world.maintenance("bastion", "web-0", **policy)
     units = tuple(
-        RolloutUnit(name=name, kind=TargetKind.MACHINES, wave=wave)
-        for wave, name in enumerate(names)
+        replace(unit, kind=UnitKind.MACHINES, machines=(unit.name,), wave=wave)
+        for wave, unit in enumerate(of.units)
     )
-    return Rollout(
-        number=0,
-        task=RolloutTask(event_type=REBOOT),
-        policy=RolloutPolicy(waves=("1", "rest")),
-        units=units,
-        requested_by="ann",
-        requested_at=NOW,
-        changed_at=NOW,
+    return replace(of, target=TargetKind.MACHINES, units=units)
+
+
+def start(house: House, wanted: Maintenance) -> Maintenance:
+    asked = Asked(
+        request=Request(event_type=wanted.event_type),
+        targets=UnitTargets(machines=wanted.targets),
+        policy=wanted.policy,
     )
+    return done(house.plane.order(maintenances.start, wanted, asked))
 
 
-def settle(step: Callable[[], object]) -> None:
-    while step().changed:  # type: ignore[attr-defined]
-        pass
+def order(house: House, kind: MaintenanceOrder) -> None:
+    done(house.plane.order(maintenances.order, 1, kind, "", by="bob"))
 
 
-def test_a_rollout_tells_its_progress_its_waves_and_its_end(house: House, reader: Reader) -> None:
-    done(house.plane.order(rollouts.start, rollout("bastion", "web-0")))
-    (started,) = reader()
-    assert (started.type, started.subject) == (NewsType.ROLLOUT_STARTED, "rollout 1")
-    assert (started.data.units, started.data.waves) == ({"waiting": 2}, 2)
-
-    def step() -> object:
-        return done(house.plane.order(rollouts.step, 1, None))
-
-    settle(step)
-    assert NewsType.ROLLOUT_PROGRESSED in reader.types()
-    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.PAUSE, "", by="bob"))
+def test_a_maintenance_tells_its_progress_its_waves_and_its_end(
+    house: House, reader: Reader
+) -> None:
+    start(house, two_waves())
+    scheduled, announced = reader()
+    assert (scheduled.type, scheduled.subject) == (NewsType.MAINTENANCE_SCHEDULED, "maintenance 1")
+    assert scheduled.data.units == {"running": 1, "waiting": 1}
+    assert (scheduled.data.wave, scheduled.data.waves) == (1, 2)
+    assert (announced.type, announced.data.machines) == (NewsType.OPERATION_SCHEDULED, ("bastion",))
+    order(house, MaintenanceOrder.PAUSE)
     (paused,) = reader()
-    assert (paused.type, paused.data.by) == (NewsType.ROLLOUT_PAUSED, "bob")
-    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.RESUME, "", by="bob"))
-    assert reader.types() == [NewsType.ROLLOUT_RESUMED]
-    done(house.plane.cancel(["1"], reason=""))
-    settle(step)
-    found = reader()
-    assert NewsType.ROLLOUT_HALTED in [one.type for one in found]
-    done(house.plane.order(rollouts.steer, 1, RolloutOrderKind.STOP, "", by="bob"))
-    assert NewsType.ROLLOUT_STOPPED in reader.types()
+    assert (paused.type, paused.data.by) == (NewsType.MAINTENANCE_PAUSED, "bob")
+    order(house, MaintenanceOrder.RESUME)
+    assert reader.types() == [NewsType.MAINTENANCE_RESUMED]
+    house.clock.advance(HOUR)
+    done(house.plane.advance())
+    (task,) = done(house.plane.claim("a", MINUTE, 10))
+    reader()
+    done(house.plane.finish("1.1", task.attempt, Outcome(succeeded=True)))
+    progressed, wave, *operations = reader()
+    assert progressed.type is NewsType.MAINTENANCE_PROGRESSED
+    assert progressed.data.units == {"done": 1, "running": 1}
+    assert (wave.type, wave.data.wave) == (NewsType.MAINTENANCE_WAVE, 2)
+    assert [one.type for one in operations] == [
+        NewsType.OPERATION_COMPLETED,
+        NewsType.OPERATION_SCHEDULED,
+    ]
+    done(house.plane.cancel(["1.2"], reason=""))
+    assert NewsType.MAINTENANCE_HALTED in reader.types()
+    order(house, MaintenanceOrder.STOP)
+    stopped, finished = reader()
+    assert (stopped.type, stopped.data.by) == (NewsType.MAINTENANCE_STOPPED, "bob")
+    assert finished.type is NewsType.MAINTENANCE_FINISHED
+    assert finished.data.operations == {"Completed": 1, "Canceled": 1}
 
 
 def test_each_state_of_a_drain_is_news_of_its_host() -> None:
     before = Drain(host="h1", state=HostState.UP, requested_at=NOW, changed_at=NOW)
-    known = news.Before(maintenances={}, drains={"h1": before}, rollouts={})
+    known = news.Before(maintenances={}, drains={"h1": before})
     found = []
     for state in HostState:
         drain = Drain(host="h1", state=state, requested_at=NOW, changed_at=NOW)
@@ -319,16 +343,14 @@ def test_news_is_trimmed_when_it_is_old_enough(house: House, reader: Reader) -> 
     assert reader.types() == [NewsType.MAINTENANCE_SCHEDULED, NewsType.OPERATION_SCHEDULED]
 
 
-def test_a_start_that_takes_a_check_back_tells_no_new_rollout(house: House, reader: Reader) -> None:
-    checked = RolloutPolicy(check="smoke")
-    wanted = msgspec.structs.replace(rollout("bastion", "web-0"), policy=checked)
-    done(house.plane.order(rollouts.start, wanted))
-    with house.store.read() as reading:
-        begun = reading.rollouts()[1]
+def test_a_start_that_takes_a_check_back_tells_no_new_maintenance(
+    house: House, reader: Reader
+) -> None:
+    begun = start(house, two_waves(check="smoke"))
     run = CheckProgress(run=1, began_at=NOW, lease_until=NOW + HOUR)
-    house.put(Changes(rollouts=(msgspec.structs.replace(begun, check=run),)))
+    house.put(Changes(maintenances=(replace(begun, check=run),)))
     reader()
     done(house.plane.release_claims("here"))
     with house.store.read() as reading:
-        assert reading.rollouts()[1].check.due
+        assert reading.maintenances([1])[1].check.due
     assert reader.types() == []

@@ -13,7 +13,7 @@ import patience
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.port import Outcome
-from forewarn.control import outbox
+from forewarn.control import maintenances, outbox
 from forewarn.control.changefeed import Changefeed, Reached
 from forewarn.control.outbox import Follower, FollowerThread, Known, difference
 from forewarn.control.plane import Plane
@@ -27,11 +27,12 @@ from forewarn.maintenance.model import (
     Policy,
     Queueing,
     Refused,
-    RollingState,
     Scope,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import RelayToken
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
 from forewarn.store.port import (
     ChangeRecord,
@@ -417,7 +418,7 @@ def test_what_the_second_replica_to_notice_had_begun_counts_as_begun_elsewhere_t
     assert (task.operation, task.claimed_elsewhere) == (scheduled, (outbox.NOBODY,))
 
 
-def test_a_rolling_update_whose_next_operation_was_lost_is_paused(pair: Pair) -> None:
+def test_a_maintenance_whose_next_operation_was_lost_is_halted(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     frozen = Request(event_type=EventType.FREEZE, scope="web")
@@ -439,13 +440,14 @@ def test_a_rolling_update_whose_next_operation_was_lost_is_paused(pair: Pair) ->
         replica.follower.look()
     with first.store.read() as reading:
         (maintenance,) = reading.maintenances([plan.maintenance.number]).values()
-        (rolling,) = maintenance.rolling_updates
-        assert rolling.state is RollingState.PAUSED
+        assert maintenance.state is MaintenanceState.HALTED
+        assert maintenance.reason == outbox.LOST_OPERATION
         assert maintenance.announced == 1 + outbox.SKIPPED_NUMBERS
     (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
     second.plane.finish("1.1", task.attempt, Outcome(succeeded=True)).result()
     assert second.memory.operations == {}
-    (resumed,) = second.plane.resume(1).result()
+    resume = MaintenanceOrder.RESUME
+    (resumed,) = second.plane.order(maintenances.order, 1, resume, "", by="ann").result()
     assert resumed.id not in {"1.1", "1.2"}
 
 

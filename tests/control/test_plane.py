@@ -8,7 +8,7 @@ import pytest
 from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import plane
+from forewarn.control import maintenances, plane
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet_file
@@ -22,6 +22,7 @@ from forewarn.maintenance.model import (
     Verdict,
 )
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
@@ -265,7 +266,9 @@ def test_what_waits_is_woken_by_the_end_of_what_it_waits_for(house: House) -> No
     assert house.operation("1.1").outcome == "ok"
 
 
-def test_a_walk_goes_on_in_the_transaction_that_ends_its_step(house: House) -> None:
+def test_the_next_unit_is_announced_in_the_transaction_that_ends_the_one_before(
+    house: House,
+) -> None:
     house.ask(REBOOT, scope="web")
     done(house.plane.approve_for_guests(["1.1"], by="ann"))
     told = len(house.told)
@@ -275,16 +278,18 @@ def test_a_walk_goes_on_in_the_transaction_that_ends_its_step(house: House) -> N
     assert house.operation("1.2").machines == ("web-1", "web-4")
 
 
-def test_a_stopped_walk_is_resumed(house: House) -> None:
+def test_a_halted_maintenance_is_resumed(house: House) -> None:
     house.ask(REBOOT, scope="web")
     done(house.plane.approve_for_guests(["1"], by="ann"))
     finish(house, "1.1", succeeded=False)
     with house.store.read() as reading:
         assert list(reading.open_maintenances()) == [1]
         assert list(reading.unacknowledged_failures(10)) == ["1.1"]
-    assert [o.id for o in done(house.plane.resume(1))] == ["1.2"]
+    resume = MaintenanceOrder.RESUME
+    (announced,) = done(house.plane.order(maintenances.order, 1, resume, "", by="ann"))
+    assert (announced.id, announced.status) == ("1.2", EventStatus.SCHEDULED)
     with pytest.raises(Refused) as refusal:
-        done(house.plane.resume(7))
+        done(house.plane.order(maintenances.order, 7, resume, "", by="ann"))
     assert refusal.value.code is ErrorCode.NOT_FOUND
     with pytest.raises(Refused) as unheard:
         done(house.plane.acknowledge(["1.1"], by="ann"))
@@ -295,7 +300,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
         assert reading.unacknowledged_failures(10) == {}
 
 
-def test_a_host_is_one_operation_over_its_scopes_and_walks_on(house: House) -> None:
+def test_a_host_is_one_operation_over_its_scopes(house: House) -> None:
     more = fleet_file.Fleet(machine=(fleet_file.StandaloneMachine(name="extra", host="h0"),))
     done(house.plane.apply_fleet(more))
     plan = house.ask(REBOOT, host="h0")

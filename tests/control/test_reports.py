@@ -19,6 +19,7 @@ from forewarn.control.writer import MAX_BATCH
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.units import UnitState
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -142,18 +143,23 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     acts = busy.claim()
     assert set(acts) == {"1.1", "2.1", "3.1"}
     busy.hold()
-    futures = [busy.finish(act) for act in acts.values()]
+    futures = [busy.finish(acts[name]) for name in ("3.1", "2.1", "1.1")]
     busy.release()
     for future in futures:
         future.result(patience.SECONDS)
     with busy.store.read() as reading:
-        walked = reading.operations_of_maintenance(1)
-        (walk,) = reading.maintenances([1])[1].rolling_updates
-    assert [o.status for o in walked.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
-    assert walk.done == ("web-0", "web-3", "web-1", "web-4")
+        operations = reading.operations_of_maintenance(1)
+        units = reading.maintenances([1])[1].units
+    assert [o.status for o in operations.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
+    assert [unit.state for unit in units] == [
+        UnitState.DONE,
+        UnitState.RUNNING,
+        UnitState.WAITING,
+    ]
+    assert units[0].done == ("web-0", "web-3")
 
 
-def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_turn() -> None:
+def test_a_machine_that_moved_in_a_turn_goes_with_its_new_host_in_the_same_turn() -> None:
     document = {
         "availability_set": [
             {

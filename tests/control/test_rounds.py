@@ -11,19 +11,19 @@ import msgspec
 import patience
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
-from control.test_rollouts import RolloutSite, RolloutTargets, played
+from control.test_maintenances import UnitSite, UnitTargets, played
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.executor import Executor
+from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Operations, Plane, Retention, Stepped
-from forewarn.control.rollouts import Rollouts
 from forewarn.control.ticker import FAILING, TRIED_AGAIN, ReturnWatch, Rounds, Ticker
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.maintenance.alerts import AlertKind
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Sighting
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.rollout_model import Rollout, RolloutState
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.vocabulary import EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -51,45 +51,44 @@ async def let_pass(house: House, time: timedelta, rounds: int = 1) -> None:
         await patience.settled()
 
 
-def test_a_rollout_whose_time_zone_is_gone_halts_and_stops_no_other() -> None:
+def test_a_maintenance_whose_time_zone_is_gone_halts_and_stops_no_other() -> None:
     def moved_to_mars(unit: UnitOfWork, _: object, number: int) -> Work[None]:
-        known = unit.rollout(number)
-        assert known is not None
+        known = unit.world.maintenances[number]
         policy = msgspec.structs.replace(known.policy, zone="Mars/Olympus")
-        return Work(None, Changes(rollouts=(msgspec.structs.replace(known, policy=policy),)))
+        return Work(None, Changes(maintenances=(msgspec.structs.replace(known, policy=policy),)))
 
-    async def story(site: RolloutSite) -> None:
-        begun: Rollout = site.begin(RolloutTargets(machines=("db",)))
+    async def story(site: UnitSite) -> None:
+        begun = site.begin(UnitTargets(machines=("db",)))
         done(site.plane.order(moved_to_mars, begun.number))
-        site.begin(RolloutTargets(machines=("web-0",)))
-        await site.reach(site.is_in(RolloutState.DONE, number=2))
+        site.begin(UnitTargets(machines=("web-0",)))
+        await site.reach(site.is_in(MaintenanceState.DONE, number=2))
 
     site = played(story)
-    assert site.rollout(1).state is RolloutState.HALTED
-    assert "Mars/Olympus" in site.rollout(1).reason
+    assert site.maintenance(1).state is MaintenanceState.HALTED
+    assert "Mars/Olympus" in site.maintenance(1).reason
 
 
-def test_a_rollout_that_fails_in_each_step_stops_no_other_and_is_an_alert() -> None:
-    class Broken(Rollouts):
+def test_a_maintenance_that_fails_in_each_step_stops_no_other_and_is_an_alert() -> None:
+    class Broken(Maintenances):
         def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
             if each == 1:
                 raise ArithmeticError("no")
             return super()._step(each, survey)
 
-    class BrokenSite(RolloutSite):
+    class BrokenSite(UnitSite):
         def _wire(self) -> None:
             super()._wire()
-            self.rollouts = Broken(self.plane, self.clock, self.hosts.survey, self.checks)
+            self.maintenances = Broken(self.plane, self.clock, self.hosts.survey, self.checks)
 
-    async def story(site: RolloutSite) -> None:
-        site.begin(RolloutTargets(machines=("db",)))
-        site.begin(RolloutTargets(machines=("web-0",)))
-        await site.reach(site.is_in(RolloutState.DONE, number=2))
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(machines=("db", "cache")))
+        site.begin(UnitTargets(machines=("web-0",)))
+        await site.reach(site.is_in(MaintenanceState.DONE, number=2))
         for _ in range(FAILING):
             site.clock.advance(20 * SECOND)
             await site.settle()
-        assert alerts(site.rollouts) == [(AlertKind.FAILING, "rollout 1")]
-        assert site.rollouts.obstacle == ""
+        assert alerts(site.maintenances) == [(AlertKind.FAILING, "maintenance 1")]
+        assert site.maintenances.obstacle == ""
 
     played(story, BrokenSite())
 

@@ -84,7 +84,7 @@ class Cloud:
 
     def reboot(self) -> str:
         """Announce a reboot of both; return the event's id."""
-        self.ask("/v1/maintenance", event_type="Reboot", host="h1")
+        self.ask("/v1/maintenances", event_type="Reboot", hosts=["h1"])
         (shown,) = self.service.operator.get("/v1/events")["events"]
         assert shown["machines"] == ["web-0", "web-1"]
         return str(shown["id"])
@@ -241,7 +241,7 @@ def test_a_preemption_is_prepared_for_in_its_30_seconds_and_what_is_too_long_is_
     for agent in (swift, slow):
         agent.start().until(lambda agent=agent: agent.status().get("events") == [])
     for agent in (swift, slow):
-        cloud.ask("/v1/maintenance", event_type="Preempt", machines=[agent.machine])
+        cloud.ask("/v1/maintenances", event_type="Preempt", machines=[agent.machine])
     late = cloud.event_of(slow)
     until(lambda: cloud.service.posts() == 1)
     swift.expect("save begins", "save ends")

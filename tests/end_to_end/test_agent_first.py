@@ -50,7 +50,7 @@ def test_an_agent_that_was_there_first_takes_its_first_event_by_its_own_rule(
     assert service.operator.ask("PUT", "/v1/fleet", fleet).status == 200
     for agent in agents:
         body = {"event_type": "Reboot", "machines": [agent.machine]}
-        assert service.operator.ask("POST", "/v1/maintenance", body).status < 300
+        assert service.operator.ask("POST", "/v1/maintenances", body).status < 300
     for agent in agents:
         until(lambda agent=agent: agent.page("/readyz")[0] == 503, agent.said.read_text)
         status = agent.status()

@@ -72,7 +72,7 @@ class Service(Running):
         """Ask for maintenance, at the operators' socket."""
         plane = Client(self.socket)
         wanted = {"event_type": "Reboot", "machines": [machine]}
-        answer = plane.ask("POST", "/v1/maintenance", wanted)
+        answer = plane.ask("POST", "/v1/maintenances", wanted)
         assert answer.status == 201, answer.body
 
     def counted(self, name: str) -> int:

@@ -187,7 +187,7 @@ def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
         *("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
     ]
     assert rows[1][:5] == ["0.1", "Reboot", "Scheduled", "web/0", "web-0"]
-    assert rows[2:] == [[""], ["THEN", "DOMAIN", "MACHINES"], ["1", "web/1", "web-1"]]
+    assert rows[2:] == [[""], ["THEN", "UNIT", "MACHINES"], ["1", "web/1", "web-1"]]
     assert rows[1][6] == "15m"
     assert "Nothing is scheduled" in tried.stderr
     assert service.document("events")["events"] == []
@@ -236,7 +236,7 @@ def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Run
 
 
 def until_over(service: Running, number: str) -> Any:
-    path = f"/v1/maintenance/{number}"
+    path = f"/v1/maintenances/{number}"
 
     def is_over() -> bool:
         operations = service.operator.get(path)["operations"]
@@ -268,22 +268,57 @@ def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
     assert "'999999999d'" in never.stderr
 
 
-def test_a_rolling_update_is_shown_paused_resumed_and_finished(service: Running) -> None:
+def unit_rows(shown: str) -> list[list[str]]:
+    """The rows of the table of units: UNIT, STATE, REF and MACHINES of each."""
+    rows = columns(shown)
+    (begin,) = (n for n, row in enumerate(rows) if row[0] == "UNIT")
+    end = rows.index([""], begin)
+    return [row[:4] for row in rows[begin + 1 : end]]
+
+
+def test_units_are_shown_halted_retried_skipped_resumed_and_stopped(service: Running) -> None:
     number = scheduled(service, "reboot", "--scope", "web")
     shown = service.call("maintenance", "show", number).stdout
-    assert re.search(r"(?m)^rolling update: +scope web is running; .*web-0$", shown)
-    assert columns(shown)[-2:] == [["THEN", "DOMAIN", "MACHINES"], ["1", "web/1", "web-1"]]
+    assert re.search(r"(?m)^state: +running$", shown)
+    assert unit_rows(shown) == [
+        ["web/0", "running", f"{number}.1", "web-0"],
+        ["web/1", "waiting", "-", "web-1"],
+    ]
     going = service.call("maintenance", "resume", number)
     assert going.returncode == ExitStatus.REFUSED
+    early = service.call("maintenance", "retry", number, "web/1")
+    assert early.returncode == ExitStatus.REFUSED
     service.call("cancel", f"{number}.1")
-    stopped = service.call("maintenance", "show", number).stdout
-    assert f"scope web is paused ({number}.1 is Canceled" in stopped
+    halted = service.call("maintenance", "show", number)
+    assert re.search(rf"(?m)^state: +halted: .*{number}\.1 is Canceled", halted.stdout)
+    assert unit_rows(halted.stdout)[0][1] == "failed"
+    assert f"forewarn maintenance retry {number} web/0" in halted.stderr
+    assert "halted" in service.call("alerts").stdout
+    skipped = service.call("maintenance", "skip", number, "web/0")
+    assert "web/0 is skipped" in skipped.stdout
+    assert f"forewarn maintenance resume {number}" in skipped.stderr
     resumed = service.call("maintenance", "resume", number)
-    assert f"{number}.2 Reboot of web-1: Scheduled" in resumed.stdout
-    service.call("cancel", number)
-    over = service.call("maintenance", "show", number).stdout
-    assert "scope web is finished" in over
-    assert "THEN" not in over
+    assert f"maintenance {number} is running" in resumed.stdout
+    rows = unit_rows(service.call("maintenance", "show", number).stdout)
+    assert rows == [
+        ["web/0", "skipped", f"{number}.1", "web-0"],
+        ["web/1", "running", f"{number}.2", "web-1"],
+    ]
+    again = service.call("maintenance", "retry", number, "web/0")
+    assert "web/0 is waiting" in again.stdout
+    unknown = service.call("maintenance", "retry", number, "web/9")
+    assert unknown.returncode == ExitStatus.NOT_FOUND
+    paused = service.call("maintenance", "pause", number)
+    assert f"maintenance {number} is paused by " in paused.stdout
+    stopped = service.call("maintenance", "stop", number)
+    assert f"maintenance {number} is stopped by " in stopped.stdout
+    assert service.document("events")["events"] == []
+    over = service.call("maintenance", "resume", number)
+    assert over.returncode == ExitStatus.REFUSED
+    (listed,) = (
+        row for row in columns(service.call("maintenance", "list").stdout) if row[0] == number
+    )
+    assert listed[2] == "stopped"
 
 
 def test_a_host_is_asked_for_by_name(service: Running) -> None:

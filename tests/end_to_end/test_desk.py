@@ -65,7 +65,7 @@ def test_an_event_starts_at_the_endpoint_when_its_reader_lets_time_pass(tmp_path
     places |= {"--port 8170": "--port 0"}
     with running(*pages.placed(line, places).split()) as at:
         machine = {"event_type": "Reboot", "machines": ["web-0"]}
-        assert order(at["operators"], "maintenance", **machine).status_code == 201
+        assert order(at["operators"], "maintenances", **machine).status_code == 201
         answer = get(at["guests"])
         (event,) = answer.json()["Events"]
         shown = parsedate_to_datetime(answer.headers["Date"])

@@ -108,7 +108,7 @@ def load(service: Running, chance: random.Random, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         body = {"event_type": "Freeze", "machines": [chance.choice(names)]}
-        asked = service.operator.ask("POST", "/v1/maintenance", body)
+        asked = service.operator.ask("POST", "/v1/maintenances", body)
         assert asked.status in {201, 409}, asked.body
         host = chance.choice(DRAINED)
         before = state(service, host)

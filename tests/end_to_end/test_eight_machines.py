@@ -78,8 +78,8 @@ class Eight:
 
     def announce(self) -> str:
         """Announce a reboot of all eight; return the event's id."""
-        asked = {"event_type": "Reboot", "host": "h1"}
-        answer = self.service.operator.ask("POST", "/v1/maintenance", asked)
+        asked = {"event_type": "Reboot", "hosts": ["h1"]}
+        answer = self.service.operator.ask("POST", "/v1/maintenances", asked)
         assert answer.status == 201, answer.body
         (shown,) = self.service.operator.get("/v1/events")["events"]
         assert shown["machines"] == NAMES

@@ -112,7 +112,7 @@ def test_operators_schedule_and_move_the_clock() -> None:
     with running() as at:
         operators = at["operators"]
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
-        assert order(operators, "maintenance", **machine).status_code == 201
+        assert order(operators, "maintenances", **machine).status_code == 201
         (event,) = get(at["guests"]).json()["Events"]
         assert event["EventStatus"] == "Scheduled"
         assert order(operators, "clock/advance", seconds=900).status_code == 200
@@ -140,27 +140,26 @@ def test_operators_are_told_what_is_wrong() -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_rollouts_and_drains_of_hosts_are_refused_and_lead_to_the_demo(tmp_path: Path) -> None:
+def test_drains_of_hosts_are_refused_and_lead_to_the_demo(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
     fleet.write_text('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
     with running("--fleet", str(fleet)) as at:
         for words in (
             ("rollout", "start", "reboot", "--host", "h1", "--host", "h2"),
-            ("schedule", "reboot", "--host", "h1", "--host", "h2"),
             ("host", "drain", "h1"),
         ):
             argv = [*FOREWARN, *words, "--operator", at["operators"]]
             refused = forked.run(argv, timeout=patience.SECONDS)
             assert refused.returncode == ExitStatus.REFUSED
             assert "forewarn demo --keep" in refused.stderr
-        alone = {"event_type": "Reboot", "machines": ["a"]}
-        assert order(at["operators"], "maintenance", **alone).status_code == 201
+        undrained = {"event_type": "Reboot", "hosts": ["h1", "h2"]}
+        assert order(at["operators"], "maintenances", **undrained).status_code == 201
 
 
 def test_a_client_that_asks_for_another_protocol_is_answered_without_a_warning() -> None:
     upgrade = ["-H", "Connection: Upgrade, HTTP2-Settings", "-H", "Upgrade: h2c"]
     ask = ["curl", "-sS", "--fail", "--noproxy", "*", *upgrade]  # as Java's HttpClient does
-    done = run("--", "sh", "-c", f'{shlex.join(ask)} "$FOREWARN_OPERATOR/v1/maintenance"')
+    done = run("--", "sh", "-c", f'{shlex.join(ask)} "$FOREWARN_OPERATOR/v1/maintenances"')
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
@@ -175,7 +174,7 @@ def test_operators_bring_faults_and_end_them() -> None:
 
 def test_operators_wait_until_a_handler_has_asked() -> None:
     with running() as at:
-        order(at["operators"], "maintenance", event_type="Reboot", machines=["vm-0"])
+        order(at["operators"], "maintenances", event_type="Reboot", machines=["vm-0"])
         read, over = [], threading.Event()
 
         def poll() -> None:
@@ -274,7 +273,7 @@ def test_what_is_recorded_is_replayed(tmp_path: Path) -> None:
     record = [*FOREWARN, "record", str(file), "--once"]
     with running() as at:
         machine = {"event_type": "Reboot", "machines": ["vm-0"]}
-        order(at["operators"], "maintenance", **machine)
+        order(at["operators"], "maintenances", **machine)
         asked = get(at["guests"])
         done = forked.run(
             [*record, "--endpoint", at["guests"], "--keep-names"], timeout=patience.SECONDS

@@ -31,7 +31,7 @@ def start(started: list[Process], folder: Path, text: str = FIRST_REQUEST) -> tu
 
 def reboot(process: Process, machine: str, **more: object) -> tuple[int, str]:
     body = {"event_type": "Reboot", "machines": [machine], **more}
-    answer = process.client().ask("POST", "/v1/maintenance", body)
+    answer = process.client().ask("POST", "/v1/maintenances", body)
     return answer.status, "" if answer.status == 201 else answer.error["code"]
 
 

@@ -77,7 +77,7 @@ def test_a_client_of_the_field_reads_and_approves(
     service: Running, tmp_path: Path, name: str
 ) -> None:
     maintenance = {"event_type": "Reboot", "machines": [name]}
-    planned = service.operator.ask("POST", "/v1/maintenance", maintenance)
+    planned = service.operator.ask("POST", "/v1/maintenances", maintenance)
     number = json.loads(planned.body)["maintenance"]["number"]
     url = f"http://127.0.0.1:{service.guest_port}/vm/{name}/metadata/scheduledevents"
     direct = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
@@ -91,6 +91,6 @@ def test_a_client_of_the_field_reads_and_approves(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (operation,) = service.operator.get(f"/v1/maintenance/{number}")["operations"]
+    (operation,) = service.operator.get(f"/v1/maintenances/{number}")["operations"]
     assert operation["start_cause"] == "approved"
     assert operation["events"][0]["approval"]["by"] == name

@@ -164,7 +164,7 @@ class Pair:
     """A service and an emulator with the same fleet and the same event."""
 
     def __init__(self, service: Running, emulator: Emulator) -> None:
-        planned = service.operator.ask("POST", "/v1/maintenance", MAINTENANCE)
+        planned = service.operator.ask("POST", "/v1/maintenances", MAINTENANCE)
         (event,) = json.loads(planned.body)["operations"][0]["events"]
         other = emulator.schedule("Reboot", "web-0").event_id
         port = int(emulator.endpoint.rpartition(":")[2])

@@ -54,7 +54,7 @@ def test_a_follower_misses_nothing_and_has_nothing_twice_while_the_service_is_ki
         until(lambda: bool(printed(folder)))
         for number in range(9):
             body = {"event_type": "Freeze", "machines": [f"m{number}"], "no_notice": True}
-            assert running.operator.ask("POST", "/v1/maintenance", body).status == 201
+            assert running.operator.ask("POST", "/v1/maintenances", body).status == 201
             if number % 3 == 1:
                 running.kill()
                 running.start()
@@ -79,12 +79,12 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
 
         def tells_news() -> bool:
             running.call("postpone", "1", "+20m")
-            return "operation.postponed" in (folder / "out").read_text()
+            return (folder / "out").read_text().count("1.1  Scheduled") > 1
 
         until(tells_news)
         assert running.call("approve", "1").returncode == 0
         assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
-        assert "operation.completed" in (folder / "out").read_text()
+        assert "1.1  Completed" in (folder / "out").read_text()
         detail = running.document("schedule", "freeze", "m1", "--no-notice", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
         waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
@@ -124,7 +124,7 @@ def approved_to_the_end(running: Running, command: forked.Process) -> int:
     return command.wait()
 
 
-def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
+def test_a_maintenance_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
     running = Running(folder)
     running.start()
     running.apply(FLEET)
@@ -132,7 +132,7 @@ def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
         given = ("rollout", "start", "freeze", "--machine", "m0", "--machine", "m1", "--wait")
         waiting = begun(running, folder, *given, "--json")
         assert approved_to_the_end(running, waiting) == 0
-        assert json.loads((folder / "out").read_text())["rollout"]["state"] == "done"
+        assert json.loads((folder / "out").read_text())["maintenance"]["state"] == "done"
         waiting = begun(running, folder, *given, "--pause", "confirm", "--waves", "1,1")
         assert approved_to_the_end(running, waiting) == 11
         assert "m0  done" in (folder / "out").read_text()
@@ -143,7 +143,7 @@ def test_a_rollout_is_waited_for_and_tells_how_it_ended(folder: Path) -> None:
         running.stop()
 
 
-def test_waiting_for_a_rollout_goes_on_while_the_service_is_killed(folder: Path) -> None:
+def test_waiting_for_units_goes_on_while_the_service_is_killed(folder: Path) -> None:
     running = Running(folder)
     running.start()
     running.apply(FLEET)

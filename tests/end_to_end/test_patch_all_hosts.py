@@ -1,7 +1,8 @@
-"""The story of patch-all-hosts.md, from its fleet file to a finished rollout with a failure in it.
+"""The story of patch-all-hosts.md, from its fleet file to the end, with a failure in it.
 
-The page's own blocks are run, in their order. But the rollout has a window, which the page leaves
-out for its reader's sake: it is open from a quarter of an hour from now. And time passes faster.
+The page's own blocks are run, in their order. But the maintenance has a window, which the page
+leaves out for its reader's sake: it is open from a quarter of an hour from now. And time passes
+faster.
 """
 
 import os
@@ -34,10 +35,11 @@ def commands(words: str = "") -> list[list[str]]:
 
 
 def test_the_page_names_only_commands_that_are_run_here() -> None:
-    assert {line[0] for line in commands()} == {"fleet", "rollout", "alerts", "history"}
-    assert {line[1] for line in commands("rollout")} == {
-        *("plan", "start", "watch", "show", "retry", "resume"),
+    assert {line[0] for line in commands()} == {
+        *("fleet", "rollout", "maintenance", "alerts", "history"),
     }
+    assert {line[1] for line in commands("rollout ")} == {"plan", "start"}
+    assert {line[1] for line in commands("maintenance ")} == {"watch", "show", "retry", "resume"}
 
 
 class Story:
@@ -71,11 +73,13 @@ class Story:
         assert called.returncode == status, (given, called.stdout, called.stderr)
         return called.stdout
 
-    def rollout(self) -> Any:
-        return self.service.operator.get("/v1/rollouts/1")
+    def maintenance(self) -> Any:
+        return self.service.operator.get("/v1/maintenances/1")
 
     def until(self, *states: str) -> None:
-        patience.until(lambda: self.rollout()["rollout"]["state"] in states, self.rollout)
+        patience.until(
+            lambda: self.maintenance()["maintenance"]["state"] in states, self.maintenance
+        )
 
 
 @pytest.mark.soak
@@ -87,10 +91,10 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
     try:
         (apply,) = commands("fleet apply")
         (plan,), (start,) = commands("rollout plan"), commands("rollout start")
-        watch, again = commands("rollout watch")
-        show, *_ = commands("rollout show")
+        watch, again = commands("maintenance watch")
+        show, *_ = commands("maintenance show")
         (alerts,), (retry,), (resume,) = (
-            commands(words) for words in ("alerts", "rollout retry", "rollout resume")
+            commands(words) for words in ("alerts", "maintenance retry", "maintenance resume")
         )
         (history,) = commands("history")
         story.call(apply)
@@ -101,8 +105,8 @@ def test_the_weekend_goes_from_the_fleet_file_to_the_end_with_a_failure_in_it(
         story.call([*start, "--window", window])
         story.until("halted")
         story.call(watch, ExitStatus.ALERTS)
-        assert re.search(r"h1 +host +\d +failed", story.call(show))
-        assert "rollout-halted" in story.call(alerts, ExitStatus.ALERTS)
+        assert re.search(r"(?m)^h1 +failed ", story.call(show))
+        assert "halted" in story.call(alerts, ExitStatus.ALERTS)
         story.run_shell(story.mending, tmp_path)
         assert "h1 is waiting" in story.call(retry)
         story.call(resume)

@@ -74,7 +74,7 @@ class Three:
 
     def __init__(self, pair: Pair, emulator: Emulator) -> None:
         maintenance = {"event_type": "Reboot", "machines": ["web-0"]}
-        planned = pair.service.operator.ask("POST", "/v1/maintenance", maintenance)
+        planned = pair.service.operator.ask("POST", "/v1/maintenances", maintenance)
         (event,) = json.loads(planned.body)["operations"][0]["events"]
         other = emulator.schedule("Reboot", "web-0").event_id
         port = int(emulator.endpoint.rpartition(":")[2])

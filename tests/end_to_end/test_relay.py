@@ -148,7 +148,7 @@ def relay(service: tuple[Running, int], tmp_path: Path) -> Iterator[Relay]:
 
 def reboot(service: Running) -> None:
     body = {"event_type": "Reboot", "machines": ["web-0"]}
-    assert service.operator.ask("POST", "/v1/maintenance", body).status == 201
+    assert service.operator.ask("POST", "/v1/maintenances", body).status == 201
 
 
 def test_guests_read_and_approve_through_a_relay_that_has_no_database_and_no_framework(

@@ -119,7 +119,7 @@ def post(name: str, body: str, version: str = "2020-07-01", *headers: str) -> by
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     made = Pair(tmp_path_factory.mktemp("pair"))
     maintenance = {"event_type": "Reboot", "machines": ["web-0"]}
-    assert made.service.operator.ask("POST", "/v1/maintenance", maintenance).status == 201
+    assert made.service.operator.ask("POST", "/v1/maintenances", maintenance).status == 201
     made.settle()
     yield made
     made.close()
@@ -194,7 +194,7 @@ def test_any_bytes_are_answered_alike(pair: Pair, sent: bytes) -> None:
 
 def test_an_approval_by_the_relay_is_the_services_and_is_read_at_both(pair: Pair) -> None:
     maintenance = {"event_type": "Reboot", "machines": ["bastion"]}
-    planned = pair.service.operator.ask("POST", "/v1/maintenance", maintenance)
+    planned = pair.service.operator.ask("POST", "/v1/maintenances", maintenance)
     (event,) = json.loads(planned.body)["operations"][0]["events"]
     pair.settle()
     body = json.dumps({"StartRequests": [{"EventId": event["id"]}]})
@@ -215,7 +215,7 @@ def test_a_machine_that_waits_at_the_relay_reads_the_change_at_once(pair: Pair) 
         wait = (f"If-None-Match: {number}", "Prefer: wait=60")
         connection.sendall(get("batch_0", EVENTS, *wait))
         maintenance = {"event_type": "Freeze", "machines": ["batch_0"]}
-        assert pair.service.operator.ask("POST", "/v1/maintenance", maintenance).status == 201
+        assert pair.service.operator.ask("POST", "/v1/maintenances", maintenance).status == 201
         got = connection.recv(65536)
     assert got.startswith(b"HTTP/1.1 200 ")
     assert b'"EventType":"Freeze"' in got

@@ -179,7 +179,7 @@ class Clients:
         def approve(_: Guest) -> None:
             name = f"m{next(self._numbers)}"
             asked = self._operator(
-                "POST", "/v1/maintenance", {"event_type": "Freeze", "machines": [name]}
+                "POST", "/v1/maintenances", {"event_type": "Freeze", "machines": [name]}
             )
             event = asked["operations"][0]["events"][0]["id"]
             with contextlib.closing(Guest(self._service.guest_port, name, keeps=keeps)) as guest:

@@ -44,7 +44,7 @@ def service(tmp_path: Path) -> Iterator[Running]:
 def schedule_and_cancel(service: Running, machine: str) -> int:
     """Leave some news behind; return the number of the maintenance that it ends with."""
     body = {"event_type": "Reboot", "machines": [machine]}
-    made = service.operator.ask("POST", "/v1/maintenance", body).json
+    made = service.operator.ask("POST", "/v1/maintenances", body).json
     number: int = made["maintenance"]["number"]
     body = {"references": [str(number)]}
     assert service.operator.ask("POST", "/v1/cancellations", body).status == 200

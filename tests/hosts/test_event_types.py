@@ -60,7 +60,7 @@ def test_a_redeploy_to_the_only_other_host_goes_there(lab: Lab, guests: list[Gue
     assert not guest.refused_polls(start)
 
 
-def test_a_rolling_reboot_never_has_two_domains_down_together(
+def test_a_reboot_of_a_scope_never_has_two_domains_down_together(
     lab: Lab, guests: list[Guest]
 ) -> None:
     start, before = time.monotonic(), len(lab.operations())

@@ -10,7 +10,7 @@ RETIRED = re.compile(
     "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
     "dealing|desk|draft|errands|hands|host_documents|ledger|loading|looking|news_tail|opening|"
     "pace|parting|prefer|rate|reading|request_headers|retired|roster|runs|sentences|snapshots|"
-    "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|turns|view|vitals|"
+    "statements|steering|steps|strangers|tally|telling|terms|timekeeping|trace|view|vitals|"
     "waiting|watched|words|working_set|writing"
 )
 """What modules were once called, before the names of docs/architecture.md."""

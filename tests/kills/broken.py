@@ -144,14 +144,16 @@ def forget(verb: str, only: str = "") -> None:
     setattr(plane.Plane, verb, forgetful)
 
 
-def forget_walks() -> None:
-    """Walk on after a step that did not end well, without an operator's word."""
-    from forewarn.maintenance import transitions
+def forget_failed_units() -> None:
+    """Have the next unit take its turn after one that failed, without an operator's word."""
+    import msgspec
 
-    def pause(_: transitions.Transitions, __: object, ___: str) -> None:
-        pass
+    from forewarn.maintenance import turns, units
 
-    transitions.Transitions.pause_rolling_update = pause  # type: ignore[assignment]  # the break
+    def failed(unit: units.Unit, _: str) -> units.Unit:
+        return msgspec.structs.replace(unit, state=units.UnitState.SKIPPED)
+
+    turns._failed = failed
 
 
 def forget_domains() -> None:
@@ -210,7 +212,7 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "forget-postpone": partial(forget, "postpone"),
         "forget-approval": partial(forget, "approve_for_guests"),
         "forget-fleet": partial(forget, "apply_fleet", only="again"),
-        "forget-walk": forget_walks,
+        "forget-unit": forget_failed_units,
         "forget-domains": forget_domains,
         "forget-queue": forget_queue,
         "forget-failures": forget_failures,

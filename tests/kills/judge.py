@@ -76,7 +76,7 @@ def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Tra
     taken = {
         event_id: (operation["id"], event["update_domain"])
         for event_id, (operation, event) in _events(final).items()
-        if operation["event_type"] not in promises.UNWALKED
+        if operation["event_type"] not in promises.AT_ONCE
         and operation["description"] not in unannounced
     }
     for name, entries in journals.items():

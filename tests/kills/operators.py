@@ -74,7 +74,7 @@ class Operator:
             "description": f"{self._name} asks {self._number}",
         } | self._target()
         status, answer = self._wire.ask(
-            "request", "POST /v1/maintenance HTTP/1.1", body, asked=body
+            "request", "POST /v1/maintenances HTTP/1.1", body, asked=body
         )
         if status == 201:
             self._learn(json.loads(answer)["operations"])
@@ -82,12 +82,12 @@ class Operator:
             self._judge(status, answer)
 
     def _target(self) -> dict[str, Any]:
-        """Return what maintenance is asked for: of a host, a walk, several walks, or a machine."""
+        """Return what maintenance is asked for: of a host, a scope, a few machines, or one."""
         kind = self._chance.random()
         if kind < 0.12:
-            return {"host": self._chance.choice(self._cast["hosts"])}
+            return {"hosts": [self._chance.choice(self._cast["hosts"])]}
         if kind < 0.27:
-            return {"scope": self._chance.choice(self._cast["scopes"])}
+            return {"scopes": [self._chance.choice(self._cast["scopes"])]}
         if kind < 0.37:
             return {"machines": self._chance.sample(self._cast["machines"], 4)}
         if kind < 0.52:
@@ -101,7 +101,9 @@ class Operator:
     def _cancel(self) -> None:
         reference = self._one()
         del self._known[reference]
-        if self._chance.random() < 0.3:  # the whole maintenance, with what its walk has to come
+        if (
+            self._chance.random() < 0.3
+        ):  # the whole maintenance, with the turns of its units to come
             reference = reference.partition(".")[0]
         body = {"references": [reference], "reason": "changed my mind"}
         self._say("cancel", "POST /v1/cancellations", body, reference=reference)
@@ -160,7 +162,9 @@ class Operator:
             return
         number = self._chance.choice(sorted(self._stopped))
         self._stopped.discard(number)
-        self._say("resume", f"POST /v1/maintenance/{number}/resume", {}, number=number)
+        self._say(
+            "resume", f"POST /v1/maintenances/{number}/orders", {"order": "resume"}, number=number
+        )
 
     def _acknowledge(self) -> None:
         if not self._failed:
@@ -192,11 +196,7 @@ class Operator:
         self._failed.difference_update(o["id"] for o in failed if o["acknowledged_by"])
         for operation in over:
             known = self._known.pop(operation["id"], None)
-            if (
-                known
-                and operation["rolling_update"] is not None
-                and operation["status"] != "Completed"
-            ):
+            if known and operation["unit"] is not None and operation["status"] != "Completed":
                 self._stopped.add(operation["maintenance"])
         self._learn(o for o in operations if o["status"] == "Scheduled")
 

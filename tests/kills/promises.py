@@ -1,4 +1,4 @@
-"""Judges what operators were promised: holds, postponements, cancels, fleets, and walks.
+"""Judges what operators were promised: holds, postponements, cancels, fleets, and turns.
 
 As in `judge`, the witnesses are the clients' journals and the program's log. A hold or a
 postponement is only held against what is certain: that it was answered, that the operation was
@@ -16,8 +16,8 @@ from typing import Final as Constant
 
 from kills.evidence import Final, Journals, Times, moment
 
-UNWALKED: Constant = frozenset({"Preempt", "Terminate"})
-"""They wait for no other update domain, and nothing is walked by them."""
+AT_ONCE: Constant = frozenset({"Preempt", "Terminate"})
+"""They take all update domains at once, and wait for none."""
 
 
 class Asked(NamedTuple):
@@ -52,7 +52,7 @@ def judge(
     yield from _postponements_are_read(journals, final)
     yield from _cancels_are_kept(journals, runs, final, times)
     yield from _fleets_are_kept(journals, final)
-    yield from _walks_go_in_turn(journals, final, times)
+    yield from _units_take_turns(journals, final, times)
     yield from _one_domain_is_down_at_a_time(journals, runs, final)
     yield from _a_domain_is_down_until_it_is_back(journals, runs, final, times)
     yield from _machines_came_back(journals, final, times)
@@ -182,22 +182,28 @@ def _fleets_are_kept(journals: Journals, final: Final) -> Iterator[str]:
             yield f"a fleet with mark {mark} of {machine} was answered 200, and it has {kept}"
 
 
-def _walks_go_in_turn(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+    """In a scope, an operation of a unit is announced when the one before it has ended well.
+
+    Or an operator resumed the maintenance. One whose machines have all left its host failed nobody.
+    """
     resumed: dict[int, list[float]] = defaultdict(list)
     for one in asked(journals, "resume"):
         resumed[one.entry["number"]].append(one.sent)
-    walks: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
+    turns: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
     for operation in final.operations.values():
-        if operation["rolling_update"] is not None:
-            walks[operation["maintenance"], operation["rolling_update"]].append(operation)
-    for (number, _), steps in walks.items():
-        steps.sort(key=lambda step: int(step["id"].partition(".")[2]))
-        for before, after in pairwise(steps):
+        for event in operation["events"] if operation["unit"] is not None else ():
+            turns[operation["maintenance"], event["scope"]].append(operation)
+    for (number, _), its in turns.items():
+        its.sort(key=lambda operation: int(operation["id"].partition(".")[2]))
+        for before, after in pairwise(its):
             announced = moment(after["announced_at"])
             if not before["ended_at"] or announced < moment(before["ended_at"]):
                 yield f"{after['id']} was announced before {before['id']} had ended"
-            elif before["status"] != "Completed" and not any(
-                times.earliest(sent) <= announced for sent in resumed[number]
+            elif not (
+                before["status"] == "Completed"
+                or "have left host" in before["outcome"]
+                or any(times.earliest(sent) <= announced for sent in resumed[number])
             ):
                 yield (
                     f"{after['id']} was announced although {before['id']} is {before['status']}, "
@@ -213,7 +219,7 @@ def _one_domain_is_down_at_a_time(
     down: dict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
     for name, start in _starts(runs).items():
         operation = final.operations.get(name)
-        if operation is None or name not in ends or operation["event_type"] in UNWALKED:
+        if operation is None or name not in ends or operation["event_type"] in AT_ONCE:
             continue
         if operation["description"] not in struck:
             for event in operation["events"]:
@@ -244,14 +250,14 @@ def _a_domain_is_down_until_it_is_back(
         over = moment(operation["ended_at"])
         for late, at in starts.items():
             other = final.operations.get(late)
-            bound = other and other["event_type"] not in UNWALKED
+            bound = other and other["event_type"] not in AT_ONCE
             if not other or not bound or other["description"] in struck or at < ends[name]:
                 continue
             if not _in_two_domains(operation, other):
                 continue
             # Requests that share a transaction share its time.
             had_started = moment(other["started_at"]) <= moment(operation["started_at"])
-            waits_for_none = operation["event_type"] in UNWALKED
+            waits_for_none = operation["event_type"] in AT_ONCE
             if had_started and (waits_for_none or operation["description"] in struck):
                 continue  # it was Started when the other came, without notice or beside it
             if operation["carried_out_at"] and times.latest(at) < over:
@@ -301,7 +307,7 @@ def _machines_came_back(journals: Journals, final: Final, times: Times) -> Itera
     deleted = {
         machine
         for operation in final.operations.values()
-        if operation["event_type"] in UNWALKED and operation["status"] == "Completed"
+        if operation["event_type"] in AT_ONCE and operation["status"] == "Completed"
         for event in operation["events"]
         for machine in event["machines"]
     }

@@ -354,7 +354,7 @@ def last_word(service: Service, scale: float) -> LastWord:
     after = time.time()
     return LastWord(
         operations={o["id"]: o for o in _pages(service, "history", "operations")},
-        maintenances={m["number"]: m for m in _pages(service, "maintenance", "maintenances")},
+        maintenances={m["number"]: m for m in _pages(service, "maintenances", "maintenances")},
         live=live["events"],
         documents={
             scope: service.document(next(n for n in machines() if n.startswith(scope)))

@@ -38,7 +38,7 @@ class Run:
         self.operation: dict[str, Any] = {
             "id": "1.1",
             "maintenance": 1,
-            "rolling_update": 0,
+            "unit": 0,
             "event_type": "Reboot",
             "hosts": ["h0"],
             "description": "ann asks 1",
@@ -101,16 +101,22 @@ class Run:
             answer(kind, at, status, said, **facts),
         ]
 
-    def step(self, number: int, **more: Any) -> dict[str, Any]:
-        """Add a further step of the walk, in the domain of its own, that is over."""
+    def turn(self, number: int, **more: Any) -> dict[str, Any]:
+        """Add the operation of a further unit, in a domain of its own, that is over."""
         event = {**self.operation["events"][0], "id": f"{number}", "update_domain": number}
-        step = {**self.operation, "id": f"1.{number}", "events": [event], **more}
-        self.operations[step["id"]] = step
+        turn = {
+            **self.operation,
+            "id": f"1.{number}",
+            "unit": number - 1,
+            "events": [event],
+            **more,
+        }
+        self.operations[turn["id"]] = turn
         self.journals["ann"].append(entry("sends", 999.1, kind="vouch", events=[event["id"]]))
         for what, at in (("start", 999.2), ("end", 999.3)):
             facts = {"status": 0} if what == "end" else {}
-            self.runs.append(ran(what, at, **facts) | {"operation": step["id"]})
-        return step
+            self.runs.append(ran(what, at, **facts) | {"operation": turn["id"]})
+        return turn
 
 
 def entry(what: str, at: float, **facts: Any) -> dict[str, Any]:
@@ -209,31 +215,31 @@ def lose_the_fleet(run: Run) -> None:
     run.ask("fleet", 999.03, 200, {}, machine="own-ann", mark=3)
 
 
-def walk_on_before_the_end(run: Run) -> None:
-    run.step(2, announced_at="2030-01-01T11:51:00Z")
+def go_on_before_the_end(run: Run) -> None:
+    run.turn(2, announced_at="2030-01-01T11:51:00Z")
 
 
-def walk_on_after_a_failure(run: Run) -> None:
+def go_on_after_a_failure(run: Run) -> None:
     run.operation["status"] = "Failed"
     run.runs[1]["status"] = 1
-    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
     run.ask("resume", 999.95, 200, {}, number=1)
 
 
 def take_two_domains_down(run: Run) -> None:
-    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, announced_at="2030-01-01T11:53:00Z")
     run.runs[1]["at"] = 999.25
 
 
 def go_down_before_the_other_is_back(run: Run) -> None:
-    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, announced_at="2030-01-01T11:53:00Z")
     run.operation["ended_at"] = "2030-01-01T11:52:50Z"
     run.journals["ann"][2]["ends"]["1.1"][2] = "2030-01-01T11:52:50Z"
 
 
 def go_down_after_a_failure(run: Run) -> None:
     fail(run)
-    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
     run.ask("resume", 999.1, 200, {}, number=1)
 
 
@@ -249,7 +255,7 @@ def end_before_a_machine_asks(run: Run) -> None:
 
 
 def show_two_domains(run: Run) -> None:
-    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, announced_at="2030-01-01T11:53:00Z")
     other = {**run.shown, "EventId": "2", "NotBefore": ""}
     run.journals["guest"][1]["document"]["Events"].append(other)
 
@@ -332,8 +338,8 @@ FAULTS: dict[Callable[[Run], None], str] = {
     show_the_old_time_after_a_postponement: "guest read 2030-01-01 12:05:00+00:00 after that",
     lose_an_operators_approval: "there is no approval",
     lose_the_fleet: "a fleet with mark 3 of own-ann was answered 200, and it has 2",
-    walk_on_before_the_end: "1.2 was announced before 1.1 had ended",
-    walk_on_after_a_failure: "1.2 was announced although 1.1 is Failed, and nobody had asked",
+    go_on_before_the_end: "1.2 was announced before 1.1 had ended",
+    go_on_after_a_failure: "1.2 was announced although 1.1 is Failed, and nobody had asked",
     take_two_domains_down: "1.1 and 1.2 had domains 0 and 2 of web down",
     go_down_before_the_other_is_back: "1.2 went down before 1.1 was back",
     go_down_after_a_failure: "nobody had acknowledged the failure of 1.1",
@@ -451,13 +457,25 @@ def test_what_was_postponed_may_start_by_an_approval() -> None:
     assert run.complaints() == []
 
 
-def test_a_walk_goes_on_when_a_step_has_ended_well() -> None:
+def test_a_unit_has_its_turn_when_the_one_before_has_ended_well() -> None:
     run = Run()
-    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.turn(2, announced_at="2030-01-01T11:53:00Z")
     assert run.complaints() == []
 
 
-def test_a_walk_goes_on_after_a_failure_by_an_operators_word() -> None:
+def test_a_unit_has_its_turn_when_the_machines_before_it_had_left_the_host() -> None:
+    run = Run()
+    run.operation |= {"status": "Canceled", "started_at": None, "carried_out_at": None}
+    run.operation["outcome"] = "its machines have left host h0"
+    run.journals["ann"][2]["ends"]["1.1"][:2] = ["Canceled", run.operation["outcome"]]
+    run.runs.clear()
+    run.turn(2, status="Completed", outcome="", announced_at="2030-01-01T11:53:00Z")
+    assert not any("1.2 was announced" in complaint for complaint in run.complaints())
+    run.operation["outcome"] = "changed my mind"
+    assert any("1.2 was announced" in complaint for complaint in run.complaints())
+
+
+def test_a_unit_has_its_turn_after_a_failure_by_an_operators_word() -> None:
     run = Run()
     go_down_after_a_failure(run)
     run.ask("acknowledge", 999.15, 200, {}, references=["1.1"])
@@ -473,10 +491,10 @@ def test_a_preemption_may_fail_beside_what_had_started_and_not_begun() -> None:
     assert not any("nobody had acknowledged" in each for each in run.complaints())
 
 
-def test_a_walk_goes_on_when_another_operation_has_brought_the_failed_machines_back() -> None:
+def test_a_unit_has_its_turn_when_another_operation_has_brought_the_failed_machines_back() -> None:
     run = Run()
     go_down_after_a_failure(run)
-    run.step(3, status="Completed", rolling_update=None)
+    run.turn(3, status="Completed", unit=None)
     for one, at in zip(run.runs[-2:], (999.14, 999.16), strict=True):
         one["at"] = at
     run.operations["1.3"] |= {"ended_at": "2030-01-01T11:51:50Z", "carried_out_at": None}

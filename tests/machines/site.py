@@ -76,8 +76,8 @@ class Site:
         """Announce maintenance of the machine, and say how it will be carried out."""
         (self.folder / "how").write_text(how)
         (self.folder / "over").unlink(missing_ok=True)
-        asked = {"event_type": event_type, "host": "h1"}
-        assert self.service.operator.ask("POST", "/v1/maintenance", asked).status < 300
+        asked = {"event_type": event_type, "hosts": ["h1"]}
+        assert self.service.operator.ask("POST", "/v1/maintenances", asked).status < 300
 
     def operation(self) -> dict[str, Any]:
         return self.service.operation()

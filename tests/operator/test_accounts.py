@@ -135,8 +135,7 @@ def test_each_route_lets_in_its_role_and_those_above_it_alone(standing: Site, ro
 REBOOT = {"event_type": "Reboot", "machines": ["web-0"]}
 EFFECTIVE: dict[str, Any] = {
     "PUT /v1/fleet": fleet(),
-    "POST /v1/maintenance": REBOOT,
-    "POST /v1/rollouts": REBOOT,
+    "POST /v1/maintenances": REBOOT,
     "POST /v1/cancellations": {"references": ["1"]},
     "POST /v1/holds": HOLD,
     "DELETE /v1/holds": None,
@@ -184,8 +183,7 @@ def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(site: Site)
 DRAIN = {"hosts": ["h0"]}
 PLANNED: dict[str, Any] = {
     "PUT /v1/fleet": fleet(),
-    "POST /v1/maintenance": REBOOT,
-    "POST /v1/rollouts": REBOOT,
+    "POST /v1/maintenances": REBOOT,
     "POST /v1/hosts/drain": DRAIN,
 }
 
@@ -206,7 +204,6 @@ def test_a_viewer_may_try_what_only_an_operator_may_do(site: Site, route: str) -
         assert refused.error["facts"] == {"role": "viewer", "needed": "operator"}
     assert [each["outcome"] for each in site.settled()[:2]] == ["forbidden"] * 2
     assert not site.root.get("/v1/history")["operations"]
-    assert not site.root.get("/v1/rollouts")["rollouts"]
     assert bool(site.root.get("/v1/fleet/machines")["machines"]) is (route != "PUT /v1/fleet")
 
 
@@ -373,7 +370,7 @@ def test_what_only_reads_or_tries_is_not_recorded(site: Site) -> None:
     operator.ask("GET", "/v1/history")
     operator.ask("GET", "/v1/fleet/machines/nope")
     operator.ask("PUT", "/v1/fleet?dry_run=true", fleet())
-    assert operator.ask("POST", "/v1/rollouts?dry_run=true", {"kind": "rack"}).status == 400
+    assert operator.ask("POST", "/v1/maintenances?dry_run=true", {"kind": "rack"}).status == 400
     operator.ask("GET", "/nothing/here")
     assert site.settled() == before
 

@@ -216,7 +216,7 @@ def test_as_many_machines_are_removed_at_once_as_the_limit_says(service: Running
 
 
 def test_a_request_tells_the_operations_and_events_that_it_became(client: Client) -> None:
-    plan = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "scope": "Web"}).json
+    plan = client.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "scopes": ["Web"]}).json
     assert plan["maintenance"]["number"] == 1
     assert plan["maintenance"]["requested_by"] == ME
     assert plan["maintenance"]["targets"] == ["Web"]
@@ -232,17 +232,18 @@ def test_a_request_tells_the_operations_and_events_that_it_became(client: Client
 
 def test_a_dry_run_of_a_request_shows_the_plan_and_announces_nothing(client: Client) -> None:
     plan = client.ask(
-        "POST", "/v1/maintenance?dry_run=true", {"event_type": "Reboot", "scope": "web"}
+        "POST", "/v1/maintenances?dry_run=true", {"event_type": "Reboot", "scopes": ["web"]}
     ).json
     assert plan["dry_run"]
     assert plan["maintenance"]["number"] == 0
     assert len(plan["operations"]) == 1
-    assert [step["places"] for step in plan["further"]] == [
-        [{"scope": "web", "update_domain": n, "machines": {"count": 1, "names": [f"web-{n}"]}}]
-        for n in (1, 2)
+    assert [(unit["name"], unit["machines"]["names"]) for unit in plan["units"]] == [
+        ("web/0", []),
+        ("web/1", ["web-1"]),
+        ("web/2", ["web-2"]),
     ]
     assert client.get("/v1/events")["events"] == []
-    assert client.get("/v1/maintenance")["maintenances"] == []
+    assert client.get("/v1/maintenances")["maintenances"] == []
 
 
 def test_a_failure_supersedes_what_is_pending(client: Client) -> None:
@@ -263,14 +264,14 @@ def test_what_its_scope_approves_automatically_waits_for_the_not_before_that_was
 ) -> None:
     redeploy = {"event_type": "Redeploy", "machines": ["web-0"], "source": "User"}
     past = {**redeploy, "not_before": "2026-03-01T11:59:59Z"}
-    refused = client.ask("POST", "/v1/maintenance", past)
+    refused = client.ask("POST", "/v1/maintenances", past)
     assert (refused.status, refused.error["code"]) == (422, "notice-too-short")
     later = {**redeploy, "not_before": "2026-03-01T12:05:00Z"}
-    (operation,) = client.ask("POST", "/v1/maintenance", later).json["operations"]
+    (operation,) = client.ask("POST", "/v1/maintenances", later).json["operations"]
     assert operation["status"] == "Scheduled"
     assert operation["not_before"] == "2026-03-01T12:05:00Z"
     at_once = {**redeploy, "machines": ["web-1"]}
-    (operation,) = client.ask("POST", "/v1/maintenance", at_once).json["operations"]
+    (operation,) = client.ask("POST", "/v1/maintenances", at_once).json["operations"]
     assert (operation["status"], operation["waits_for"]) == ("Queued", "1.1")
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     (operation,) = client.get("/v1/history?maintenance=2")["operations"]
@@ -280,16 +281,16 @@ def test_what_its_scope_approves_automatically_waits_for_the_not_before_that_was
 def test_maintenances_are_listed_newest_first_page_by_page(client: Client) -> None:
     for name in ("web-0", "web-1", "web-2"):
         request_reboot(client, machines=[name])
-    first = client.get("/v1/maintenance?limit=2")
+    first = client.get("/v1/maintenances?limit=2")
     assert [m["number"] for m in first["maintenances"]] == [3, 2]
-    rest = client.get(f"/v1/maintenance?limit=2&cursor={first['next']}")
+    rest = client.get(f"/v1/maintenances?limit=2&cursor={first['next']}")
     assert [m["number"] for m in rest["maintenances"]] == [1]
     assert rest["next"] == ""
 
 
 def test_a_maintenance_shows_its_operations(client: Client) -> None:
     request_reboot(client, description="kernel 6.12")
-    shown = client.get("/v1/maintenance/1")
+    shown = client.get("/v1/maintenances/1")
     assert shown["maintenance"]["description"] == "kernel 6.12"
     assert [operation["id"] for operation in shown["operations"]] == ["1.1"]
 
@@ -297,7 +298,7 @@ def test_a_maintenance_shows_its_operations(client: Client) -> None:
 def test_events_tell_the_notice_left_and_who_can_read_them(
     client: Client, service: Running, clock: ManualClock
 ) -> None:
-    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    client.ask("POST", "/v1/maintenances", {"event_type": "Preempt", "scopes": ["batch"]})
     service.guests.saw("batch_0", "2017-08-01")
     (event,) = client.get("/v1/events")["events"]
     assert event["shown_to"] == {"machines": 1, "seen": 1, "showing": 0}
@@ -370,7 +371,7 @@ def test_history_is_filtered_and_paged(client: Client) -> None:
     for name in ("web-0", "web-1", "Bastion"):
         request_reboot(client, machines=[name])
     client.ask("POST", "/v1/cancellations", {"references": ["2"]})
-    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    client.ask("POST", "/v1/maintenances", {"event_type": "Preempt", "scopes": ["batch"]})
 
     def ids(query: str) -> list[str]:
         return [o["id"] for o in client.get(f"/v1/history?{query}")["operations"]]
@@ -427,8 +428,8 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/fleet/scopes",
         "GET /v1/fleet/scopes/{name}",
         "GET /v1/fleet/tombstones",
-        "POST /v1/maintenance",
-        "POST /v1/maintenance/{number}/resume",
+        "POST /v1/maintenances",
+        "POST /v1/maintenances/{number}/orders",
         "POST /v1/postponements",
         "GET /v1/holds",
         "POST /v1/holds",
@@ -436,8 +437,8 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/alerts",
         "POST /v1/acknowledgements",
         "POST /v1/resolutions",
-        "GET /v1/maintenance",
-        "GET /v1/maintenance/{number}",
+        "GET /v1/maintenances",
+        "GET /v1/maintenances/{number}",
         "GET /v1/events",
         "POST /v1/approvals",
         "POST /v1/cancellations",
@@ -447,10 +448,6 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/hosts",
         "GET /v1/hosts/{name}",
         "POST /v1/hosts/drain",
-        "GET /v1/rollouts",
-        "POST /v1/rollouts",
-        "GET /v1/rollouts/{number}",
-        "POST /v1/rollouts/{number}/orders",
         "POST /v1/relays/tokens",
         "DELETE /v1/relays/tokens",
         "POST /v1/hosts/{name}/orders",
@@ -485,7 +482,7 @@ def test_the_schema_is_whole_every_reference_leads_somewhere(client: Client) -> 
 
 def test_the_schema_has_bodies_and_filters_under_their_own_names(client: Client) -> None:
     paths = client.get("/v1/schema")["paths"]
-    body = paths["/v1/maintenance"]["post"]["requestBody"]["content"]["application/json"]
+    body = paths["/v1/maintenances"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["$ref"].endswith("/MaintenanceRequest")
     names = [parameter["name"] for parameter in paths["/v1/history"]["get"]["parameters"]]
     assert names == [
@@ -503,8 +500,6 @@ def test_the_schema_has_bodies_and_filters_under_their_own_names(client: Client)
 
 BODIES = {
     "PUT /v1/fleet": fleet(),
-    "POST /v1/maintenance": {"event_type": "Reboot", "machines": ["web-0"]},
-    "POST /v1/maintenance/{number}/resume": {},
     "POST /v1/approvals": {"references": ["1.1", "2"]},
     "POST /v1/cancellations": {"references": ["1"], "reason": "wrong host"},
     "POST /v1/postponements": {"references": ["1"], "not_before": "2026-03-01T13:00:00Z"},
@@ -518,7 +513,7 @@ BODIES = {
     "POST /v1/webhooks/{name}/tests": {},
     "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop"},
     "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1"},
-    "POST /v1/rollouts": {
+    "POST /v1/maintenances": {
         "event_type": "Reboot",
         "tags": {"role": "leader"},
         "policy": {
@@ -528,7 +523,7 @@ BODIES = {
             "blackouts": [{"opens": "2026-03-01T13:00:00Z", "closes": "2026-03-01T14:00:00Z"}],
         },
     },
-    "POST /v1/rollouts/{number}/orders": {"order": "skip", "unit": "h1"},
+    "POST /v1/maintenances/{number}/orders": {"order": "skip", "unit": "h1"},
 }
 
 
@@ -551,7 +546,7 @@ def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "scope", "name": "web"})
     client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"]})
-    client.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
+    client.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "machines": ["web-1"]})
     client.ask("POST", "/v1/tokens", BODIES["POST /v1/tokens"])
     client.ask("POST", "/v1/webhooks", BODIES["POST /v1/webhooks"])
     named = {"scopes": "web", "hosts": "h1", "machines": "web-0"}

@@ -35,7 +35,7 @@ def test_a_cursor_that_is_none_is_refused(unchanged: Client, kind: str, cursor: 
 )
 def test_a_cursor_of_maintenances_is_a_number(unchanged: Client, forged: str) -> None:
     cursor = base64.urlsafe_b64encode(forged.encode()).decode().rstrip("=")
-    assert unchanged.ask("GET", f"/v1/maintenance?cursor={cursor}").status == 400
+    assert unchanged.ask("GET", f"/v1/maintenances?cursor={cursor}").status == 400
 
 
 @pytest.mark.parametrize(

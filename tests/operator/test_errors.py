@@ -16,7 +16,7 @@ NOT_FOUND = (404, "not-found")
 
 def everything(client: Client) -> dict[str, Any]:
     """All that the service holds."""
-    paths = ["/v1/fleet/machines", "/v1/fleet/scopes", "/v1/maintenance", "/v1/history"]
+    paths = ["/v1/fleet/machines", "/v1/fleet/scopes", "/v1/maintenances", "/v1/history"]
     return {path: client.get(path) for path in paths}
 
 
@@ -78,15 +78,18 @@ REQUESTS: dict[str, tuple[dict[str, Any], tuple[int, str], str | None]] = {
         {"not_before": "0001-01-01T00:00:00+14:00"}, INVALID, "not_before"
     ),
     "the year 10000": ({"not_before": "10000-01-01T00:00:00Z"}, INVALID, "not_before"),
-    "a duration of -2": ({"duration_seconds": -2}, INVALID, None),
+    "a duration of -2": ({"duration_seconds": -2}, INVALID, "duration_seconds"),
     "100,000 targets": (
-        {"machines": [f"m{n}" for n in range(100_000)], "scope": ""}, INVALID, "machines"
+        {"machines": [f"m{n}" for n in range(100_000)], "scopes": []}, INVALID, "machines"
     ),
     "an unknown type": ({"event_type": "reboot"}, INVALID, "event_type"),
-    "a machine and a scope": ({"machines": ["web-0"]}, INVALID, None),
-    "an unknown machine": ({"machines": ["nope"], "scope": ""}, NOT_FOUND, None),
-    "a machine without a name": ({"machines": [""], "scope": ""}, NOT_FOUND, None),
-    "an unknown host": ({"host": " ", "scope": ""}, NOT_FOUND, None),
+    "one start for several units": (
+        {"machines": ["web-0"], "opens_at": "2026-03-01T13:00:00Z"}, INVALID, "opens_at"
+    ),
+    "nothing": ({"scopes": []}, INVALID, None),
+    "an unknown machine": ({"machines": ["nope"], "scopes": []}, NOT_FOUND, None),
+    "a machine without a name": ({"machines": [""], "scopes": []}, NOT_FOUND, None),
+    "an unknown host": ({"hosts": [" "], "scopes": []}, NOT_FOUND, None),
     "a preemption of regular priority": ({"event_type": "Preempt"}, (422, "not-eligible"), None),
     "a name in the body": ({"by": "ann"}, INVALID, ""),
 }  # fmt: skip
@@ -134,16 +137,21 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
     "a number in words": ("GET", "/v1/history?maintenance=x", None, INVALID, ["maintenance"]),
     "too long a page": ("GET", "/v1/history?limit=1001", None, INVALID, ["limit", "1000"]),
     "no cursor": ("GET", "/v1/history?cursor=frog", None, INVALID, ["cursor"]),
-    "no cursor of maintenances": ("GET", "/v1/maintenance?cursor=frog", None, INVALID, ["frog"]),
-    "a number beyond any": ("GET", "/v1/maintenance/9007199254740993", None, INVALID, ["number"]),
-    "a resumption beyond any": (
-        "POST", "/v1/maintenance/99999999999999999999/resume", {}, INVALID, ["number"]
+    "no cursor of maintenances": ("GET", "/v1/maintenances?cursor=frog", None, INVALID, ["frog"]),
+    "a number beyond any": ("GET", "/v1/maintenances/9007199254740993", None, INVALID, ["number"]),
+    "an order beyond any": (
+        "POST", "/v1/maintenances/99999999999999999999/orders", {"order": "pause"}, INVALID,
+        ["number"],
     ),
     "a maintenance that does not exist": (
-        "GET", "/v1/maintenance/77", None, NOT_FOUND, ["77", "forewarn maintenance list"]
+        "GET", "/v1/maintenances/77", None, NOT_FOUND, ["77", "forewarn maintenance list"]
     ),
-    "a resumption of none": (
-        "POST", "/v1/maintenance/77/resume", {}, NOT_FOUND, ["77", "forewarn maintenance list"]
+    "an order about none": (
+        "POST", "/v1/maintenances/77/orders", {"order": "pause"}, NOT_FOUND,
+        ["77", "forewarn maintenance list"],
+    ),
+    "an order about a unit without its name": (
+        "POST", "/v1/maintenances/77/orders", {"order": "skip"}, INVALID, ["unit"]
     ),
     "an unknown path": ("GET", "/v1/frogs", None, NOT_FOUND, ["/v1/frogs", "/v1/schema"]),
     "another method": ("PUT", "/v1/clock", {}, (405, "invalid"), ["PUT", "/v1/clock"]),
@@ -170,8 +178,8 @@ def test_a_bad_request_is_refused_whole_with_its_place(
     unchanged: Client, more: dict[str, Any], refusal: tuple[int, str], where: str | None
 ) -> None:
     before = everything(unchanged)
-    body = {"event_type": "Reboot", "scope": "web", **more}
-    refused = unchanged.ask("POST", "/v1/maintenance", body)
+    body = {"event_type": "Reboot", "scopes": ["web"], **more}
+    refused = unchanged.ask("POST", "/v1/maintenances", body)
     assert (refused.status, refused.error["code"]) == refusal, refused.error
     assert refused.error["facts"].get("where") == where, refused.error
     assert everything(unchanged) == before
@@ -209,7 +217,7 @@ def test_a_refusal_is_one_short_line_whatever_the_body_has(unchanged: Client, bo
 
 def test_a_conflict_names_the_event_in_the_way(client: Client) -> None:
     event = request_reboot(client)["operations"][0]["events"][0]
-    answer = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "machines": ["web-0"]})
+    answer = client.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "machines": ["web-0"]})
     assert (answer.status, answer.error["code"]) == (409, "conflict")
     assert answer.error["facts"]["event_id"] == event["id"]
 

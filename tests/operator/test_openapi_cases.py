@@ -61,7 +61,7 @@ KNOWN: Final[dict[str, tuple[Any, ...]]] = {
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Running]:
-    """A service on TCP with a fleet, something under way, something over, and a rollout."""
+    """A service on TCP with a fleet, something under way, something over, and units."""
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     clock = ManualClock(NOON)
     with Running(wanted, InMemoryStore(), clock) as running:
@@ -69,11 +69,11 @@ def service(tmp_path: Path) -> Iterator[Running]:
         assert client.ask("PUT", "/v1/fleet", fleet()).status == 200
         for body in (
             {"event_type": "Reboot", "machines": ["web-0"]},
-            {"event_type": "Freeze", "scope": "batch", "opens_at": "2026-03-02T22:00:00Z"},
+            {"event_type": "Freeze", "scopes": ["batch"], "opens_at": "2026-03-02T22:00:00Z"},
         ):
-            assert client.ask("POST", "/v1/maintenance", body).status == 201
-        rollout = {"event_type": "Reboot", "machines": ["web-1", "web-2"]}
-        assert client.ask("POST", "/v1/rollouts", rollout).status == 201
+            assert client.ask("POST", "/v1/maintenances", body).status == 201
+        units = {"event_type": "Reboot", "machines": ["web-1", "web-2"], "policy": {}}
+        assert client.ask("POST", "/v1/maintenances", units).status == 201
         clock.advance(timedelta(minutes=20))
         yield running
 

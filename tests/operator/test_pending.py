@@ -1,4 +1,4 @@
-"""Rolling updates, holds, postponements, alerts, acknowledgements and resolutions over the API."""
+"""Units, holds, postponements, alerts, acknowledgements and resolutions over the API."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,9 @@ from server.running import ME, Client, Running, fleet, request_reboot
 
 
 def reboot_of_web(client: Client, **more: Any) -> Any:
-    answer = client.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "scope": "web", **more})
+    answer = client.ask(
+        "POST", "/v1/maintenances", {"event_type": "Reboot", "scopes": ["web"], **more}
+    )
     assert answer.status == 201, answer.body
     return answer.json
 
@@ -47,44 +49,35 @@ def audited(client: Client) -> tuple[str, str, str]:
     return record["action"], record["by"], record["detail"]
 
 
-def rolling_update_of(client: Client, number: int = 1) -> Any:
-    (update,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["rolling_updates"]
-    return update
+def units_of(client: Client, number: int = 1) -> dict[str, Any]:
+    shown = client.get(f"/v1/maintenances/{number}")["units"]
+    return {unit["name"]: unit for unit in shown}
 
 
-def test_a_rolling_update_shows_what_is_done_what_is_next_and_that_there_is_more(
-    client: Client,
-) -> None:
+def test_the_update_domains_of_a_scope_are_units_that_have_their_turns(client: Client) -> None:
     plan = reboot_of_web(client)
-    (update,) = plan["maintenance"]["rolling_updates"]
-    assert update == {
-        "scope": "web",
-        "host": "",
-        "state": "running",
-        "reason": "",
-        "done": {"count": 1, "names": ["web-0"]},
-        "more": True,
-    }
+    assert plan["maintenance"]["state"] == "running"
     assert plan["maintenance"]["announced"] == 1
-    shown = client.get("/v1/maintenance/1")
-    assert shown["further"] == plan["further"]
-    assert [step["places"][0]["update_domain"] for step in shown["further"]] == [1, 2]
-    assert shown["operations"][0]["rolling_update"] == 0
-    assert client.get("/v1/maintenance")["maintenances"] == [shown["maintenance"]]
+    assert plan["maintenance"]["units"] == {
+        "waiting": 2, "running": 1, "done": 0, "failed": 0, "skipped": 0,
+    }  # fmt: skip
+    shown = client.get("/v1/maintenances/1")
+    first, *others = shown["units"]
+    assert (first["name"], first["state"], first["operation"]) == ("web/0", "running", "1.1")
+    assert [unit["machines"]["names"] for unit in others] == [["web-1"], ["web-2"]]
+    assert shown["operations"][0]["unit"] == 0
+    assert client.get("/v1/maintenances")["maintenances"] == [shown["maintenance"]]
 
 
-def test_the_further_steps_of_a_rolling_update_follow_the_fleet(client: Client) -> None:
+def test_the_machines_of_a_unit_that_waits_follow_the_fleet(client: Client) -> None:
     reboot_of_web(client)
     client.ask("DELETE", "/v1/fleet/machines?name=web-1")
-    (step,) = client.get("/v1/maintenance/1")["further"]
-    assert step["places"][0]["machines"]["names"] == ["web-2"]
-    client.ask("DELETE", "/v1/fleet/machines?name=web-2")
-    assert client.get("/v1/maintenance/1")["further"] == []
-    assert not rolling_update_of(client)["more"]
+    assert units_of(client)["web/1"]["machines"]["count"] == 0
+    assert units_of(client)["web/2"]["machines"]["names"] == ["web-2"]
 
 
 def test_a_host_is_maintained_as_one_operation_across_scopes(client: Client) -> None:
-    plan = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "host": "h1"}).json
+    plan = client.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "hosts": ["h1"]}).json
     (operation,) = plan["operations"]
     assert plan["maintenance"]["targets"] == ["h1"]
     assert operation["hosts"] == ["h1"]
@@ -93,37 +86,42 @@ def test_a_host_is_maintained_as_one_operation_across_scopes(client: Client) -> 
         ("web", ["web-1"]),
     ]
     assert client.get("/v1/events?scope=web")["events"][0]["hosts"] == ["h1"]
-    nothing = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "host": "h77"})
+    nothing = client.ask("POST", "/v1/maintenances", {"event_type": "Freeze", "hosts": ["h77"]})
     assert (nothing.status, nothing.error["code"]) == (404, "not-found")
 
 
 def test_without_notice_is_kept_with_the_maintenance(client: Client) -> None:
     request_reboot(client, without_notice=True)
     request_reboot(client, machines=["Bastion"])
-    newest, first = client.get("/v1/maintenance")["maintenances"]
+    newest, first = client.get("/v1/maintenances")["maintenances"]
     assert first["without_notice"]
     assert not newest["without_notice"]
 
 
-def test_a_paused_rolling_update_is_resumed_and_another_is_not(client: Client) -> None:
+def test_a_halted_maintenance_is_resumed_and_another_is_not(client: Client) -> None:
     reboot_of_web(client)
-    assert client.ask("POST", "/v1/maintenance/1/resume", {}).error["code"] == "too-late"
-    assert client.ask("POST", "/v1/maintenance/9/resume", {}).status == 404
-    assert client.ask("POST", "/v1/maintenance/1/resume", {"sure": True}).status == 400
+
+    def order(number: int = 1, kind: str = "resume", **more: Any) -> Any:
+        body = {"order": kind, **more}
+        return client.ask("POST", f"/v1/maintenances/{number}/orders", body)
+
+    assert order().error["code"] == "conflict"
+    assert order(9).status == 404
+    assert order(sure=True).status == 400
     client.ask("POST", "/v1/cancellations", {"references": ["1.1"]})
-    stopped = rolling_update_of(client)
-    assert stopped["state"] == "paused"
-    assert "1.1 is Canceled" in stopped["reason"]
-    assert stopped["more"]
-    resumed = client.ask("POST", "/v1/maintenance/1/resume", {})
+    halted = client.get("/v1/maintenances/1")["maintenance"]
+    assert halted["state"] == "halted"
+    assert "1.1 is Canceled" in halted["reason"]
+    resumed = order()
     assert resumed.status == 200
-    assert audited(client) == ("POST /v1/maintenance/1/resume", ME, "1")
-    assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
-    assert rolling_update_of(client)["state"] == "running"
+    assert audited(client) == ("POST /v1/maintenances/1/orders", ME, "resume")
+    assert units_of(client)["web/1"]["operation"] == "1.2"
+    assert resumed.json["maintenance"]["state"] == "running"
+    assert order(kind="retry", unit="web/0").json["maintenance"]["units"]["failed"] == 0
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})
-    assert rolling_update_of(client)["state"] == "finished"
-    assert not rolling_update_of(client)["more"]
-    assert client.get("/v1/maintenance/1")["further"] == []
+    stopped = client.get("/v1/maintenances/1")["maintenance"]
+    assert stopped["state"] == "stopped"
+    assert order().error["code"] == "too-late"
 
 
 def test_what_is_held_does_not_start_and_gets_its_notice_back(
@@ -225,7 +223,7 @@ def test_all_is_well_at_first(client: Client) -> None:
 def test_an_alert_tells_of_machines_that_cannot_see_their_event(
     client: Client, service: Running
 ) -> None:
-    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    client.ask("POST", "/v1/maintenances", {"event_type": "Preempt", "scopes": ["batch"]})
     service.guests.saw("batch_0", "2017-08-01")
     assert ("unseen", "1.1") in kinds(client)
     service.guests.saw("batch_0", "2017-11-01")
@@ -246,7 +244,7 @@ def test_an_alert_tells_at_once_that_an_agent_could_not_prepare_its_machine(
     assert event["agents"] == [{"machine": "web-0", "status": "held", "reason": "the drain failed"}]
 
 
-def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
+def test_an_alert_tells_what_is_held_halted_or_not_approved_in_time(
     client: Client, service: Running, clock: ManualClock
 ) -> None:
     for name in ("web-0", "bastion"):
@@ -254,7 +252,7 @@ def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
     reboot_of_web(client)
     assert kinds(client) == []
     client.ask("POST", "/v1/cancellations", {"references": ["1.1"], "reason": "wrong day"})
-    assert kinds(client) == [("paused", "1")]
+    assert kinds(client) == [("halted", "1")]
     client.ask("POST", "/v1/cancellations", {"references": ["1"]})
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})
@@ -295,7 +293,7 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     client: Client, service: Running
 ) -> None:
     assert client.get("/v1/fleet/tombstones") == {"tombstones": [], "next": ""}
-    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    client.ask("POST", "/v1/maintenances", {"event_type": "Preempt", "scopes": ["batch"]})
     end(service, client, "1.1", well=True)
     assert client.ask("GET", "/v1/fleet/machines/batch_0").status == 404
     (tombstone,) = client.get("/v1/fleet/tombstones?limit=1")["tombstones"]
@@ -320,7 +318,7 @@ def test_tombstones_are_listed_page_by_page_each_once(client: Client, service: R
     client.ask("PUT", "/v1/fleet", {"machine": spots})
     for number, spot in enumerate(spots, 1):
         wanted = {"event_type": "Preempt", "machines": [spot["name"]]}
-        client.ask("POST", "/v1/maintenance", wanted)
+        client.ask("POST", "/v1/maintenances", wanted)
         end(service, client, f"{number}.1", well=True)
     first = client.get("/v1/fleet/tombstones?limit=2")
     rest = client.get(f"/v1/fleet/tombstones?limit=2&cursor={first['next']}")
@@ -412,10 +410,10 @@ def test_what_would_take_another_domain_is_listed_with_what_it_waits_for(
     behind = queued["status_detail"]
     assert "web-0" in behind
     assert standing(queued) == f"Queued, {behind}"
-    (shown,) = client.get("/v1/maintenance/2")["operations"]
+    (shown,) = client.get("/v1/maintenances/2")["operations"]
     assert (shown["status"], shown["status_detail"]) == ("Queued", behind)
     body = {"event_type": "Reboot", "machines": ["web-2"]}
-    (tried,) = client.ask("POST", "/v1/maintenance?dry_run=true", body).json["operations"]
+    (tried,) = client.ask("POST", "/v1/maintenances?dry_run=true", body).json["operations"]
     assert (tried["status"], tried["waits_for"]) == ("Queued", "1.1")
     assert tried["status_detail"] == behind
     assert set(live(client)) == {"1.1", "2.1"}

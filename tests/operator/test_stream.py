@@ -73,7 +73,7 @@ class Reader:
 
 def reboot(client: Client, machine: str = "web-0") -> None:
     body = {"event_type": "Reboot", "machines": [machine]}
-    assert client.ask("POST", "/v1/maintenance", body).status == 201
+    assert client.ask("POST", "/v1/maintenances", body).status == 201
 
 
 def test_a_reader_is_told_what_happens_from_now_on(service: Running, client: Client) -> None:

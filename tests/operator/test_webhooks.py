@@ -38,7 +38,7 @@ def add(client: Client, url: str, name: str = "ours", **more: Any) -> str:
 
 def schedule(client: Client, *machines: str) -> None:
     body = {"event_type": "Reboot", "machines": list(machines)}
-    assert client.ask("POST", "/v1/maintenance", body).status == 201
+    assert client.ask("POST", "/v1/maintenances", body).status == 201
 
 
 def tried(client: Client, name: str = "ours") -> Any:

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from forewarn.server.settings import (
-    RolloutCheck,
-    RolloutSettings,
+    MaintenanceSettings,
     SimulatedSettings,
+    UnitCheck,
 )
 from forewarn.store.sqlite import InMemoryStore
 from page import site as sites
@@ -40,7 +40,7 @@ def quick_site(tmp_path: Path, contexts: Contexts) -> Iterator[Site]:
     simulated = SimulatedSettings(reboot_seconds=0, freeze_seconds=0, redeploy_seconds=0)
     wanted = msgspec.structs.replace(
         settings_in(tmp_path, simulated, listen="127.0.0.1:0"),
-        rollout=RolloutSettings(check=(RolloutCheck(name="probe", program=("/bin/false",)),)),
+        maintenance=MaintenanceSettings(check=(UnitCheck(name="probe", program=("/bin/false",)),)),
     )
     with Running(wanted, InMemoryStore()) as running, Site(running, contexts) as opened:
         yield opened

@@ -14,13 +14,14 @@ import msgspec
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import rollouts
+from forewarn.control import maintenances
+from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.plane import Plane
-from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import planner
 from forewarn.maintenance.fleet_file import Fleet
-from forewarn.maintenance.model import HoldKind, Operation, Refused
-from forewarn.maintenance.rollout_model import RolloutPolicy, RolloutTask
+from forewarn.maintenance.model import HoldKind, Operation, Policy, Refused
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.units import TurnPolicy
 from forewarn.store.port import Store
 from forewarn.store.sql import copy
 from forewarn.store.sqlite import InMemoryStore
@@ -157,7 +158,7 @@ class Evening:
         if self.chance.random() < 0.006:
             self.cancel()
         self.approve()
-        for number in list(self.model.all_rollouts):
+        for number in list(self.model.open_maintenances()):
             self.drive(number)
         self.clock.advance(STEP)
         self.ask(self.plane.advance)
@@ -235,25 +236,25 @@ class Evening:
             self.ask(self.plane.cancel, [self.chance.choice(pending)], reason=why)
 
     def patch_hosts(self) -> None:
-        """Start a rollout over the hosts of the scale sets."""
-        policy = RolloutPolicy(at_once="3", waves=("2", "10", "rest"), stop_after=9)
-        task = RolloutTask(event_type=EventType.FREEZE, duration_seconds=20)
+        """Start maintenance of the hosts of the scale sets."""
+        policy = TurnPolicy(at_once="3", waves=("2", "10", "rest"), stop_after=9)
+        request = Request(event_type=EventType.FREEZE, duration_seconds=20, requested_by="ann")
         with self.store.read() as reading:
             hosts = tuple(f"{of}{n}" for of in ("batch", "encode", "crawl") for n in range(10))
-            made, _ = rollouts.prepared(
+            asked = Asked(request=request, targets=UnitTargets(hosts=hosts), policy=policy)
+            made, _ = maintenances.prepared(
                 reading,
+                reading.scopes(),
                 reading.machines(),
-                RolloutTargets(hosts=hosts),
-                task,
-                policy,
+                asked,
+                Policy(),
                 drained=(),
-                by="ann",
                 now=self.now,
             )
-        self.ask(self.plane.order, rollouts.start, made)
+        self.ask(self.plane.order, maintenances.start, made, asked)
 
     def drive(self, number: int) -> None:
         for _ in range(50):
-            step = self.ask(self.plane.order, rollouts.step, number, None)
+            step = self.ask(self.plane.order, maintenances.take_turns, number, None)
             if step is None or not step.changed:
                 return

@@ -68,7 +68,8 @@ def follow(to: Locator, url: str | re.Pattern[str] | None = None) -> None:
 def plan(window: Page, url: str, **texts: str) -> None:
     """Open the form at an address, fill in its fields by their names, and ask for the plan."""
     window.goto(url)
-    window.locator("summary", has_text="More").click()
+    groups = "form => form.querySelectorAll('details').forEach(each => { each.open = true; })"
+    window.locator("main form").evaluate(groups)
     for name, text in texts.items():
         field = window.locator(f"[name={name}]")
         if field.evaluate("each => each.tagName") == "SELECT":

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.maintenance import rollout
+from forewarn.maintenance import turns
 from forewarn.maintenance.model import Refused, unknown
-from forewarn.maintenance.rollout_model import RolloutPolicy
+from forewarn.maintenance.units import TurnPolicy
 from forewarn.server.page import forms
 from forewarn.server.page.forms import Control, FilledForm
 from forewarn.vocabulary import ErrorCode, EventType
@@ -31,13 +31,19 @@ def refusal(**texts: str) -> Refused:
 def test_names_may_have_commas_blanks_and_line_ends_between_them() -> None:
     request = forms.maintenance(asked(targets=" web-0, web-1\r\nweb-2 "), NOW)
     assert request.machines == ("web-0", "web-1", "web-2")
-    assert (request.scope, request.host) == ("", "")
+    assert (request.scopes, request.hosts) == ((), ())
 
 
-@pytest.mark.parametrize(("kind", "field"), [("scope", "scope"), ("host", "host")])
-def test_a_scope_or_a_host_is_one_name(kind: str, field: str) -> None:
-    assert getattr(forms.maintenance(asked(kind=kind, targets="h1"), NOW), field) == "h1"
-    assert refusal(kind=kind, targets="h1 h2").facts["where"] == "targets"
+@pytest.mark.parametrize(("kind", "field"), [("scope", "scopes"), ("host", "hosts")])
+def test_scopes_and_hosts_are_named_as_machines_are(kind: str, field: str) -> None:
+    request = forms.maintenance(asked(kind=kind, targets="h1 h2"), NOW)
+    assert getattr(request, field) == ("h1", "h2")
+    assert request.machines == ()
+
+
+def test_a_form_in_which_nothing_of_a_policy_is_filled_in_asks_for_none() -> None:
+    assert forms.maintenance(asked(order="tightest"), NOW).policy is None
+    assert forms.maintenance(asked(order="listed"), NOW).policy is not None
 
 
 @pytest.mark.parametrize(
@@ -68,12 +74,11 @@ def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
     assert later.not_before == NOW + timedelta(minutes=20)
 
 
-def test_every_field_of_the_rollout_reaches_its_request() -> None:
-    request = forms.rollout(
+def test_every_field_of_a_policy_reaches_its_request() -> None:
+    request = forms.maintenance(
         form(
-            hosts="h1 h2",
-            scopes="web",
-            machines="bastion",
+            kind="host",
+            targets="h1 h2",
             tags="role=web\nzone=a",
             at_once="10%",
             waves="1, 10%, rest",
@@ -92,7 +97,7 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
             duration="10m",
             description="Patch day",
             source="User",
-            no_drain="yes",
+            drain="yes",
             without_notice="yes",
             all_hosts="yes",
             approval_until="+2h",
@@ -100,30 +105,33 @@ def test_every_field_of_the_rollout_reaches_its_request() -> None:
         ),
         NOW,
     )
-    assert request.policy.approval_until == NOW + timedelta(hours=2)
     policy = request.policy
-    assert (request.hosts, request.scopes, request.machines) == (
-        ("h1", "h2"),
-        ("web",),
-        ("bastion",),
-    )
+    assert policy is not None
+    assert policy.approval_until == NOW + timedelta(hours=2)
+    assert request.hosts == ("h1", "h2")
     assert request.tags == {"role": "web", "zone": "a"}
     assert (policy.at_once, policy.waves, policy.pause_seconds) == ("10%", ("1", "10%", "rest"), -1)
     assert policy.windows == ("Sat,Sun 22:00-04:00", "2nd Tue +9d 01:00-05:00")
     assert policy.zone == "Europe/Berlin"
     assert len(policy.blackouts) == 1
-    assert (policy.cutoff_seconds, policy.notice_seconds, policy.stop_after) == (1800, 3600, 3)
+    assert (policy.cutoff_seconds, request.notice_seconds, policy.stop_after) == (1800, 3600, 3)
     assert (policy.check, policy.check_tries, policy.check_within_seconds) == ("probe", 7, 60)
     assert (policy.spread, policy.order, request.duration_seconds) == ("tag:rack", "listed", 600)
     assert (request.description, request.source) == ("Patch day", "User")
-    assert (request.drain, request.without_notice, request.all_hosts) == (False, True, True)
+    assert (request.drain, request.without_notice, request.all_hosts) == (True, True, True)
     assert request.idempotency_key == "k"
 
 
 def test_the_form_has_a_field_for_each_value_of_a_policy() -> None:
-    known = {field.name for group in forms.ROLLOUT for field in group.fields}
-    for name in RolloutPolicy.__struct_fields__:
+    known = {field.name for group in forms.MAINTENANCE for field in group.fields}
+    for name in TurnPolicy.__struct_fields__:
         assert {name, name.removesuffix("_seconds")} & known, name
+
+
+def policy_of(filled: FilledForm) -> TurnPolicy:
+    policy = forms.maintenance(filled, NOW).policy
+    assert policy is not None
+    return policy
 
 
 @pytest.mark.parametrize(
@@ -146,10 +154,10 @@ def test_the_form_has_a_field_for_each_value_of_a_policy() -> None:
     ],
 )
 def test_a_mistake_in_a_policy_is_shown_beside_its_field(field: str, typed: str) -> None:
-    filled = form(hosts="h1", **{field: typed})
+    filled = form(kind="host", targets="h1", **{field: typed})
     with pytest.raises(Refused) as caught:
-        rollout.check_policy(forms.rollout(filled, NOW).policy)
-    assert forms.field_of(caught.value, filled, forms.ROLLOUT) == field
+        turns.check_policy(policy_of(filled))
+    assert forms.field_of(caught.value, filled, forms.MAINTENANCE) == field
 
 
 @pytest.mark.parametrize(
@@ -170,9 +178,8 @@ def test_a_refusal_of_the_plane_finds_its_field(refused: Refused, field: str) ->
     assert forms.field_of(refused, filled, forms.MAINTENANCE) == field
 
 
-def test_a_refused_name_of_a_rollout_finds_the_field_that_it_was_typed_in() -> None:
-    for what, field in (("machine", "machines"), ("scope", "scopes"), ("host", "hosts")):
-        assert forms.field_of(unknown(what, "x"), form(), forms.ROLLOUT) == field
+def test_the_name_of_an_unknown_check_is_shown_beside_its_field() -> None:
+    assert forms.field_of(unknown("check", "x"), asked(check="x"), forms.MAINTENANCE) == "check"
 
 
 def test_a_form_is_read_as_browsers_write_it() -> None:
@@ -192,7 +199,7 @@ def test_what_no_browser_sends_is_refused(body: bytes) -> None:
 
 
 def test_each_form_has_each_name_once_and_begins_with_what_may_be_sent() -> None:
-    for groups in (forms.MAINTENANCE, forms.ROLLOUT):
+    for groups in (forms.MAINTENANCE, forms.MAINTENANCE):
         fields = [field for group in groups for field in group.fields]
         assert len({field.name for field in fields}) == len(fields)
         begun = forms.default(groups)

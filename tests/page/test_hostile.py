@@ -82,7 +82,7 @@ def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
     held = {"kind": "host", "name": MARKUP, "reason": MARKUP}
     assert site.root.ask("POST", "/v1/holds", held).status == 201
     wanted = {"event_type": "Reboot", "machines": ["odd"], "description": MARKUP}
-    assert site.root.ask("POST", "/v1/maintenance", wanted).status == 201
+    assert site.root.ask("POST", "/v1/maintenances", wanted).status == 201
     window = site.window()
     expect(window.locator("main")).to_contain_text(MARKUP)
     for path in PAGES:

@@ -134,7 +134,7 @@ def test_no_answer_of_the_api_walks_through_the_fleet_on_the_loops_thread() -> N
     watched = Watched(fleet(*(machine(f"m{n}", host=f"h{n % 7}") for n in range(50))))
     web = Scope(name="web", kind=ScopeKind.AVAILABILITY_SET, update_domains=1)
     inventory = Inventory(watched, unseen, {"web": web})
-    backend: Any = SimpleNamespace(inventory=inventory, search=MachineSearch())
+    backend: Any = SimpleNamespace(inventory=inventory, search=MachineSearch(), now=lambda: NOON)
     rolling = msgspec.convert(
         {
             "number": 1,
@@ -147,7 +147,10 @@ def test_no_answer_of_the_api_walks_through_the_fleet_on_the_loops_thread() -> N
             "targets": ["web"],
             "requested_by": "ann",
             "requested_at": NOON,
-            "rolling_updates": [{"scope": "web"}],
+            "state": "running",
+            "units": [
+                {"name": "web/0", "kind": "update-domain", "scope": "web", "update_domain": 0}
+            ],
         },
         Maintenance,
     )
@@ -160,8 +163,8 @@ def test_no_answer_of_the_api_walks_through_the_fleet_on_the_loops_thread() -> N
         (scope,) = (await api.list_scopes.fn(backend)).scopes
         shown = await api.show_scope.fn(backend, "web")
         assert (scope.machines, shown.domains[0].machines.count) == (50, 50)
-        view, further = await api._maintenance(backend, rolling)
-        assert (view.rolling_updates[0].more, further[0].places[0].machines.count) == (True, 50)
+        detail = await api._detail(backend, rolling, ())
+        assert [unit.machines.count for unit in detail.units] == [50]
 
     asyncio.run(asked())
     assert not watched.threads

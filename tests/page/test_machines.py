@@ -125,11 +125,11 @@ def test_times_have_the_readers_own_beside_utc(site: Site) -> None:
 
 def test_every_page_fits_a_narrow_screen(site: Site) -> None:
     request_reboot(site.root)
-    site.root.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
+    site.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "scopes": ["web"]})
     window = site.window(size=NARROW)
     for address in (
         *("machines", "machines?scope=web", "machines/web-0", "maintenance", "maintenance/1"),
-        *("maintenance/new", "rollouts", "rollouts/1", "rollouts/new", "history", "audit"),
+        *("maintenance/new", "history", "audit"),
         "orders/cancel?reference=1",
     ):
         window.goto(f"{site.url}/{address}")

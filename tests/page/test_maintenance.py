@@ -107,7 +107,7 @@ def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
     follow(
         window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
     )
-    assert len(site.root.get("/v1/maintenance")["maintenances"]) == 1
+    assert len(site.root.get("/v1/maintenances")["maintenances"]) == 1
 
 
 def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
@@ -124,7 +124,7 @@ def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
 
 
 def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
-    answer = site.root.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "scope": "web"})
+    answer = site.root.ask("POST", "/v1/maintenances", {"event_type": "Reboot", "scopes": ["web"]})
     assert answer.status == 201
     window = site.window(path="/maintenance/1")
     follow(window.get_by_role("link", name="Cancel maintenance 1"))
@@ -208,11 +208,12 @@ def test_what_an_operator_wrote_is_text_on_every_page(site: Site) -> None:
 
 def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
     request_reboot(site.root)
-    site.root.ask("POST", "/v1/rollouts", {"event_type": "Reboot", "machines": ["web-1"]})
+    asked = {"event_type": "Reboot", "machines": ["web-1"], "policy": {}}
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
     window = site.window(AccessRole.VIEWER)
     for address in (
         *("maintenance", "maintenance/1", "machines", "machines/web-0", "machines?scope=web"),
-        *("rollouts", "rollouts/1", "history"),
+        *("maintenance/2", "history"),
     ):
         window.goto(f"{site.url}/{address}")
         expect(window.locator("main form[method=post]"), address).to_have_count(0)
@@ -228,12 +229,12 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
         "Origin": site.url,
         **FORM,
     }
-    asked = b"reference=1&event_type=Reboot&targets=web-2&kind=machines&machines=web-2&action=start"
-    for path in ("orders/cancel", "maintenance", "rollouts"):
-        refused = Client(site.url).ask("POST", f"/page/{path}", asked, headers)
+    sent = b"reference=1&event_type=Reboot&targets=web-2&kind=machines&action=start"
+    for path in ("orders/cancel", "maintenance"):
+        refused = Client(site.url).ask("POST", f"/page/{path}", sent, headers)
         assert refused.status == 403, path
     assert [each["status"] for each in operations(site)] == ["Scheduled"]
-    assert len(site.root.get("/v1/rollouts")["rollouts"]) == 1
+    assert len(site.root.get("/v1/maintenances")["maintenances"]) == 2
 
 
 def test_a_viewer_may_plan_and_not_start(site: Site) -> None:
@@ -275,7 +276,7 @@ def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
 def test_the_form_can_be_filled_in_with_keys_alone_on_a_narrow_screen(site: Site) -> None:
     window = site.window(size=NARROW, path="/maintenance/new?targets=web-0")
     window.locator("[name=targets]").focus()
-    for _ in range(5):
+    for _ in range(11):
         window.keyboard.press("Tab")
     expect(window.locator("summary").filter(has_text="More")).to_be_focused()
     window.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""What Now shows, made of what was counted: tiles, lines, rollouts and the map of the fleet."""
+"""What Now shows, made of what was counted: tiles, lines, progress and the map of the fleet."""
 
 import asyncio
 import random
@@ -12,13 +12,8 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
-from forewarn.maintenance.rollout_model import (
-    Rollout,
-    RolloutPolicy,
-    RolloutState,
-    RolloutTask,
-    RolloutUnit,
+from forewarn.maintenance.model import Changes, Machine, Maintenance, Operation, Scope, Sighting
+from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.server.operator.inventory import Inventory
@@ -28,7 +23,7 @@ from forewarn.server.page.now import Facts
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Form, Range
 from forewarn.store.port import StoreUnavailable
-from forewarn.vocabulary import EventStatus, EventType, ScopeKind, TargetKind
+from forewarn.vocabulary import EventStatus, ScopeKind
 from page.operations import NOW, operation
 
 MINUTE = timedelta(minutes=1)
@@ -48,17 +43,24 @@ def scopes(*names: str, kind: ScopeKind = ScopeKind.AVAILABILITY_SET) -> dict[st
     return {name.lower(): Scope(name=name, kind=kind, update_domains=5) for name in names}
 
 
-def rollout(*states: UnitState, **more: Any) -> Rollout:
-    wanted: dict[str, Any] = {"number": 7, "requested_at": NOW, "changed_at": NOW}
-    return Rollout(
-        task=RolloutTask(event_type=EventType.FREEZE),
-        policy=RolloutPolicy(),
-        units=tuple(
-            RolloutUnit(name=f"h{n}", kind=TargetKind.HOST, state=state)
-            for n, state in enumerate(states)
-        ),
-        **{**wanted, **more},
-    )
+def maintenance(*states: UnitState, **more: Any) -> Maintenance:
+    wanted: dict[str, Any] = {
+        "number": 7,
+        "event_type": "Freeze",
+        "source": "Platform",
+        "description": "",
+        "duration_seconds": -1,
+        "target": "host",
+        "live_migration": False,
+        "targets": (),
+        "requested_by": "ann",
+        "requested_at": NOW,
+        "state": "running",
+        "units": [
+            {"name": f"h{n}", "kind": "host", "state": state} for n, state in enumerate(states)
+        ],
+    }
+    return msgspec.convert({**wanted, **more}, Maintenance)
 
 
 class Page:
@@ -76,10 +78,10 @@ class Page:
         self.page = now.NowPage(inventory)
 
     def made(
-        self, found: Sequence[Alert] = (), rollouts: tuple[Rollout, ...] = ()
+        self, found: Sequence[Alert] = (), opened: tuple[Maintenance, ...] = ()
     ) -> dict[str, Any]:
         taken = self.facts.taken(NOW, self.page.shape)
-        return self.page.made(taken, found, rollouts, Range.TWO_HOURS)
+        return self.page.made(taken, found, opened, Range.TWO_HOURS)
 
     def ask(self, name: str, ago: timedelta = timedelta(0)) -> None:
         self.seen[name] = Sighting(asked_at=NOW - ago, version="2020-07-01")
@@ -146,17 +148,17 @@ def test_a_large_fleet_is_looked_at_in_turns() -> None:
 def test_alerts_that_have_gone_wrong_come_first_and_lead_to_their_page() -> None:
     found = [
         Alert(AlertKind.HELD, "scope web", "held by ann", NOW - 9 * MINUTE),
-        Alert(AlertKind.PAUSED, "13", "paused at scope web", NOW - 8 * MINUTE),
+        Alert(AlertKind.UNCONFIRMED, "13", "paused at scope web", NOW - 8 * MINUTE),
         Alert(AlertKind.FAILED, "13.1", "Reboot failed", NOW - 7 * MINUTE),
-        Alert(AlertKind.ROLLOUT_HALTED, "rollout 7", "halted", NOW - 6 * MINUTE),
+        Alert(AlertKind.HALTED, "7", "halted", NOW - 6 * MINUTE),
         Alert(AlertKind.LOST_CHANGES, "database", "the store", NOW),
     ]
     made = Page([]).made(found)
     lines = made["alerts"]
-    assert [line.about for line in lines] == ["13.1", "rollout 7", "database", "scope web"]
+    assert [line.about for line in lines] == ["13.1", "7", "database", "scope web"]
     assert [line.href for line in lines] == [
         "/operations/13.1",
-        "/rollouts/7",
+        "/maintenance/7",
         "",
         "/machines?scope=web",
     ]
@@ -199,9 +201,9 @@ def test_no_more_lines_are_shown_than_may_be() -> None:
     assert made["more_coming"] == 39 - now.MAX_NEXT
 
 
-def test_the_segments_of_a_rollout_fill_its_bar() -> None:
+def test_the_segments_of_a_maintenance_fill_its_bar() -> None:
     done, failed, waiting = UnitState.DONE, UnitState.FAILED, UnitState.WAITING
-    (line,) = Page([]).made(rollouts=(rollout(waiting, done, done, failed, waiting),))["rollouts"]
+    (line,) = Page([]).made(opened=(maintenance(waiting, done, done, failed, waiting),))["progress"]
     assert [(s.state, s.count, s.x, s.width) for s in line.segments] == [
         (done, 2, 0.0, 40.0),
         (failed, 1, 40.0, 20.0),
@@ -210,17 +212,11 @@ def test_the_segments_of_a_rollout_fill_its_bar() -> None:
     assert (line.units, line.over) == (5, 3)
 
 
-def test_rollouts_that_ended_long_ago_are_not_shown() -> None:
-    long_ago = NOW - timedelta(hours=25)
-    over = rollout(UnitState.DONE, state=RolloutState.DONE, changed_at=long_ago)
-    page = Page([])
-    assert page.made(rollouts=(over,))["rollouts"] == []
-    lately = msgspec.structs.replace(over, changed_at=NOW - MINUTE)
-    assert len(page.made(rollouts=(lately,))["rollouts"]) == 1
-    going = [rollout(UnitState.RUNNING, number=n, changed_at=long_ago) for n in range(9)]
-    made = page.made(rollouts=tuple(going))
-    assert [line.number for line in made["rollouts"]] == [8, 7, 6, 5, 4]
-    assert made["more_rollouts"] == 4
+def test_the_latest_maintenances_with_units_are_shown() -> None:
+    going = [maintenance(UnitState.RUNNING, number=n) for n in range(9)]
+    made = Page([]).made(opened=tuple(going))
+    assert [line.number for line in made["progress"]] == [8, 7, 6, 5, 4]
+    assert made["more_progress"] == 4
 
 
 # Many windows.
@@ -231,7 +227,7 @@ class Desk:
 
     def __init__(self, page: Page) -> None:
         self.inventory = page.page._inventory
-        self.rollouts = SimpleNamespace(rollouts={})
+        self.maintenances = SimpleNamespace(open={})
         self.time = NOW
         self.asks = 0
         self.away = False

@@ -91,7 +91,7 @@ def test_a_form_that_was_started_and_then_changed_asks_for_what_it_says(tmp_path
             assert key != first
             started = sent(client, key, "batch_0" if key == key_of(refused) else "Bastion")
             assert started.status == 303
-        targets = [each["targets"] for each in client.get("/v1/maintenance")["maintenances"]]
+        targets = [each["targets"] for each in client.get("/v1/maintenances")["maintenances"]]
         assert targets == [["Bastion"], ["batch_0"], ["web-0"]]
 
 

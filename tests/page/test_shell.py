@@ -85,7 +85,7 @@ def test_the_first_key_skips_what_every_page_repeats(unchanged: Site, tab: Page)
     tab.keyboard.press("Enter")
     expect(focused).to_have_id("main")
     tab.goto(unchanged.url)
-    pages = ["Now", "Machines", "Maintenance", "Rollouts", "History"]
+    pages = ["Now", "Machines", "Maintenance", "History"]
     for name in ("Skip to the content", "Forewarn", *pages):
         tab.keyboard.press("Tab")
         expect(focused).to_have_text(name)
@@ -115,14 +115,14 @@ def test_a_telephone_shows_all_of_it_without_scrolling_sideways(site: Site) -> N
 def test_no_shape_is_left_in_black(site: Site) -> None:
     request_reboot(site.root)
     asked = {"event_type": "Reboot", "scopes": ["batch"]}
-    assert site.root.ask("POST", "/v1/rollouts", asked).status == 201
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
     assert site.root.ask("POST", "/v1/cancellations", {"references": ["1"]}).status == 200
     window = site.window()
     black = """() => [...document.querySelectorAll("main svg rect")]
         .filter((each) => !each.closest("symbol, pattern"))
         .filter((each) => getComputedStyle(each).fill === "rgb(0, 0, 0)")
         .map((each) => each.outerHTML)"""
-    for path in ("/", "/maintenance", "/maintenance/1", "/rollouts", "/rollouts/1", "/history"):
+    for path in ("/", "/maintenance", "/maintenance/1", "/maintenance/2", "/history"):
         window.goto(site.url + path)
         assert window.evaluate(black) == [], path
 

@@ -170,7 +170,7 @@ def pair(folder: Path, service: Running, switch: Power) -> Iterator[Pair]:
 @pytest.mark.parametrize(
     "requests",
     [
-        pytest.param([{"scope": "pair"}], id="one rolling update"),
+        pytest.param([{"scopes": ["pair"]}], id="one scope"),
         pytest.param(
             [{"machines": [name]} for name in NAMES],
             id="two requests at once",
@@ -183,7 +183,7 @@ def test_the_pair_loses_no_request(pair: Pair, requests: list[dict[str, object]]
     with witness.looking():
         for request in requests:
             answer = pair.service.operator.ask(
-                "POST", "/v1/maintenance", {"event_type": "Reboot", **request}
+                "POST", "/v1/maintenances", {"event_type": "Reboot", **request}
             )
             assert answer.status == 201, answer.body
         history = functools.partial(pair.service.operator.get, "/v1/history")

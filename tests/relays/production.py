@@ -159,7 +159,7 @@ class Production:
     def request(self, machine: str, event_type: str = "Reboot") -> dict[str, Any]:
         """Request maintenance of a machine, and return its operation."""
         body = {"machines": [machine], "event_type": event_type}
-        (operation,) = self.ask("POST", "/v1/maintenance", body)["operations"]
+        (operation,) = self.ask("POST", "/v1/maintenances", body)["operations"]
         return dict(operation)
 
     def vouch(self, machine: guests.Machine, reference: str) -> None:

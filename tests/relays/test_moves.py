@@ -55,7 +55,7 @@ def test_a_machine_whose_target_the_connector_chose_is_found_where_it_goes_on(
         site.relay(host)
     (machine,) = site.poll("mover")
     event_type = {"event_type": "Freeze", "live_migration": True, "machines": ["mover"]}
-    site.ask("POST", "/v1/maintenance", event_type)
+    site.ask("POST", "/v1/maintenances", event_type)
     assert machine.approve(site.event("mover")["EventId"]) == 200
     move(site, "mover", "g2")
     until(lambda: not machine.events(), lambda: machine.polls[-2:])

@@ -196,7 +196,7 @@ class Cluster:
         return judge.judge(self.journals(), journal.read(self.runs_path), finals)
 
     def _cancel(self, maintenances: set[str]) -> None:
-        """Cancel what has not started, with the steps of a walk that are to come.
+        """Cancel what has not started, with the units whose turns are to come.
 
         Each takes seconds, as a machine has to be back before the next one goes, and proves no more
         than those before.

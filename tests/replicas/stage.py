@@ -41,7 +41,7 @@ def asked(replica: Service, machine: str) -> Any:
 def request(replica: Service, machine: str, event_type: str = "Reboot") -> str:
     """Request maintenance of a machine, and return its operation's id."""
     body = {"machines": [machine], "event_type": event_type}
-    (operation,) = replica.ask("POST", "/v1/maintenance", body)["operations"]
+    (operation,) = replica.ask("POST", "/v1/maintenances", body)["operations"]
     return str(operation["id"])
 
 

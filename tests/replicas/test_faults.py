@@ -99,7 +99,7 @@ def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(
 
             guest, operator = stage.together(
                 approve,
-                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenance", body)),
+                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenances", body)),
             )
             assert guest[0] == UNAVAILABLE
             assert operator[0][0] == UNAVAILABLE
@@ -109,7 +109,7 @@ def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(
                 assert proxy.lost == 1
                 proxy.heal()
             cluster.wait_until_ready()
-            assert len(first.ask("GET", "/v1/maintenance")["maintenances"]) == 2
+            assert len(first.ask("GET", "/v1/maintenances")["maintenances"]) == 2
             assert first.approve("m0", event) == OK
             stage.complete(second, "m0", operation)
             assert len(starts(cluster, operation)) == 1
@@ -140,7 +140,7 @@ def goes_dark(
             darken()
             mine, others = stage.together(
                 lambda: stage.timed(lambda: first.approve("m0", event)),
-                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenance", body)),
+                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenances", body)),
             )
             assert mine[0] == UNAVAILABLE
             assert others[0][0] == MADE

@@ -21,8 +21,10 @@ import msgspec
 
 from forewarn import times
 from forewarn.connectors.port import Outcome
+from forewarn.control import maintenances
 from forewarn.maintenance import fleet_file, model, planner
 from forewarn.maintenance.model import HoldKind, Policy, Refused
+from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME
@@ -132,8 +134,8 @@ def apply(story: Story) -> None:
 
 def schedule(story: Story, kind: str, *machines: str, by: str = "operator", **options: str) -> None:
     wanted: dict[str, Any] = dict(options)
-    if "not_before" in wanted:
-        wanted["not_before"] = story.moment(wanted["not_before"])
+    for name in wanted.keys() & {"not_before", "opens_at", "closes_at"}:
+        wanted[name] = story.moment(wanted[name])
     if "without_notice" in wanted:
         wanted["without_notice"] = wanted["without_notice"] == "yes"
     request = planner.Request(
@@ -161,8 +163,12 @@ def acknowledge(story: Story, reference: str, by: str = "operator") -> None:
     story.house.ask(lambda plane: plane.acknowledge([reference], by))
 
 
-def resume(story: Story, maintenance: str) -> None:
-    story.house.ask(lambda plane: plane.resume(int(maintenance)))
+def order(kind: MaintenanceOrder) -> Callable[..., None]:
+    def give(story: Story, maintenance: str, unit: str = "", by: str = "operator") -> None:
+        number = int(maintenance)
+        story.house.ask(lambda plane: plane.order(maintenances.order, number, kind, unit, by=by))
+
+    return give
 
 
 def postpone(story: Story, reference: str, to: str) -> None:
@@ -267,11 +273,23 @@ def incarnation(story: Story, scope: str, number: str) -> str:
     return "" if found == int(number) else f"it is {found}"
 
 
-def rolling_update(story: Story, maintenance: str, state: str) -> str:
-    number = int(maintenance)
-    known = story.house.look(lambda reading: reading.maintenances([number]))[number]
-    states = {rolling.state.value for rolling in known.rolling_updates}
-    return "" if states == {state} else f"it is {sorted(states) or 'none'}"
+def maintenance(story: Story, number: str, state: str) -> str:
+    found = known_maintenance(story, number)
+    return "" if found.state == state else f"it is {found.state}: {found.reason}"
+
+
+def unit(story: Story, number: str, name: str, state: str, because: str = "") -> str:
+    """Compare the state of a unit, and look for a word in its reason."""
+    every = {unit.name: unit for unit in known_maintenance(story, number).units}
+    found = every.get(name)
+    if found is None:
+        return f"its units are {', '.join(every) or 'none'}"
+    same = found.state == state and because in found.reason
+    return "" if same else f"it is {found.state}: {found.reason}"
+
+
+def known_maintenance(story: Story, number: str) -> model.Maintenance:
+    return story.house.look(lambda reading: reading.maintenances([int(number)]))[int(number)]
 
 
 def alerts(story: Story, *expected: str) -> str:
@@ -289,7 +307,7 @@ VERBS: Final[dict[str, Callable[..., str | None]]] = {
     "cancel": cancel,
     "operator-approve": operator_approve,
     "acknowledge": acknowledge,
-    "resume": resume,
+    **{kind.value: order(kind) for kind in MaintenanceOrder},
     "postpone": postpone,
     "hold": hold,
     "release": release,
@@ -307,7 +325,8 @@ VERBS: Final[dict[str, Callable[..., str | None]]] = {
     "expect no-operation": no_operation,
     "expect no-machine": no_machine,
     "expect incarnation": incarnation,
-    "expect rolling-update": rolling_update,
+    "expect maintenance": maintenance,
+    "expect unit": unit,
     "expect alerts": alerts,
     "expect no-alerts": alerts,
 }

@@ -145,7 +145,7 @@ def settings_in(
     wanted = {"socket": str(folder / "operator.sock"), **operator}
     return settings.Settings(
         store=settings.StoreSettings(path=str(folder / "forewarn.db")),
-        # Rollouts' checks run in this folder too: without one, in whoever runs the tests'.
+        # Checks run in this folder too: without one, in whoever runs the tests'.
         connector=settings.ConnectorSettings(
             simulated=simulated or settings.SimulatedSettings(),
             command=CommandConnectorSettings(state=str(folder / "commands")),
@@ -379,7 +379,7 @@ def fleet() -> dict[str, Any]:
 
 def request_reboot(client: Client, **more: Any) -> Any:
     answer = client.ask(
-        "POST", "/v1/maintenance", {"event_type": "Reboot", "machines": ["web-0"], **more}
+        "POST", "/v1/maintenances", {"event_type": "Reboot", "machines": ["web-0"], **more}
     )
     assert answer.status == 201, answer.body
     return answer.json

@@ -156,14 +156,14 @@ def test_a_part_whose_rounds_fail_is_told_by_readiness_and_an_alert(tmp_path: Pa
     with Running(settings_in(tmp_path), InMemoryStore()) as running:
         assert running._service is not None
         for _ in range(FAILING):
-            with running._service._rollouts._contained():
+            with running._service._maintenances._contained():
                 raise ArithmeticError("no")
         client = running.client()
         not_ready = client.ask("GET", "/readyz")
         assert not_ready.status == 503
-        assert "rollouts" in not_ready.json["reasons"][0]
+        assert "maintenances" in not_ready.json["reasons"][0]
         (alert,) = client.get("/v1/alerts")["items"]
-        assert (alert["kind"], alert["about"]) == ("failing", "rollouts")
+        assert (alert["kind"], alert["about"]) == ("failing", "maintenances")
 
 
 class WriteOnlyAway(Flaky):

@@ -73,8 +73,10 @@ class Clocks:
     def stand_still(self, time: timedelta) -> None:
         """Let time go by in which the whole process gets no turn: no guest can read."""
         assert time.total_seconds() > notice.OUTAGE_SECONDS
+        before = self.now()
         self._wall.advance(time)
         self._real.advance(time)
+        self.slack += max(NONE, self.now() - before - time)  # a small step is followed here, too
         self._stands = True
 
     def served(self) -> str:

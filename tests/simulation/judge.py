@@ -11,6 +11,7 @@ from forewarn.maintenance.model import (
     Drain,
     HoldKind,
     HostState,
+    Maintenance,
     Operation,
     Queueing,
     Sighting,
@@ -20,7 +21,7 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import EventStatus, EventType, TargetKind
 from simulation.clocks import Clocks
-from simulation.rollout_judge import RolloutJudge, Wrong
+from simulation.turn_judge import TurnJudge, Wrong
 from store.model import Model
 from trace_judge import Trace
 
@@ -62,7 +63,7 @@ class Judge:
         """The host's present boot."""
         self.drained: Counter[HostState] = Counter()
         """How often drains came to each state."""
-        self.rollouts = RolloutJudge(memory)
+        self.turns = TurnJudge(memory)
         self.starts = 0
         self.ends = 0
 
@@ -79,7 +80,7 @@ class Judge:
             self._see_place(operation, {o.id: o for o in changes.operations})
             self._see_recovery(operation, {o.id: o for o in changes.operations})
         self._see_hosts(changes)
-        self.rollouts.see(changes)
+        self.turns.see(changes, now)
         if changes.machines or changes.removed_machines:
             self._see_fleet(changes)
         for scope in changes.scopes:
@@ -138,9 +139,18 @@ class Judge:
         closed = {drain.host for drain in self._memory.all_drains.values() if drain.closed}
         if act.to_host in closed or not closed <= {*act.closed_hosts}:
             raise Wrong(f"{act.operation} may go to a host that is drained")
-        ordered = self._memory.all_maintenances[int(act.operation.partition(".")[0])]
-        if act.target is TargetKind.HOST and {*act.hosts} != {*ordered.targets}:
-            raise Wrong(f"{act.operation} is told {act.hosts}, and {ordered.targets} was ordered")
+        operation = self._memory.all_operations[act.operation]
+        wanted = self._host_of(operation, self._memory.all_maintenances)
+        if act.target is TargetKind.HOST and {*act.hosts} != {wanted}:
+            raise Wrong(f"{act.operation} is told {act.hosts}, and {wanted} was ordered")
+
+    @staticmethod
+    def _host_of(operation: Operation, maintenances: Mapping[int, Maintenance]) -> str:
+        """The host that was ordered, where the operation is about one."""
+        ordered = maintenances[operation.maintenance]
+        if operation.unit is None:
+            return ordered.targets[0]
+        return ordered.units[operation.unit].name
 
     def _raise_complaint(self) -> None:
         if self._trace.complaints:
@@ -196,16 +206,15 @@ class Judge:
         """What starts on a host has what is there: nothing that left, and nothing unannounced."""
         if new.target is not TargetKind.HOST or new.start_cause is StartCause.NO_NOTICE:
             return
-        (host,) = self._memory.all_maintenances.get(
-            new.maintenance, next(iter(changes.maintenances), None)
-        ).targets  # type: ignore[union-attr]  # one of them has it
+        maintenances = self._memory.all_maintenances | {m.number: m for m in changes.maintenances}
+        host = self._host_of(new, maintenances)
         fleet = self._memory.all_machines | {m.key: m for m in changes.machines}
         own = {key(name) for name in new.machines}
         if gone := [n for n in own if n in fleet and fleet[n].host not in {"", host}]:
             raise Wrong(f"{new.id} started on {host} with {gone[0]}, which has left")
         here = {name for name, machine in fleet.items() if machine.host == host}
         here.difference_update(changes.removed_machines)
-        if new.rolling_update is None and new.event_type not in DELETIONS and here - own:
+        if new.unit is None and new.event_type not in DELETIONS and here - own:
             raise Wrong(f"{new.id} started on {host}, and {min(here - own)} had no notice")
 
     def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:

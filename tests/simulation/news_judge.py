@@ -1,7 +1,8 @@
-"""Judges the news: each status once and in order, and at the end what the store has."""
+"""Judges the news: each status and state in its order, and at the end what the store has."""
 
 from forewarn.maintenance import news
 from forewarn.maintenance.news import NewsType
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.vocabulary import EventStatus
 from simulation.judge import Wrong
 from store.model import Model
@@ -20,6 +21,18 @@ BEFORE: dict[EventStatus, set[EventStatus | None]] = {
 """What each status follows, as an outsider reads it."""
 
 
+RESTS = {NewsType.MAINTENANCE_PAUSED, NewsType.MAINTENANCE_HALTED}
+GOES_ON = {None, NewsType.MAINTENANCE_RESUMED}
+
+AFTER: dict[NewsType, set[NewsType | None]] = {
+    NewsType.MAINTENANCE_PAUSED: GOES_ON,
+    NewsType.MAINTENANCE_HALTED: {*GOES_ON, NewsType.MAINTENANCE_PAUSED},
+    NewsType.MAINTENANCE_RESUMED: RESTS,
+    NewsType.MAINTENANCE_STOPPED: {*GOES_ON, *RESTS},
+}
+"""What is told of a maintenance before it; None is nothing but that it goes on."""
+
+
 class NewsJudge:
     """What an outsider knows who has read all news."""
 
@@ -29,6 +42,8 @@ class NewsJudge:
         self._status: dict[str, EventStatus] = {}
         self._asked: set[int] = set()
         self._finished: set[int] = set()
+        self._state: dict[int, NewsType] = {}
+        """What was told last of how each maintenance goes on, or rests."""
 
     def hear(self, told: bytes) -> None:
         """Take the news of one transaction."""
@@ -36,10 +51,15 @@ class NewsJudge:
             self.items += 1
             data = item.data
             if (status := STATUS.get(item.type)) is not None:
-                before = self._status.get(data.operation)
-                if before not in BEFORE[status]:
-                    raise Wrong(f"news: {data.operation} is {status} after {before}")
+                known = self._status.get(data.operation)
+                if known not in BEFORE[status]:
+                    raise Wrong(f"news: {data.operation} is {status} after {known}")
                 self._status[data.operation] = status
+            elif item.type in AFTER:
+                before = self._state.get(data.maintenance)
+                if before not in AFTER[item.type]:
+                    raise Wrong(f"news: {item.type} of {data.maintenance} after {before}")
+                self._state[data.maintenance] = item.type
             elif item.type is NewsType.MAINTENANCE_SCHEDULED:
                 if data.maintenance in self._asked:
                     raise Wrong(f"news: maintenance {data.maintenance} is new again")
@@ -57,6 +77,9 @@ class NewsJudge:
                 told = self._status.get(name)
                 raise Wrong(f"news: {name} is {told}, and the store has {operation.status}")
         for number, maintenance in memory.all_maintenances.items():
+            told_so = self._state.get(number) is NewsType.MAINTENANCE_STOPPED
+            if told_so is not (maintenance.state is MaintenanceState.STOPPED):
+                raise Wrong(f"news: maintenance {number} is {maintenance.state}")
             outcomes = memory.outcomes(number)
             is_over = not maintenance.open and all(status.over for status in outcomes)
             if number not in self._asked or is_over is not (number in self._finished):

@@ -70,12 +70,9 @@ class Operators:
         if operation is not None:
             whole = self._chance.random() < 0.4
             reference = str(operation.maintenance) if whole else operation.id
-            self._town.ask(
-                "cancel",
-                self._town.plane.cancel,
-                [reference],
-                reason=f"not now, says {self.someone()}",
-            )
+            reason = f"not now, says {self.someone()}"
+            with self._town.judge.turns.ordering(*([operation.maintenance] if whole else [])):
+                self._town.ask("cancel", self._town.plane.cancel, [reference], reason=reason)
 
     def postpone(self) -> None:
         operation = self._town.some_operation()
@@ -107,11 +104,6 @@ class Operators:
         if self._town.memory.holds():
             hold = self._chance.choice(self._town.memory.holds())
             self._town.ask("release", self._town.plane.release, hold.kind, hold.name)
-
-    def resume(self) -> None:
-        if self._town.memory.open_maintenances():
-            number = self._town.some(self._town.memory.open_maintenances())
-            self._town.ask("resume", self._town.plane.resume, number)
 
     def note(self) -> None:
         if self._town.reported:

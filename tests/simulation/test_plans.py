@@ -1,4 +1,4 @@
-"""What a plan says holds: rollouts of random clusters begin as their plans say, and end well.
+"""What a plan says holds: maintenance of random clusters begins as its plan says, and ends well.
 
 The service drives them as in earnest, on a clock that the test moves. Nothing fails, nobody holds
 anything and nobody approves.
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.test_rollouts import Farm
-from forewarn.control import lookup
+from control.test_maintenances import Farm
 from forewarn.maintenance import fleet_file
-from forewarn.maintenance.model import HostState
-from forewarn.maintenance.rollout_model import RolloutState, UnitState
+from forewarn.maintenance.footprints import UnitsInWorld
+from forewarn.maintenance.model import HostState, Machine
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
 from simulation.test_seeds import broken
 
 SEEDS = (*range(1, 9), 43, 106, 126)
@@ -49,7 +49,7 @@ def shared(farm: Farm, units: frozenset[str]) -> list[str]:
 
 
 def play(seed: int) -> Farm:
-    """Play one cluster's rollout to its end, and judge it."""
+    """Play one cluster's maintenance to its end, and judge it."""
     chance = Random(seed)
     farm = Farm(cluster(chance))
     plan = farm.roll(
@@ -70,23 +70,23 @@ def play(seed: int) -> Farm:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rollout_of_drained_hosts_begins_as_its_plan_says(seed: int) -> None:
-    assert play(seed).rollout().state is RolloutState.DONE
+def test_maintenance_of_drained_hosts_begins_as_its_plan_says(seed: int) -> None:
+    assert play(seed).maintenance().state is MaintenanceState.DONE
 
 
-def only_there(unit: Any, one: Any) -> Any:
+def only_there(self: UnitsInWorld, unit: Unit) -> list[Machine]:
     """A host whose machines have left takes nothing."""
-    return machines_of_unit(unit, msgspec.structs.replace(one, drain=False))
+    return machines(self, msgspec.structs.replace(unit, drain=False))
 
 
-machines_of_unit = lookup.machines_of_unit
+machines = UnitsInWorld.machines
 
 
 @pytest.mark.parametrize(
     ("place", "name", "other"),
     [
         pytest.param(
-            *(lookup, "machines_of_unit", only_there), id="update domains", marks=pytest.mark.soak
+            *(UnitsInWorld, "machines", only_there), id="update domains", marks=pytest.mark.soak
         ),
     ],
 )

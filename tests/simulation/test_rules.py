@@ -24,10 +24,11 @@ from forewarn.maintenance.model import (
     HoldKind,
     Operation,
     Refused,
-    RollingState,
     Sighting,
     StartCause,
 )
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
@@ -143,16 +144,25 @@ class Rules(RuleBasedStateMachine):
             assert refusal.code in {ErrorCode.TOO_LATE, ErrorCode.NOTICE_TOO_SHORT}
 
     @precondition(lambda self: self.bench.snapshot.maintenances)
-    @rule(data=st.data(), resume=st.booleans())
-    def resume_or_cancel(self, data: st.DataObject, resume: bool) -> None:
+    @rule(data=st.data(), order=st.none() | st.sampled_from(MaintenanceOrder))
+    def order_or_cancel(self, data: st.DataObject, order: MaintenanceOrder | None) -> None:
         number = data.draw(st.sampled_from(sorted(self.bench.snapshot.maintenances)))
+        maintenance = self.bench.snapshot.maintenances[number]
+        units = [unit.name for unit in maintenance.units]
+        unit = data.draw(st.sampled_from(units)) if units else ""
         try:
-            if resume:
-                self.bench.decide(commands.resume_rolling, number)
-            else:
+            if order is None:
                 self.bench.cancel(maintenance=number)
+            else:
+                self.bench.decide(commands.order_maintenance, number, order, unit, "ann")
         except Refused as refusal:
-            assert refusal.code is ErrorCode.TOO_LATE
+            conflicts = order is not None and not maintenance.state.over
+            assert refusal.code is (ErrorCode.CONFLICT if conflicts else ErrorCode.TOO_LATE)
+
+    @rule()
+    def others_have_gone(self) -> None:
+        """The service looks at what something else may have been in the way of."""
+        self.bench.take_turns()
 
     @rule(seconds=st.sampled_from([0, 0.4, 1, 29.5, 30, 299, 600, 900, 901, 3600]))
     def time_passes(self, seconds: float) -> None:
@@ -299,30 +309,43 @@ class Rules(RuleBasedStateMachine):
                 assert operation.started_at == operation.announced_at
 
     @invariant()
-    def a_walk_that_goes_on_has_a_step_under_way_or_one_in_its_way(self) -> None:
-        operations = self.bench.snapshot.operations.values()
+    def a_unit_under_way_has_an_operation_that_goes_on(self) -> None:
+        operations = self.bench.snapshot.operations
         for number, maintenance in self.bench.snapshot.maintenances.items():
-            for index, walk in enumerate(maintenance.rolling_updates):
-                steps = [
-                    o for o in operations if (o.maintenance, o.rolling_update) == (number, index)
-                ]
-                live = [o for o in steps if not o.status.over]
-                assert len(live) <= 1
-                if walk.state is RollingState.RUNNING and not live:
-                    assert steps
-                    assert any(o.live for o in operations)
-                if walk.state is RollingState.PAUSED:
-                    assert walk.reason
+            running = {
+                f"{number}.{unit.operation}": index
+                for index, unit in enumerate(maintenance.units)
+                if unit.state is UnitState.RUNNING
+            }
+            for name in running:
+                assert operations[name].live
+                assert operations[name].status is not EventStatus.FAILED
+            if maintenance.units:
+                its = [o for o in operations.values() if o.maintenance == number]
+                going = {o.id: o.unit for o in its if not o.status.over}
+                assert going.items() <= running.items()
+            if maintenance.state is MaintenanceState.DONE:
+                assert all(unit.state.over for unit in maintenance.units)
+
+    @invariant()
+    def what_is_halted_or_stopped_starts_nothing(self) -> None:
+        ended = {MaintenanceState.HALTED, MaintenanceState.STOPPED}
+        for operation in self.bench.snapshot.operations.values():
+            maintenance = self.bench.snapshot.maintenances[operation.maintenance]
+            if operation.unstarted and maintenance.state in ended:
+                raise AssertionError(note(f"{operation.id} may start: {maintenance.reason}"))
 
     def teardown(self) -> None:
         """Whatever happened: released, given time and good outcomes, everything ends."""
         for hold in self.bench.snapshot.holds:
             self.bench.release(hold.kind, hold.name)
         for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
-            # One whose machines do not come back meanwhile pauses its rolling update, too.
             for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
-                if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
-                    self.bench.decide(commands.resume_rolling, number)
+                # One whose machines do not come back meanwhile halts its maintenance, too.
+                if maintenance.state in {MaintenanceState.PAUSED, MaintenanceState.HALTED}:
+                    resume = MaintenanceOrder.RESUME
+                    self.bench.decide(commands.order_maintenance, number, resume, "", "ann")
+            self.bench.take_turns()
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():
                 self.bench.finish(operation_id)

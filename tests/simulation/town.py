@@ -18,14 +18,13 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import heartbeat
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import alerts, commands, planner
+from forewarn.maintenance import alerts, commands
 from forewarn.maintenance.model import (
     Enablement,
     Operation,
     Policy,
     Queueing,
     Refused,
-    RollingState,
     Sighting,
     Verdict,
     key,
@@ -36,9 +35,9 @@ from simulation.connector import Connector, at_once
 from simulation.drains import Drains
 from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
+from simulation.maintenances import MaintenanceOperators
 from simulation.news_judge import NewsJudge
 from simulation.operators import Operators
-from simulation.rollouts import RolloutOperators
 from simulation.writer import Crashed, JudgedWriter
 from store.model import Model
 
@@ -50,11 +49,11 @@ STEPS = [timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), 3 * SECON
 """By how much somebody sets the clock; what is within the tolerance is trusted."""
 
 IDLE = 70
-"""Steps of three hours in which nothing ends, though a rollout goes on: the windows of a week are
-over by then, and it waits for what nobody knows."""
+"""Steps of three hours in which nothing ends, though a maintenance goes on: the windows of a week
+are over by then, and it waits for what nobody knows."""
 
 ROUNDS = 400
-"""Steps of three hours at the end, 50 days: a rollout may go on one unit a weekend."""
+"""Steps of three hours at the end, 50 days: a maintenance may go on one unit a weekend."""
 
 REMEMBERED = 200
 """How many reports and events of the past are repeated from."""
@@ -88,7 +87,7 @@ class Town:
         self.writer.hear = self.news.hear
         numbers = itertools.count(1)
         mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
-        policy = Policy(
+        self.policy = Policy(
             enablement=chance.choice(
                 [Enablement.ALWAYS, Enablement.ALWAYS, Enablement.FIRST_REQUEST]
             ),
@@ -99,7 +98,7 @@ class Town:
         self.plane = Plane(
             self.writer,
             mint,
-            policy,
+            self.policy,
             may_start=self.clocks.may_start,
             listening=self.clocks.listening,
             sighting=self.sightings.get,
@@ -129,7 +128,7 @@ class Town:
         self.operators = Operators(self)
         self.machines_at_first = len(self.memory.all_machines)
         self.drains = Drains(self)
-        self.rollouts = RolloutOperators(self)
+        self.maintenances = MaintenanceOperators(self)
         self.judge.running_on = self.drains.running_on
         self.judge.boot_id = self.drains.boot_id
         self.moves = self.weighted()
@@ -204,7 +203,6 @@ class Town:
             (2, self.operators.resolve),
             (2, self.operators.change_fleet),
             (2, self.operators.move_by_hand),
-            (2, self.operators.resume),
             (1, self.operators.note),
             (1, self.operators.approve_for_guests),
             (2, self.ask_for_events),
@@ -213,11 +211,11 @@ class Town:
             (2, self.drains.request),
             (3, self.drains.order),
             (12, self.drains.drive),
-            (1, self.rollouts.start),
-            (5, self.rollouts.drive),
-            (4, self.rollouts.check),
-            (1, self.rollouts.order),
-            (1, self.rollouts.lose_zone),
+            (2, self.maintenances.start),
+            (5, self.maintenances.drive_some),
+            (4, self.maintenances.check),
+            (3, self.maintenances.order),
+            (1, self.maintenances.lose_zone),
         ]
         return [move for weight, move in table for _ in range(weight)]
 
@@ -432,8 +430,8 @@ class Town:
         self.news.kept()
         if memory.live:
             raise Wrong(f"never ended: {', '.join(itertools.islice(memory.live, 10))}")
-        if going := [one.number for one in self.rollouts.going()]:
-            raise Wrong(f"rollouts that never ended: {going}")
+        if going := [one.number for one in self.maintenances.going()]:
+            raise Wrong(f"maintenances that never ended: {going}")
         self.listed()
 
     def carry_on(self) -> None:
@@ -455,7 +453,7 @@ class Town:
                 if arrived.arrived:  # as its alert says
                     self.ask("cancel", self.plane.cancel, [arrived.id], reason="others came")
             self.drains.drive_all()
-            self.rollouts.finish()
+            self.maintenances.finish()
             for operation in [memory.all_operations[i] for i in memory.live]:
                 for name in operation.awaited:
                     self.saw(name, AgentStatus.BACK)
@@ -471,7 +469,7 @@ class Town:
             resting = now_so == before and memory.next_wakeup() is None
             ended = not memory.live and not self.drains.under_way()
             idle = idle + 1 if resting else 0
-            if self.rollouts.going():
+            if self.maintenances.going():
                 if idle > IDLE:
                     break
             elif ended or (self.doubted and resting and not leased):
@@ -493,10 +491,9 @@ class Town:
         """What has not ended, or not well, is on the list; or waits for what is."""
         memory = self.memory
         about = {item.about for item in self.items()}
+        under_way = self.maintenances.under_way
         silent = [
-            str(n)
-            for n in memory.open_maintenances()
-            if str(n) not in about and not self.under_way(n)
+            str(n) for n in memory.open_maintenances() if str(n) not in about and not under_way(n)
         ]
         silent += [
             operation.id
@@ -519,15 +516,3 @@ class Town:
             found.add(operation.waits_for)
             operation = self.memory.all_operations[operation.waits_for]
         return found
-
-    def under_way(self, number: int) -> bool:
-        """Whether a walk has a step that is live, or a live event in the way of its next."""
-        live = [self.memory.all_operations[i] for i in self.memory.live]
-        busy = {key(name) for operation in live for name in operation.machines}
-        walks = self.memory.open_maintenances()[number].rolling_updates
-        return any(operation.maintenance == number for operation in live) or any(
-            machine.key in busy
-            for walk in walks
-            if walk.state is RollingState.RUNNING
-            for machine in next(planner.turns(walk, self.memory.all_machines.values()), ())
-        )

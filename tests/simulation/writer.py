@@ -9,7 +9,7 @@ from forewarn.control.unit_of_work import UnitOfWork, Work, WriterMemory, world_
 from forewarn.control.writer import Job
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.sqlite import InMemoryStore
-from simulation.rollout_judge import Wrong
+from simulation.turn_judge import Wrong
 from store.model import Model
 
 

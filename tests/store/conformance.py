@@ -24,7 +24,6 @@ from forewarn.maintenance.model import (
     Operation,
     Profile,
     Refused,
-    RollingState,
     Scope,
     StartCause,
     Tombstone,
@@ -35,11 +34,12 @@ from store import values
 from store.engines import NewStore
 from store.values import (
     BATCH,
+    ENDING,
     GOING,
+    HALTED,
     MINUTE,
     NOW,
     OVER,
-    STOPPED,
     WEB,
     drain,
     event,
@@ -293,20 +293,24 @@ class Questions:
         with store.read() as reading:
             assert reading.next_wakeup() == AT_ONCE
 
-    def test_a_maintenance_is_open_while_a_walk_of_it_is_not_over(self, store: Store) -> None:
+    def test_a_maintenance_is_open_while_it_or_a_unit_of_it_is_not_over(self, store: Store) -> None:
         made = (
-            values.maintenance(10, OVER, STOPPED),
-            values.maintenance(2, GOING),
-            values.maintenance(3, OVER, OVER),
+            values.maintenance(10, *HALTED),
+            values.maintenance(2, *GOING),
+            values.maintenance(3, *OVER),
             values.maintenance(4),
+            values.maintenance(11, *ENDING),
         )
         save(store, Changes(maintenances=made))
         with store.read() as reading:
-            assert list(reading.open_maintenances().items()) == [(2, made[1]), (10, made[0])]
-        ended = msgspec.structs.replace(GOING, state=RollingState.FINISHED)
-        save(store, Changes(maintenances=(values.maintenance(2, ended),)))
+            assert list(reading.open_maintenances().items()) == [
+                (2, made[1]),
+                (10, made[0]),
+                (11, made[4]),
+            ]
+        save(store, Changes(maintenances=(values.maintenance(2, *OVER),)))
         with store.read() as reading:
-            assert set(reading.open_maintenances()) == {10}
+            assert set(reading.open_maintenances()) == {10, 11}
 
     def test_a_maintenance_is_found_by_its_idempotency_key(self, store: Store) -> None:
         keys = {1: "k1", 2: "", 3: "k1", 4: "K1", 5: ""}
@@ -362,16 +366,25 @@ class Questions:
         ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}
         steps = (operation("1.1", **ended), operation("1.2", **ended), operation("2.1", **ended))
         changes = with_maintenances(*steps)
-        walking = (values.maintenance(1, GOING), values.maintenance(2, OVER))
-        save(store, msgspec.structs.replace(changes, maintenances=walking))
+        several = (values.maintenance(1, *GOING), values.maintenance(2, *OVER))
+        save(store, msgspec.structs.replace(changes, maintenances=several))
         with store.write() as transaction:
             assert transaction.purge(NOW + MINUTE, 1) == 1
             assert transaction.purge(NOW + MINUTE, 10) == 0
             assert set(transaction.operations(["1.1", "1.2", "2.1"])) == {"1.1", "1.2"}
             assert set(transaction.maintenances([1, 2])) == {1}
-            transaction.save(Changes(maintenances=(values.maintenance(1, OVER),)))
+            transaction.save(Changes(maintenances=(values.maintenance(1, *OVER),)))
             assert transaction.purge(NOW + MINUTE, 10) == 2
             assert transaction.maintenances([1]) == {}
+
+    def test_a_maintenance_without_operations_goes_with_those_after_it(self, store: Store) -> None:
+        done = operation("8.1", status=EventStatus.COMPLETED, ended_at=NOW)
+        several = tuple(values.maintenance(n, *OVER) for n in (7, 9))
+        drained = (*several, values.maintenance(6, *GOING), values.maintenance(8))
+        save(store, Changes(maintenances=drained, operations=(done,)))
+        with store.write() as transaction:
+            assert transaction.purge(NOW + MINUTE, 10) == 1
+            assert set(transaction.maintenances([6, 7, 8, 9])) == {6, 9}
 
     def test_what_was_purged_can_be_saved_again_at_once(self, store: Store) -> None:
         ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}

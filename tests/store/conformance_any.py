@@ -25,14 +25,14 @@ from store import values
 from store.conformance_history import all_pages
 from store.engines import NewStore
 from store.model import Model
-from store.values import BATCH, GOING, MINUTE, NOW, OVER, STOPPED, WEB
+from store.values import BATCH, ENDING, GOING, HALTED, MINUTE, NOW, OVER, WEB
 
 # Few of everything, so that changes meet.
 MOMENTS = st.integers(0, 4).map(lambda minutes: NOW + minutes * MINUTE)
 NAMES = st.sampled_from(["Web-0", "web-1", "WEB-0", "b_0"])
 SCOPES = st.sampled_from(["web", "batch"])
 HOSTS = st.sampled_from(["h1", "H1", "h2", ""])
-WALKS = st.sampled_from([(), (), (GOING,), (OVER,), (OVER, STOPPED)])
+STATES = st.sampled_from([(), (), GOING, OVER, HALTED, ENDING])
 DRAINS = st.builds(values.drain, HOSTS, state=st.sampled_from(HostState))
 HOLDS = st.builds(
     Hold,
@@ -102,7 +102,7 @@ def changes(draw: st.DrawFn) -> Changes:
     kept = {m.key for m in machines}
     removed = draw(st.lists(NAMES.map(str.lower), max_size=1))
     return Changes(
-        maintenances=tuple(values.maintenance(n, *draw(WALKS)) for n in sorted(numbers)),
+        maintenances=tuple(values.maintenance(n, *draw(STATES)) for n in sorted(numbers)),
         operations=tuple(changed),
         holds=tuple(draw(st.lists(HOLDS, max_size=2, unique_by=lambda h: (h.kind, h.name)))),
         released=tuple(draw(st.lists(HOLDS, max_size=2))),

@@ -18,7 +18,6 @@ from forewarn.maintenance.model import (
     Tombstone,
     key,
 )
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import EventStatus
 
@@ -37,7 +36,6 @@ class Model:
         self.all_maintenances: dict[int, Maintenance] = {}
         self.all_tombstones: dict[str, Tombstone] = {}
         self.all_drains: dict[str, Drain] = {}
-        self.all_rollouts: dict[int, Rollout] = {}
         self.all_holds: tuple[Hold, ...] = ()
         self.live: dict[str, Operation] = {}
 
@@ -68,8 +66,6 @@ class Model:
         _remove(self.all_tombstones, changes.revived)
         self.all_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
         self.all_drains |= {drain.host: drain for drain in changes.drains}
-        self.all_rollouts |= {rollout.number: rollout for rollout in changes.rollouts}
-        _remove(self.all_rollouts, changes.removed_rollouts)
         _remove(self.all_machines, changes.removed_machines)
         _remove(self.all_scopes, changes.removed_scopes)
 
@@ -86,7 +82,9 @@ class Model:
         gone = [operation for *_, operation in heapq.nsmallest(limit, old)]
         _remove(self.all_operations, (operation.id for operation in gone))
         left = {operation.maintenance for operation in self.all_operations.values()}
-        _remove(self.all_maintenances, {operation.maintenance for operation in gone} - left)
+        last = max((operation.maintenance for operation in gone), default=0)
+        over = {n for n, one in self.all_maintenances.items() if n <= last and not one.open}
+        _remove(self.all_maintenances, over - left)
         return len(gone)
 
     def scopes(self) -> dict[str, Scope]:

@@ -6,7 +6,6 @@ from store import (
     conformance_history,
     conformance_outbox,
     conformance_relays,
-    conformance_rollouts,
     conformance_together,
     conformance_webhooks,
 )
@@ -50,7 +49,3 @@ class TestWebhooks(conformance_webhooks.Webhooks):
 
 class TestRelays(conformance_relays.Relays):
     """See `conformance_relays`."""
-
-
-class TestRollouts(conformance_rollouts.Rollouts):
-    """See `conformance_rollouts`."""

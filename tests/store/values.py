@@ -20,13 +20,21 @@ from forewarn.maintenance.model import (
     Operation,
     Profile,
     Queueing,
-    RollingState,
-    RollingUpdate,
     Scope,
     StartCause,
     Stay,
     Tombstone,
     Way,
+)
+from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.units import (
+    CheckProgress,
+    MaintenanceState,
+    TurnOrder,
+    TurnPolicy,
+    Unit,
+    UnitKind,
+    UnitState,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -50,9 +58,22 @@ def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
     return Machine(name=name, scope=scope, **(known | fields))
 
 
-def maintenance(number: int, *walks: RollingUpdate) -> Maintenance:
+def maintenance(
+    number: int, state: MaintenanceState = MaintenanceState.ANNOUNCED, *units: UnitState
+) -> Maintenance:
+    """A maintenance with an update domain in each of these states."""
     return Maintenance(
-        rolling_updates=walks,
+        state=state,
+        units=tuple(
+            Unit(
+                name=f"web/{domain}",
+                kind=UnitKind.UPDATE_DOMAIN,
+                scope="web",
+                update_domain=domain,
+                state=state,
+            )
+            for domain, state in enumerate(units)
+        ),
         number=number,
         event_type=EventType.REBOOT,
         source=EventSource.USER,
@@ -103,9 +124,11 @@ def drain(host: str, **fields: Any) -> Drain:
     return Drain(host=host, **(known | fields))
 
 
-GOING = RollingUpdate(scope="web", done=("web-0",))
-STOPPED = RollingUpdate(host="h1", state=RollingState.PAUSED, reason="it failed")
-OVER = RollingUpdate(scope="web", machines=("web-0",), state=RollingState.FINISHED)
+GOING = (MaintenanceState.RUNNING, UnitState.DONE, UnitState.WAITING)
+HALTED = (MaintenanceState.HALTED, UnitState.FAILED)
+ENDING = (MaintenanceState.STOPPED, UnitState.RUNNING)
+OVER = (MaintenanceState.DONE, UnitState.DONE)
+"""States of a maintenance and its units: the first three are open."""
 
 
 def with_maintenances(*operations: Operation) -> Changes:
@@ -192,7 +215,7 @@ OPERATIONS = every(
     lease_until=st.none() | MOMENTS,
     claimed_by=st.lists(SOME, max_size=3).map(tuple),
     hosts=st.lists(SOME, max_size=3).map(tuple),
-    rolling_update=st.none() | INT32,
+    unit=st.none() | INT32,
     held_at=st.none() | MOMENTS,
     notice_left_seconds=INT64,
     repeat_after=INT64,
@@ -204,11 +227,44 @@ OPERATIONS = every(
     back_by=st.none() | MOMENTS,
     up_at=st.none() | MOMENTS,
 )
-WALKS = every(
-    RollingUpdate,
-    machines=st.lists(SOME, max_size=3).map(tuple),
-    done=st.lists(SOME, max_size=3).map(tuple),
-    state=st.sampled_from(RollingState),
+UNITS = every(
+    Unit,
+    kind=st.sampled_from(UnitKind),
+    update_domain=INT32,
+    machines=st.lists(SOME, max_size=2).map(tuple),
+    wave=INT32,
+    state=st.sampled_from(UnitState),
+    drain=st.booleans(),
+    operation=INT64,
+    done=st.lists(SOME, max_size=2).map(tuple),
+    recalled=st.booleans(),
+    accepted=st.booleans(),
+    changed_at=st.none() | MOMENTS,
+    retry_at=st.none() | MOMENTS,
+)
+SECONDS = st.integers(0, 3600)
+POLICIES = every(
+    TurnPolicy,
+    waves=st.lists(SOME, max_size=2).map(tuple),
+    pause_seconds=st.integers(-1, 3600),
+    windows=st.lists(SOME, max_size=2).map(tuple),
+    blackouts=st.lists(st.builds(Span, MOMENTS, MOMENTS), max_size=2).map(tuple),
+    cutoff_seconds=SECONDS,
+    notice_seconds=SECONDS,
+    stop_after=st.integers(1, 99),
+    order=st.sampled_from(TurnOrder),
+    approval_until=st.none() | MOMENTS,
+    check_tries=st.integers(1, 100),
+    check_within_seconds=st.integers(1, 3600),
+)
+CHECKS = every(
+    CheckProgress,
+    due=st.booleans(),
+    run=INT64,
+    failed=INT32,
+    began_at=st.none() | MOMENTS,
+    lease_until=st.none() | MOMENTS,
+    passed_at=st.none() | MOMENTS,
 )
 MAINTENANCES = every(
     Maintenance,
@@ -221,10 +277,16 @@ MAINTENANCES = every(
     requested_at=MOMENTS,
     opens_at=st.none() | MOMENTS,
     closes_at=st.none() | MOMENTS,
-    approval_until=st.none() | MOMENTS,
     duration_seconds=INT64,
     without_notice=st.booleans(),
-    rolling_updates=st.lists(WALKS, max_size=3).map(tuple),
+    units=st.lists(UNITS, max_size=3).map(tuple),
+    policy=POLICIES,
+    state=st.sampled_from(MaintenanceState),
+    wave=INT32,
+    wave_at=st.none() | MOMENTS,
+    confirmed=st.booleans(),
+    check=CHECKS,
+    changed_at=st.none() | MOMENTS,
     announced=INT64,
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)

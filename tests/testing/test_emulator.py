@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import requests
 
 import forewarn
 import patience
@@ -195,7 +196,7 @@ def test_a_handler_is_driven_until_nothing_is_left(
     assert emulator.now == NOON + timedelta(seconds=90)
 
 
-def test_one_rolling_update_is_driven_through_all_domains(emulator: Emulator) -> None:
+def test_the_update_domains_of_a_scope_have_their_turns(emulator: Emulator) -> None:
     machines = emulator.fleet(
         """
         [[availability_set]]
@@ -211,6 +212,28 @@ def test_one_rolling_update_is_driven_through_all_domains(emulator: Emulator) ->
         (("web-0",), "Completed"),
         (("web-1",), "Completed"),
         (("web-2",), "Completed"),
+    ]
+
+
+def test_operators_give_units_their_turns_and_drain_no_host(emulator: Emulator) -> None:
+    emulator.fleet('machine = [{ name = "a", host = "h1" }, { name = "b", host = "h2" }]')
+    operators = emulator.open_operators()
+
+    def ask(path: str, **body: object) -> requests.Response:
+        return requests.post(f"{operators}/v1/{path}", json=body, timeout=patience.SECONDS)
+
+    hosts = {"event_type": "Reboot", "hosts": ["h1", "h2"]}
+    for refused in (ask("maintenances", drain=True, **hosts), ask("hosts/drain", hosts=["h1"])):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+        assert "forewarn demo --keep" in refused.json()["error"]["message"]
+    shown = requests.get(f"{operators}/v1/hosts", timeout=patience.SECONDS).json()
+    assert [host["name"] for host in shown["hosts"]] == ["h1", "h2"]
+    started = ask("maintenances", **hosts).json()
+    assert [unit["state"] for unit in started["units"]] == ["running", "waiting"]
+    assert ask("clock/advance", seconds=7200).status_code == 200
+    assert [(e.machines, e.status) for e in emulator.history()] == [
+        (("a",), "Completed"),
+        (("b",), "Completed"),
     ]
 
 

@@ -13,7 +13,7 @@
     rollout      `forewarn rollout`
     events       `forewarn events`, `alerts`, `history`, and what is decided about them: `approve`,
                  `cancel`, `postpone`, `hold`, `release`, `acknowledge`, `resolve`
-    follow       `forewarn follow`, and how commands wait: `--wait`, `watch` of hosts and rollouts
+    follow       `forewarn follow`, and how commands wait: `--wait`, and `watch`
     guest        `forewarn watch`
     agent        `forewarn agent`
     testing      `forewarn emulator`, `record` and `certify`

@@ -255,12 +255,12 @@ class Demo:
     def _play(self) -> None:
         """Play it all, from the first request to the last end."""
         what = "Reboot of the availability set 'web', one update domain after the other"
-        reboot = self._schedule(what, event_type="Reboot", scope="web")
+        reboot = self._schedule(what, event_type="Reboot", scopes=["web"])
         # Nobody approves the last domain: its notice has room for the rest. The freeze is queued
         # behind it, for it concerns another domain of the set.
         self._until(lambda: f"{reboot}.3" in self._operations, "the last domain")
         what = "Freeze of the host h1: one request, machines of three scopes"
-        self._schedule(what, event_type="Freeze", host="h1", duration_seconds=5)
+        self._schedule(what, event_type="Freeze", hosts=["h1"], duration_seconds=5)
         what = "Preemption of the low-priority machine batch_1"
         at = (self._now + PREEMPT_AHEAD).isoformat()
         self._schedule(what, event_type="Preempt", machines=["batch_1"], not_before=at)
@@ -279,7 +279,7 @@ class Demo:
     def _schedule(self, what: str, **request: object) -> int:
         self._pause(1)
         self._tell(f"> {what}")
-        answer = self._operator.post("/v1/maintenance", **request).tree()
+        answer = self._operator.post("/v1/maintenances", **request).tree()
         return int(answer["maintenance"]["number"])
 
     def _until(self, true: Callable[[], bool], what: str) -> None:

@@ -125,27 +125,6 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             output.say(f"{operation.id} is event {_event_ids(operation)}")
 
 
-def further(steps: Sequence["schemas.FurtherStep"]) -> None:
-    """Show the steps that rolling updates have still to announce, if any."""
-    if not steps:
-        return
-    output.say("")
-    output.table(
-        enumerate(steps, 1),
-        {
-            "THEN": lambda turn: turn[0],
-            "DOMAIN": lambda turn: ", ".join(
-                f"{place.scope}/{place.update_domain}" for place in turn[1].places
-            ),
-            "MACHINES": lambda turn: "; ".join(
-                output.counted(place.machines.names, count=place.machines.count)
-                for place in turn[1].places
-            ),
-        },
-    )
-    output.note("Each is announced when the one before has ended well and its machines are back.")
-
-
 def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what has happened."""
     listed = list(operations)

@@ -1,4 +1,4 @@
-"""`forewarn follow`, `--wait` and `watch` of rollouts and hosts: news, as it comes.
+"""`forewarn follow`, `--wait` and `watch` of maintenances and hosts: news, as it comes.
 
 `EventParser` reads text/event-stream as its standard says, `pieces` keeps the connection: it
 connects again by itself, and nothing is there twice or left out. `wait` is how every command waits:
@@ -163,7 +163,7 @@ TypesOption = Annotated[
     option(
         "--type",
         "TYPE",
-        "Only news of this type, such as operation.failed, or of a kind, such as rollout. "
+        "Only news of this type, such as operation.failed, or of a kind, such as maintenance. "
         "Repeatable.",
     ),
 ]
@@ -261,7 +261,6 @@ def wait(
     *,
     types: tuple[str, ...],
     shown_by: str,
-    take: Callable[[StreamEvent], bool] = lambda _: True,
     first: Callable[[], object] = lambda: None,
 ) -> None:
     """Print what changes until it is over (OK) or needs an operator (Failed, ALERTS).
@@ -269,14 +268,14 @@ def wait(
     The service may restart meanwhile. With --json only the end is printed.
 
     `look` returns how far it is now, and `types` are those of the news after which it may be
-    further; `take` takes an item, and tells whether to look after it. `shown_by` is the command
-    that shows it, for whoever waits no longer; `first` prints what was asked for.
+    further. `shown_by` is the command that shows it, for whoever waits no longer; `first` prints
+    what was asked for.
     """
     try:
         if not service.as_json:
             first()
         with _spinner():
-            progress = _at_its_end(service, look, types, take)
+            progress = _at_its_end(service, look, types)
     except KeyboardInterrupt:
         output.note(f"Only the waiting has ended: see '{shown_by}'")
         raise
@@ -290,28 +289,16 @@ def _at_its_end(
     service: OperatorClient,
     look: Callable[[], Progress],
     types: tuple[str, ...],
-    take: Callable[[StreamEvent], bool],
 ) -> Progress:
     known: dict[str, str] = {}
-    unknown = True
     with closing(pieces(service, types=types, trouble=note, waits=True)) as found:
-        for piece in found:
-            # What a connection that was lost did not bring comes behind OPEN.
-            decisive = [
-                unknown if event.name == OPEN else event.name == "gap" or take(event)
-                for event in piece
-            ]
-            # After a sign of life, too: times pass without news, and a look may have failed.
-            if decisive and not any(decisive):
-                continue
+        for _ in found:  # after a sign of life, too: times pass without news
             try:
                 progress = look()
             except Failed as failed:
                 if failed.status not in PASSING:
                     raise
-                unknown = True
                 continue
-            unknown = False
             for what, now in progress.facts.items():
                 if known.get(what) != now and not service.as_json:
                     output.say(output.printable(f"{what}  {now}"))

@@ -1,30 +1,79 @@
-"""`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and resume it."""
+"""`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and steer it."""
 
-import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from forewarn import times
-from forewarn.cli import events, follow, output, rollout
-from forewarn.cli.operator_client import Answer, OperatorClient, asks, asks_for_pages
+from forewarn.cli import events, follow, output
+from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
 if TYPE_CHECKING:
-    from forewarn.server.operator import schemas
+    from forewarn.maintenance.turn_plan import PlannedTurns
+    from forewarn.server.operator import maintenance_schemas
 
-app = typer.Typer(help="List, show and resume maintenances.", no_args_is_help=True)
+app = typer.Typer(help="List, show and steer maintenances.", no_args_is_help=True)
 
-NEWS: Final = ("maintenance", "operation")
+NEWS: Final = ("maintenance", "operation", "host")
 """The kinds of news that a maintenance makes."""
 
-DECISIVE: Final = frozenset(
-    {"maintenance.finished", "maintenance.paused", "operation.outcome_unknown"}
-)
-"""After these it may be over, or need an operator."""
+SHOWN_UNITS: Final = 6
+"""Names of units in one line."""
 
+ORDERS: Final = {
+    "pause": "Announce no further unit; what is announced goes on.",
+    "resume": "Go on after a pause or a halt, or begin the next wave.\n\n"
+    "Units that failed stay failed, and no longer halt the maintenance.",
+    "stop": "End a maintenance and cancel what has not started.\n\n"
+    "Drains of hosts that have begun go on: 'forewarn host undrain' ends them.",
+}
+UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or skipped unit again."}
+"""What an operator can do about a maintenance, and about a unit of it, and the help of each."""
+
+NumberArgument = Annotated[int, argument("NUMBER", "The maintenance.", min=1)]
+UnitArgument = Annotated[
+    str, argument("UNIT", "A unit of it: a host, an update domain such as web/0, or a machine.")
+]
+TypeArgument = Annotated[
+    Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
+    argument(
+        "TYPE",
+        "reboot or freeze (at least 15 minutes of notice), redeploy (10 minutes), preempt (30 "
+        "seconds), or terminate (what its scale set sets).",
+        case_sensitive=False,
+    ),
+]
+TagOption = Annotated[
+    list[str] | None,
+    option("--tag", "KEY=VALUE", "Machines with this tag; repeated: with all of these tags."),
+]
+NoticeOption = Annotated[
+    str, option("--notice", "SPAN", "A notice longer than the least of the type, such as 30m.")
+]
+DurationOption = Annotated[
+    str,
+    option(
+        "--duration",
+        "SPAN",
+        "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
+    ),
+]
+DescriptionOption = Annotated[
+    str | None,
+    option(
+        "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
+    ),
+]
+WithoutNoticeOption = Annotated[
+    bool,
+    flag(
+        "--without-notice",
+        "Go on even if some guests get no notice, because they never asked for events.",
+    ),
+]
 NotBeforeOption = Annotated[
     str | None,
     option(
@@ -75,21 +124,21 @@ ToHostOption = Annotated[
 
 @asks
 def schedule(
-    kind: rollout.TypeArgument,
+    kind: TypeArgument,
     targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
     *,
     scope: ScopeOption = None,
     host: HostOption = None,
-    tag: rollout.TagOption = None,
+    tag: TagOption = None,
     not_before: NotBeforeOption = None,
-    notice: rollout.NoticeOption = "0",
+    notice: NoticeOption = "0",
     opens: OpensOption = None,
     closes: ClosesOption = None,
-    duration: rollout.DurationOption = "-1",
-    description: rollout.DescriptionOption = None,
+    duration: DurationOption = "-1",
+    description: DescriptionOption = None,
     source: SourceOption = EventSource.PLATFORM,
     no_notice: NoNoticeOption = False,
-    without_notice: rollout.WithoutNoticeOption = False,
+    without_notice: WithoutNoticeOption = False,
     indivisible: IndivisibleOption = False,
     live_migration: LiveMigrationOption = False,
     to_host: ToHostOption = "",
@@ -105,8 +154,8 @@ def schedule(
     they are in several update domains of one scope, one domain goes after another, unless
     --indivisible is given.
 
-    Several scopes or hosts, or a tag, make a rollout: they are taken one after another, until one
-    fails. 'forewarn rollout' shows it, and has more options.
+    Several scopes or hosts, or a tag, are taken one after another, until one fails. 'forewarn
+    rollout start' has more options, and 'forewarn maintenance show' shows how far it is.
     """
     if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")
@@ -120,7 +169,6 @@ def schedule(
         "indivisible": indivisible,
         "live_migration": live_migration,
         "to_host": to_host,
-        "notice_seconds": int(times.span(notice).total_seconds()),
         **{name: service.moment(moment) for name, moment in moments.items()},
     }
     for_all: dict[str, object] = {
@@ -130,6 +178,7 @@ def schedule(
         "duration_seconds": times.duration_seconds(duration),
         "description": description,
         "without_notice": without_notice,
+        "notice_seconds": int(times.span(notice).total_seconds()),
     }
     _schedule(
         service,
@@ -154,122 +203,196 @@ def _schedule(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Ask for one maintenance, or for a rollout where there are several targets."""
+    """Ask for maintenance; what is for one target is refused where there are several."""
     if wait and dry_run:
         raise typer.BadParameter("--wait has nothing to wait for with --dry-run")
     named = len(scopes) + len(hosts) + bool(for_all["machines"])
     if not named and not tags:
         raise typer.BadParameter("expected names of machines, --scope, --host or --tag")
-    if named == 1 and not tags:
-        body = {**for_all, **for_one, "scope": "".join(scopes), "host": "".join(hosts)}
-        path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
-        plan = service.post(path, **body)
-        if wait:
-            _wait(service, plan)
-        else:
-            plan.show(_draw_plan)
-        return
-    seconds = for_one.pop("notice_seconds")
-    for name in (name for name, value in for_one.items() if value):
-        what = name.removesuffix("_at").replace("_", "-")
-        raise typer.BadParameter(f"--{what} is for one scope, one host or named machines only")
-    rollout.ask(
+    if named > 1 or tags:
+        for name in (name for name, value in for_one.items() if value):
+            what = name.removesuffix("_at").replace("_", "-")
+            raise typer.BadParameter(f"--{what} is for one scope, one host or named machines only")
+    ask(
         service,
         dry_run=dry_run,
-        hosts=hosts,
         scopes=scopes,
-        tags=rollout.tags_of(tags),
-        drain=False,
-        policy={"notice_seconds": seconds} if seconds else {},
+        hosts=hosts,
+        tags=tags_of(tags),
         wait=wait,
         **for_all,
+        **for_one,
     )
 
 
-def _wait(service: OperatorClient, plan: Answer) -> None:
-    from forewarn.server.operator import schemas
+def ask(
+    service: OperatorClient,
+    *,
+    dry_run: bool,
+    wait: bool = False,
+    **body: Any,  # noqa: ANN401 - JSON
+) -> None:
+    """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
+    path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
+    plan = service.post(path, **body)
+    if wait:
+        _wait(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
+    else:
+        plan.show(_draw_answer)
 
-    number = plan.tree()["maintenance"]["number"]
 
-    def take(event: follow.StreamEvent) -> bool:
-        if json.loads(event.data)["data"].get("maintenance") != number:
-            return False
-        if not service.as_json:
-            output.say(follow.line(event))
-        return event.name in DECISIVE
+def tags_of(texts: list[str]) -> dict[str, str]:
+    """Read tags written as KEY=VALUE."""
+    from forewarn.maintenance import units
+
+    try:
+        return units.read_tags(texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _wait(service: OperatorClient, number: int, first: Callable[[], None] = lambda: None) -> None:
+    from forewarn.server.operator import maintenance_schemas
 
     def look() -> follow.Progress:
-        answer = service.get(f"/v1/maintenance/{number}")
-        detail = answer.read(schemas.MaintenanceDetail)
+        answer = service.get(f"/v1/maintenances/{number}")
+        detail = answer.read(maintenance_schemas.MaintenanceDetail)
         faults = "; ".join(_faults(detail))
         why = f"maintenance {number}: {faults}" if faults else ""
-        return follow.Progress(_is_over(detail), why, answer.tree)
+        return follow.Progress(_is_over(detail), why, answer.tree, dict(_facts(detail)))
 
     shown_by = f"forewarn maintenance show {number}"
-
-    def first() -> None:
-        plan.show(_draw_plan)
-
-    follow.wait(service, look, types=NEWS, shown_by=shown_by, take=take, first=first)
+    follow.wait(service, look, types=NEWS, shown_by=shown_by, first=first)
 
 
-def _is_over(detail: "schemas.MaintenanceDetail") -> bool:
-    updates = detail.maintenance.rolling_updates
-    is_going = any(rolling.state != "finished" for rolling in updates)
+def _is_over(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
+    maintenance = detail.maintenance
+    is_going = not maintenance.state.over or maintenance.units.running
     return not is_going and all(operation.status.over for operation in detail.operations)
 
 
-def _faults(detail: "schemas.MaintenanceDetail") -> Iterator[str]:
-    for rolling in detail.maintenance.rolling_updates:
-        if rolling.state == "paused":
-            order = f"maintenance resume {detail.maintenance.number}"
-            yield f"paused, waits for an operator ({order}): {rolling.reason}"
+def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
+    maintenance = detail.maintenance
+    if maintenance.state in _RESTING and not maintenance.units.running:
+        yield f"{_state(maintenance)} ({_goes_on(detail)})"
+    elif maintenance.unconfirmed:
+        yield maintenance.reason
     for operation in detail.operations:
         if operation.outcome_unknown:
             yield f"the outcome of {operation.id} is unknown: {operation.outcome_unknown}"
     if _is_over(detail):
-        ended = [o for o in detail.operations if o.status is not EventStatus.COMPLETED]
-        yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
+        if maintenance.state == "stopped":
+            yield _state(maintenance)
+        failed = [unit for unit in detail.units if unit.state == "failed"]
+        yield from (f"{unit.name} failed: {unit.reason}".removesuffix(": ") for unit in failed)
+        if not detail.units:
+            ended = [o for o in detail.operations if o.status is not EventStatus.COMPLETED]
+            yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
+
+
+_RESTING: Final = frozenset(("paused", "halted"))
+
+
+def _goes_on(detail: "maintenance_schemas.MaintenanceDetail") -> str:
+    """Return the commands by which what rests goes on."""
+    number = detail.maintenance.number
+    failed = [unit.name for unit in detail.units if unit.state == "failed"]
+    resume = f"'forewarn maintenance resume {number}'"
+    if not failed:
+        return resume
+    return f"'forewarn maintenance retry {number} {failed[0]}', then {resume}"
+
+
+def _facts(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[tuple[str, str]]:
+    """Yield how each part of it is, by what people call it."""
+    maintenance = detail.maintenance
+    if detail.units:
+        yield f"maintenance {maintenance.number}", _state(maintenance)
+    for unit in detail.units:
+        if unit.state != "waiting" or unit.reason:
+            yield unit.name, f"{unit.state}: {unit.reason}" if unit.reason else str(unit.state)
+    for operation in detail.operations:
+        detail_ = operation.status_detail or operation.outcome
+        yield operation.id, f"{operation.status}: {detail_}".removesuffix(": ")
+
+
+def _state(maintenance: "maintenance_schemas.MaintenanceView") -> str:
+    state, reason = str(maintenance.state), maintenance.reason
+    if not reason or reason.startswith(state):  # such as "paused by ann"
+        return reason or state
+    return f"{state}: {reason}"
 
 
 @app.command("list")
 @asks_for_pages
 def list_(*, service: OperatorClient) -> None:
     """List maintenances, the newest first."""
-    service.pages("/v1/maintenance", "maintenances").show(_draw_list)
-
-
-NumberArgument = Annotated[int, argument("NUMBER", "The maintenance.", min=1)]
+    service.pages("/v1/maintenances", "maintenances").show(_draw_list)
 
 
 @app.command()
 @asks
 def show(number: NumberArgument, *, service: OperatorClient) -> None:
-    """Show a maintenance, its operations and its events."""
-    service.get(f"/v1/maintenance/{number}").show(_draw)
+    """Show a maintenance, its units, its operations and its events."""
+    service.get(f"/v1/maintenances/{number}").show(_draw)
 
 
 @app.command()
 @asks
-def resume(number: NumberArgument, *, service: OperatorClient) -> None:
-    """Resume a paused rolling update with its next step."""
-    answer = service.post(f"/v1/maintenance/{number}/resume")
-    if not service.as_json:
-        output.say(f"maintenance {number} is resumed")
-        if not answer.tree()["operations"]:
-            output.note("The next step, if any is left, is announced when nothing blocks it.")
-    answer.show(events.states)
+def watch(number: NumberArgument, *, service: OperatorClient) -> None:
+    """Show what changes until a maintenance is over.
+
+    Exit status: 0 when all of it has ended well, 11 when it halts, is paused or stopped, or waits
+    for you.
+    """
+    _wait(service, number)
 
 
-def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
+def _command(order: str) -> Callable[..., None]:
+    def of_maintenance(number: NumberArgument, *, service: OperatorClient) -> None:
+        _order(service, number, order)
+
+    def of_unit(number: NumberArgument, unit: UnitArgument, *, service: OperatorClient) -> None:
+        _order(service, number, order, unit)
+
+    return asks(of_unit if order in UNIT_ORDERS else of_maintenance)
+
+
+for _name, _text in (ORDERS | UNIT_ORDERS).items():
+    app.command(_name, help=_text)(_command(_name))
+
+
+def _order(service: OperatorClient, number: int, order: str, unit: str = "") -> None:
+    def draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
+        maintenance = detail.maintenance
+        for each in detail.units:
+            if unit and each.name.lower() == unit.lower():
+                output.say(output.printable(f"{each.name} is {each.state}"))
+        output.say(output.printable(f"maintenance {number} is {_state(maintenance)}"))
+        if unit and maintenance.state in _RESTING:
+            output.note(f"To go on: 'forewarn maintenance resume {number}'.")
+
+    service.post(f"/v1/maintenances/{number}/orders", order=order, unit=unit).show(draw)
+
+
+def _draw_answer(plan: "maintenance_schemas.MaintenancePlan") -> None:
+    _draw_plan(plan)
+    if plan.units and not plan.dry_run:
+        output.note(f"To follow it: 'forewarn maintenance watch {plan.maintenance.number}'.")
+
+
+def _draw_plan(plan: "maintenance_schemas.MaintenancePlan") -> None:
     if plan.dry_run:
-        output.note("Nothing is scheduled: this is a dry run.")
+        output.note("Nothing is scheduled: this is a plan.")
     else:
         output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
+    if plan.plan is not None:
+        _draw_turns(plan.plan)
+        return
     events.planned(plan.operations, empty="No machine is affected.")
     if any(operation.status is EventStatus.QUEUED for operation in plan.operations):
         output.note("What is Queued is announced, with its full notice, when its turn has come.")
-    events.further(plan.further)
+    _draw_further(plan.units)
     for operation in plan.superseded:
         verb = "would cancel" if plan.dry_run else "has cancelled"
         output.note(
@@ -278,24 +401,74 @@ def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
         )
 
 
-def _draw_list(page: "schemas.MaintenancePage") -> None:
+def _draw_turns(plan: "PlannedTurns") -> None:
+    output.table(
+        plan.waves,
+        {
+            "WAVE": lambda wave: wave.number,
+            "UNITS": lambda wave: len(wave.units),
+            "MACHINES": lambda wave: wave.machines,
+            "NAMES": lambda wave: output.listed(wave.units, None, SHOWN_UNITS),
+        },
+        empty="No unit can start.",
+    )
+    for note in plan.notes:
+        output.note(note)
+    if plan.without_machines:
+        names = output.listed(plan.without_machines)
+        output.note(f"warning: left out, without machines: {names}")
+
+
+def _draw_further(units: Iterable["maintenance_schemas.UnitView"]) -> None:
+    """Show the units that have still to be announced, if any."""
+    waiting = [unit for unit in units if unit.machines.count]
+    if not waiting:
+        return
+    output.say("")
+    output.table(
+        enumerate(waiting, 1),
+        {
+            "THEN": lambda turn: turn[0],
+            "UNIT": lambda turn: turn[1].name,
+            "MACHINES": lambda turn: output.counted(
+                turn[1].machines.names, count=turn[1].machines.count
+            ),
+        },
+    )
+    output.note("Each is announced when the one before has ended well and its machines are back.")
+
+
+def _progress(maintenance: "maintenance_schemas.MaintenanceView") -> str:
+    units = maintenance.units
+    counts = {
+        "done": units.done,
+        "running": units.running,
+        "failed": units.failed,
+        "skipped": units.skipped,
+        "waiting": units.waiting,
+    }
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def _draw_list(page: "maintenance_schemas.MaintenancePage") -> None:
     output.table(
         page.maintenances,
         {
             "NUMBER": lambda one: one.number,
             "TYPE": lambda one: one.event_type,
-            "SOURCE": lambda one: one.source,
+            "STATE": lambda one: one.state,
             "TARGETS": lambda one: output.counted(one.targets),
+            "UNITS": _progress,
             "REQUESTED BY": lambda one: one.requested_by,
             "AT": lambda one: one.requested_at,
-            "DESCRIPTION": lambda one: one.description,
+            "REASON": lambda one: one.reason,
         },
         empty="There is no maintenance yet: see 'forewarn schedule --help'.",
     )
 
 
-def _draw(detail: "schemas.MaintenanceDetail") -> None:
-    one = detail.maintenance
+def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
+    one, policy = detail.maintenance, detail.policy
     interruption = {-1: "unknown", 0: "none"}.get(one.duration_seconds)
     output.pairs(
         [
@@ -309,10 +482,21 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
             *([("opens", one.opens_at)] if one.opens_at else []),
             *([("closes", one.closes_at)] if one.closes_at else []),
             *([("without notice", "in scopes that are off")] if one.without_notice else []),
-            *(("rolling update", line) for line in map(_rolling_update, one.rolling_updates)),
+            *([("state", _state(one)), ("units", _progress(one))] if detail.units else []),
+            *([("wave", f"{one.wave} of {one.waves}")] if one.waves > 1 else []),
+            *([("at once", policy.at_once)] if policy.at_once != "100%" and detail.units else []),
+            *([("check", policy.check)] if policy.check else []),
+            *(
+                [("windows", f"{', '.join(policy.windows)} {policy.zone}")]
+                if policy.windows
+                else []
+            ),
+            *([("ordered by", one.changed_by)] if one.changed_by else []),
         ]
     )
     output.say("")
+    if detail.units:
+        _draw_units(detail)
     events.happened(detail.operations, empty="It has no operations in the history.")
     output.say("")
     output.table(
@@ -328,11 +512,34 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
         },
         empty="It has no events in the history.",
     )
-    events.further(detail.further)
 
 
-def _rolling_update(rolling: "schemas.RollingUpdateView") -> str:
-    line = f"{f'scope {rolling.scope}' if rolling.scope else f'host {rolling.host}'}"
-    line += f" is {rolling.state}" + (f" ({rolling.reason})" if rolling.reason else "")
-    line += f"; machines so far: {output.names(rolling.done) or 'none'}"
-    return line + ("" if rolling.more else "; nothing is left")
+def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
+    by_operation = {operation.id: operation for operation in detail.operations}
+
+    def reason(unit: "maintenance_schemas.UnitView") -> str:
+        operation = by_operation.get(unit.operation)
+        going = operation is not None and unit.state == "running"
+        return unit.reason or (operation.status_detail if operation and going else "")
+
+    def machines(unit: "maintenance_schemas.UnitView") -> str:
+        if unit.machines.count:
+            return output.counted(unit.machines.names, count=unit.machines.count)
+        operation = by_operation.get(unit.operation)
+        return events.machines(operation) if operation else ""
+
+    output.table(
+        detail.units,
+        {
+            "UNIT": lambda unit: unit.name,
+            "STATE": lambda unit: unit.state,
+            **({"WAVE": lambda unit: unit.wave} if detail.maintenance.waves > 1 else {}),
+            "REF": lambda unit: "drain" if unit.drain else unit.operation,
+            "MACHINES": machines,
+            "SINCE": lambda unit: unit.changed_at,
+            "REASON": reason,
+        },
+    )
+    if detail.maintenance.state in _RESTING:
+        output.note(f"To go on: {_goes_on(detail)}.")
+    output.say("")

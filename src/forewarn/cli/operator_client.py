@@ -81,11 +81,11 @@ class Answer:
         if self.as_json:
             output.document(self.tree())
             return
-        from forewarn.server.operator import rollout_schemas, schemas, webhook_schemas
+        from forewarn.server.operator import maintenance_schemas, schemas, webhook_schemas
 
         shapes = {
             "schemas": schemas,
-            "rollout_schemas": rollout_schemas,
+            "maintenance_schemas": maintenance_schemas,
             "webhook_schemas": webhook_schemas,
         }
         shape, *_ = typing.get_type_hints(draw, localns=shapes).values()

@@ -1,7 +1,7 @@
 """The control plane: the rules put to work on the store.
 
     plane            one method for each thing asked: decide, check, save, publish
-    lookup           what a reference means, and what drains, rollouts and connectors get to see
+    lookup           what a reference means, and what drains and connectors get to see
     unit_of_work     what a transaction works on: the World, and the store beside it
     writer           the one thread that writes; requests that wait together share a commit
     accounts         operators' tokens, and the record of what operators ask
@@ -20,7 +20,7 @@
     fleet_sync       surveys the fleet's hosts, and records moves and crashes
     executor         claims started operations by leases, and has their connector carry them out
     host_drains      drives the drains of hosts, and has the hosts rebooted
-    rollouts         drives rollouts, and has their checks run
+    maintenances     drives maintenances unit by unit, and has their checks run
     webhooks         sends news to webhooks
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.

@@ -1,4 +1,4 @@
-"""What a reference means, and what drains, rollouts and connectors get to see."""
+"""What a reference means, and what drains and connectors get to see."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -19,10 +19,8 @@ from forewarn.maintenance.model import (
     key,
     mapped,
 )
-from forewarn.maintenance.planner import Request, natural
-from forewarn.maintenance.rollout import UnitNews
-from forewarn.maintenance.rollout_model import Rollout, RolloutUnit, UnitState
-from forewarn.vocabulary import ErrorCode, TargetKind
+from forewarn.maintenance.planner import Request
+from forewarn.vocabulary import ErrorCode
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
@@ -69,29 +67,32 @@ def chosen(
     return found
 
 
-def granted(unit: UnitOfWork, request: Request) -> Maintenance | None:
+def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | None:
     """Return what the request with this idempotency key became, as long as history has it.
+
+    `more` is what it asked for besides, as `planner.digest` takes it.
 
     Raises:
         Refused: It was another request (CONFLICT).
     """
-    found = unit.store.maintenance_of_key(request.idempotency_key)
-    if found is None:
-        return None
-    if found.request_digest != planner.digest(request):
+    asked_by = request.idempotency_key
+    found = unit.store.maintenance_of_key(asked_by) if asked_by else None
+    if found is not None and found.request_digest != planner.digest(request, *more):
         message = (
-            f"the idempotency key {request.idempotency_key!r} was used for another request, "
-            f"maintenance {found.number}: choose a new one"
+            f"the idempotency key {asked_by!r} was used for another request, maintenance "
+            f"{found.number}: choose a new one"
         )
         raise Refused(ErrorCode.CONFLICT, message, maintenance=found.number)
     return found
 
 
-def known_maintenance(unit: UnitOfWork, number: int) -> None:
-    """Refuse (NOT_FOUND) a maintenance that is not there."""
-    if not unit.maintenances([number]):
+def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
+    """Return a maintenance, open or over; NOT_FOUND where history has none of that number."""
+    found = unit.maintenances([number]).get(number)
+    if found is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
+        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+    return found
 
 
 def known_place(unit: UnitOfWork, hold: Hold) -> None:
@@ -116,35 +117,6 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     held = (hold.name for hold in host_plan.of_hosts(unit.holds()))
     closed = tuple(sorted({*host_drain.closed(unit.drains().values()), *held}))
     return tuple(_task(operation, known, closed) for operation in operations)
-
-
-def rollout_news(unit: UnitOfWork, rollout: Rollout) -> UnitNews:
-    """Return what there is to know of the units of a rollout that are under way."""
-    running = [one for one in rollout.units if one.state is UnitState.RUNNING]
-    numbers = {one.maintenance for one in running if one.maintenance}
-    maintenances = unit.maintenances(numbers)
-    ids = [f"{n}.{step}" for n, m in maintenances.items() for step in range(1, m.announced + 1)]
-    operations: dict[int, list[Operation]] = {number: [] for number in numbers}
-    for operation in unit.operations(ids).values():
-        operations[operation.maintenance].append(operation)
-    drains = unit.drains() if any(one.drain for one in running) else {}
-    return UnitNews(maintenances=maintenances, operations=operations, drains=drains)
-
-
-def machines_of_unit(unit: UnitOfWork, one: RolloutUnit) -> list[Machine]:
-    """Return the machines of a unit of a rollout, in the order of their names."""
-    if one.kind is TargetKind.HOST:
-        found = unit.machines_on({one.name})
-        its = unit.drains().get(one.name) if one.drain else None
-        if its is not None and (one.state is UnitState.RUNNING or not host_plan.is_up(its)):
-            # Those that have moved away come home: until then it takes their update domains, also
-            # where somebody else has drained it before the unit's turn.
-            found |= unit.machines([key(guest.name) for guest in its.guests])
-    elif one.kind is TargetKind.SCOPE:
-        found = unit.machines_of({one.key})
-    else:
-        found = unit.machines([one.key])
-    return sorted(found.values(), key=natural)
 
 
 def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:

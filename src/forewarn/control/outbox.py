@@ -36,11 +36,10 @@ from forewarn.maintenance.model import (
     Machine,
     Maintenance,
     Operation,
-    RollingState,
     Scope,
 )
 from forewarn.maintenance.relays import RelayToken
-from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
@@ -106,7 +105,7 @@ SKIPPED_CHANGES: Final = 1_000_000
 items of news by these, so none may come again with another item behind it."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-"""Why a rolling update is paused."""
+"""Why a maintenance is halted."""
 
 NOBODY: Final = "?"
 """The name of the replica that may have begun a task of which the store knows nothing."""
@@ -139,7 +138,8 @@ class Known(msgspec.Struct, frozen=True):
     operations: Mapping[str, Operation] = {}
     drains: Mapping[str, Drain] = {}
     tokens: Mapping[str, Token] = {}
-    rollouts: Mapping[int, Rollout] = {}
+    maintenances: Mapping[int, Maintenance] = {}
+    """Those that are open."""
     relay_tokens: Mapping[str, RelayToken] = {}
     holds: Mapping[tuple[HoldKind, str], Hold] = {}
 
@@ -158,7 +158,7 @@ def known_of(reading: Reading) -> Known:
         reading.live_operations(),
         reading.drains(),
         reading.tokens(),
-        reading.rollouts(),
+        reading.open_maintenances(),
         reading.relay_tokens(),
         {(hold.kind, hold.name): hold for hold in reading.holds()},
     )
@@ -183,8 +183,14 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
             *_new(before.operations, after.operations),
         ),
         drains=_new(before.drains, after.drains),
-        rollouts=_new(before.rollouts, after.rollouts),
-        removed_rollouts=tuple(before.rollouts.keys() - after.rollouts.keys()),
+        maintenances=(
+            *(
+                _stopped(one)
+                for number, one in before.maintenances.items()
+                if number not in after.maintenances
+            ),
+            *_new(before.maintenances, after.maintenances),
+        ),
         tokens=_new(before.tokens, after.tokens),
         revoked_tokens=tuple(
             name for name, token in before.tokens.items() if after.tokens.get(name) != token
@@ -213,6 +219,14 @@ def _ended(lost: Operation) -> Operation:
     )
 
 
+def _stopped(gone: Maintenance) -> Maintenance:
+    """Return a maintenance that is not open any more, for those who keep the open ones alone."""
+    after = tuple(
+        replace(u, state=UnitState.SKIPPED) if not u.state.over else u for u in gone.units
+    )
+    return replace(gone, units=after, state=MaintenanceState.STOPPED)
+
+
 def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
@@ -228,7 +242,7 @@ def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
 #   connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on
 #   from higher numbers: the report of a claim that was lost is refused.
 # - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
-#   A rolling update that had begun with an operation that is gone is paused: the next one would do
+#   A maintenance that had begun with an operation that is gone is halted: the next one would do
 #   its work again.
 
 
@@ -287,7 +301,7 @@ def recover(
         if (is_first and operation.status is EventStatus.STARTED)
         or _is_behind(operation, begun.get(name))
     )
-    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun))
+    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun, noticed.at))
     if is_first:
         scopes = transaction.scopes().values()
         raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
@@ -301,22 +315,19 @@ def recover(
     return changes
 
 
-def _behind(reading: Reading, begun: Mapping[str, int]) -> tuple[Maintenance, ...]:
-    """Return the maintenances of operations that had started and are gone, paused."""
+def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[Maintenance, ...]:
+    """Return the maintenances of operations that had started and are gone, halted."""
     gone = begun.keys() - reading.operations(begun.keys()).keys()
     concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
     return tuple(
         replace(
             skipped(maintenance),
-            rolling_updates=tuple(
-                replace(rolling, state=RollingState.PAUSED, reason=LOST_OPERATION)
-                if rolling.state is RollingState.RUNNING
-                else rolling
-                for rolling in maintenance.rolling_updates
-            ),
+            state=MaintenanceState.HALTED,
+            reason=LOST_OPERATION,
+            changed_at=at,
         )
         for maintenance in concerned
-        if any(rolling.state is RollingState.RUNNING for rolling in maintenance.rolling_updates)
+        if maintenance.state is MaintenanceState.RUNNING
     )
 
 

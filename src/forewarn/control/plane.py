@@ -28,7 +28,7 @@ from forewarn.maintenance import (
     host_drain,
     host_plan,
     planner,
-    rollout_check,
+    turn_check,
 )
 from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
@@ -49,8 +49,8 @@ from forewarn.maintenance.model import (
     key,
     unseen,
 )
-from forewarn.maintenance.rollout_check import CheckRun
 from forewarn.maintenance.transitions import Decision, Transitions
+from forewarn.maintenance.turn_check import CheckRun
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
@@ -79,7 +79,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do after a step of a drain or a rollout."""
+    """What is left to do after a step of a drain or a maintenance."""
 
     changed: bool = False
     """Whether another step follows at once."""
@@ -89,6 +89,8 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to run the host's reboot command now, once."""
     check: CheckRun | None = None
     """The check to run now; whoever took the step has it until its lease is over."""
+    blocked: bool = False
+    """Whether other maintenance, or a hold, may be in the way."""
     wake_at: datetime | None = None
     """When the next step is due if nothing changes before."""
 
@@ -206,7 +208,7 @@ class Plane:
         was granted already under its idempotency key is answered with what it became, as that is
         now.
         """
-        if request.idempotency_key and (known := lookup.granted(unit, request)) is not None:
+        if (known := lookup.granted(unit, request)) is not None:
             operations = tuple(unit.operations_of_maintenance(known.number).values())
             return Work(planner.Plan(maintenance=known, operations=operations))
         number = 0 if dry_run else unit.next_maintenance_number()
@@ -258,12 +260,6 @@ class Plane:
         named = lookup.resolve(unit, *references)
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
         return self._run(unit, commands.cancel_operations, named, reason, whole)
-
-    @_job
-    def resume(self, unit: UnitOfWork, number: int) -> Work[Operations]:
-        """Resume a maintenance's paused rolling updates; the answer is what was announced."""
-        lookup.known_maintenance(unit, number)
-        return self._run(unit, commands.resume_rolling, number)
 
     @_job
     def hold(
@@ -472,8 +468,8 @@ class Plane:
         """Void this executor's claims; the answer is how many operations it held.
 
         At the start that is safe: one process at a time has its name. One that is alone with the
-        store takes over all claims, whatever it was called before. Checks of rollouts that it ran
-        are run again.
+        store takes over all claims, whatever it was called before. Checks of maintenances that it
+        ran are run again.
         """
         live = unit.live_operations().values()
         claimed = {o.id: o for o in live if o.attempt and o.status is EventStatus.STARTED}
@@ -484,10 +480,10 @@ class Plane:
         renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
         concerned = held | renamed
         decision = self._decide(unit, commands.release_leases, concerned, heir)
-        known = unit.world.rollouts.values()
+        known = unit.world.maintenances.values()
         lost = [one for one in known if alone or one.check.replica == executor]
-        checks = tuple(rollout_check.released(one) for one in lost if one.check.lease_until)
-        return Work(len(held), msgspec.structs.replace(decision.changes, rollouts=checks))
+        checks = tuple(turn_check.released(one) for one in lost if one.check.lease_until)
+        return Work(len(held), msgspec.structs.replace(decision.changes, maintenances=checks))
 
     # The drain of hosts.
 
@@ -566,7 +562,7 @@ class Plane:
             changes = msgspec.structs.replace(changes, drains=(step.drain,))
         return changes
 
-    # Rollouts, the relays on hosts, webhooks, and tokens.
+    # Units of maintenances, the relays on hosts, webhooks, and tokens.
 
     def order(
         self,
@@ -574,7 +570,7 @@ class Plane:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> "Future[T]":
-        """Run a function of `relay_watch`, `rollouts`, `webhooks` or `accounts` as a job."""
+        """Run a function of `maintenances`, `relay_watch`, `webhooks` or `accounts` as a job."""
         return self._writer.submit(lambda unit: order(unit, self._decide, *args, **kwargs))
 
     # Operators' accounts, and what they asked.

@@ -2,12 +2,13 @@
 
 A round that fails is done again: neither a store that is away nor a defect ends a part. The next
 round begins when something wakes the part, or after the time that the round before named. What
-fails within a round at one thing (a rollout, an operation, a host) is contained to that; at its
+fails within a round at one thing (a maintenance, an operation, a host) is contained to that; at its
 third failure in a row it is an alert. A round that fails as a whole keeps the service from being
 ready, too.
 
-Drains and rollouts go in steps. In a round each of them takes all steps that follow now; the plane
-decides each step in a transaction of its own, with a look at the hosts where the step needs one.
+Drains and maintenances go in steps. In a round each of them takes all steps that follow now; the
+plane decides each step in a transaction of its own, with a look at the hosts where the step needs
+one.
 
 The ticker has the plane go on where time has passed, and the watch for returns where machines that
 are awaited have asked.
@@ -46,8 +47,8 @@ TRIED_AGAIN: Final = 2 * LONGEST_NAP
 """What has failed is tried again within this."""
 
 MAX_STEPS: Final = 20_000
-"""The most steps in one round of a drain or a rollout, a few for each machine of a host or unit of
-a rollout: more is a defect."""
+"""The most steps in one round of a drain or a maintenance, a few for each machine of a host or
+unit of a maintenance: more is a defect."""
 
 WHILE_HALTED = timedelta(seconds=1)
 """How long to wait until asking again whether anything may start."""
@@ -169,7 +170,7 @@ class Rounds(Contained):
 
 
 class Steps(Rounds, Generic[K]):
-    """Rounds in which drains, by host, or rollouts, by number, take their steps."""
+    """Rounds in which drains, by host, or maintenances, by number, take their steps."""
 
     stop_seconds = 0.0
     """How long `run` waits at its end for what steps have begun."""

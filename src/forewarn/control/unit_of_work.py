@@ -34,7 +34,6 @@ from forewarn.maintenance.model import (
     Scope,
 )
 from forewarn.maintenance.news import NewsItem
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.world import IndexBroken, World
 from forewarn.store.port import (
@@ -74,7 +73,6 @@ def world_of(reading: Reading) -> World:
         tombstones=reading.tombstones(),
         retired=tombstones.scopes(reading),
         drains=reading.drains(),
-        rollouts=reading.rollouts(),
     )
 
 
@@ -208,10 +206,6 @@ class UnitOfWork:
         """Return the latest drain of each host."""
         return self.world.drains
 
-    def rollout(self, number: int) -> Rollout | None:
-        """Return a rollout."""
-        return self.world.rollouts.get(number)
-
     # What is alive, or history. Operations are recalled: a decision may concern them.
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
@@ -280,7 +274,7 @@ class UnitOfWork:
         if ended := self._closed | news.ended(self._news):
             known = self.world.maintenances
             over = {number for number in ended if number not in known or not known[number].open}
-            self._news += news.finished(self.store.outcomes(over), self.now)
+            self._news += news.finished(over, self.store.outcomes(over), self.now)
         return news.encode(self._news)
 
     def _tell(self, changes: Changes) -> None:
@@ -291,10 +285,11 @@ class UnitOfWork:
             before = news.Before(
                 maintenances={number: one for number, one in known.items() if one.open},
                 drains=world.drains,
-                rollouts=world.rollouts,
             )
             self._news += news.of_others(before, changes, self._new_numbers, self.now)
-            self._closed |= news.closed(before.maintenances, changes.maintenances)
+            self._closed |= news.closed(
+                before.maintenances, changes.maintenances, self._new_numbers
+            )
             self._new_numbers.difference_update(numbers)
         self._news += news.of_operations(world.operations, changes.operations, self.now)
 
@@ -330,7 +325,7 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
         unit.live_operations(),
         world.drains,
         store.tokens(),
-        world.rollouts,
+        world.maintenances,
         store.relay_tokens(),
         world.holds,
     )
@@ -347,7 +342,6 @@ def _has_others(changes: Changes) -> bool:
         or changes.machines
         or changes.removed_machines
         or changes.drains
-        or changes.rollouts
     )
 
 

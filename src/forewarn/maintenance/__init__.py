@@ -10,15 +10,18 @@ transaction's body may run twice. Imports only `vocabulary`, and `times` for wor
     commands     what operators, guests and executors ask, and whether it is allowed or comes too
                  late: decide(world, command, now, mint)
     transitions  whether an operation is announced, starts, waits, is back or ends, by one table,
-                 and which update domain is next; vocabulary says which statuses guests see
-    planner      what a request may say, and what it becomes: operations, by update domain
+                 and has units take their turns; vocabulary says which statuses guests see
+    planner      what a request may say, and what it becomes: units and operations
     host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     accounts     operators' tokens, and the records of the audit log
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
-    rollout      what a rollout does next; rollout_model has its values
-    rollout_check  the check that has to pass before a rollout goes on
-    rollout_plan     the order of a rollout's units, and what it does first
+    units        the units of a maintenance, the policy of their turns, and how far each is
+    turns        what a maintenance does next: which units go, what the others wait for, when it
+                 halts, and what operators order
+    footprints   what units take, and what of other maintenance is in their way
+    turn_check   the check that has to pass before a maintenance goes on
+    turn_plan    the order of units, and what a maintenance does first
     time_windows when maintenance windows are open, as people write them
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import model
-from forewarn.maintenance.rollout_model import Rollout, RolloutState
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -43,8 +43,10 @@ class AlertKind(StrEnum):
     """Why an operator should look."""
 
     FAILED = "failed"
-    PAUSED = "paused"
-    """A rolling update waits until it is resumed or cancelled."""
+    HALTED = "halted"
+    """Units of a maintenance failed, or its check did: it waits until it is resumed or stopped."""
+    UNCONFIRMED = "unconfirmed"
+    """The next wave of a maintenance waits for an operator."""
     UNKNOWN = "unknown"
     """Nobody knows whether an operation was carried out."""
     STUCK = "stuck"
@@ -69,10 +71,6 @@ class AlertKind(StrEnum):
     """The fleet and the hosts' domains differ."""
     HOST_STUCK = "host-stuck"
     """The drain of a host waits for an operator."""
-    ROLLOUT_HALTED = "rollout-halted"
-    """Units of a rollout failed."""
-    ROLLOUT_WAITS = "rollout-waits"
-    """The next wave of a rollout waits for an operator."""
     RELAY_AWAY = "relay-away"
     """The relay of a host does not ask for it, and nothing of the host starts."""
     STORE_DOWN = "store-down"
@@ -94,7 +92,7 @@ class Alert(msgspec.Struct, frozen=True):
     about: str
     """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
     machine, a domain (`domain web-0`), a webhook (`webhook chat`), a replica (`replica r1`), the
-    store, the database, or a part of the service (`rollouts`)."""
+    store, the database, or a part of the service (`maintenances`)."""
     message: str
     since: datetime
 
@@ -102,7 +100,8 @@ class Alert(msgspec.Struct, frozen=True):
 REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
     {
         AlertKind.FAILED: "acknowledge {0}",
-        AlertKind.PAUSED: "maintenance resume {0}",
+        AlertKind.HALTED: "maintenance resume {0}",
+        AlertKind.UNCONFIRMED: "maintenance resume {0}",
         AlertKind.UNKNOWN: "resolve {0} succeeded|failed|repeat",
         AlertKind.HELD: "release {0}",
         AlertKind.UNAPPROVED: "postpone {0} +30m",
@@ -111,8 +110,6 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.AGENT_HELD: "postpone {0} +30m",
         AlertKind.NOT_BACK: "acknowledge {0}",
         AlertKind.HOST_STUCK: "host show {1}",
-        AlertKind.ROLLOUT_HALTED: "rollout show {1}",
-        AlertKind.ROLLOUT_WAITS: "rollout resume {1}",
         AlertKind.WEBHOOK_BEHIND: "webhook test {1}",
     }
 )
@@ -171,12 +168,7 @@ def items(
         message = f"held by {why}; nothing starts until it is released"
         found.append(Alert(AlertKind.HELD, str(hold), message, hold.at))
     for maintenance in maintenances:
-        number = str(maintenance.number)
-        for rolling in maintenance.rolling_updates:
-            if rolling.state is model.RollingState.PAUSED:
-                reason = rolling.reason.partition("\n")[0]
-                message = f"paused at {rolling.place}: {reason}; resume or cancel it"
-                found.append(Alert(AlertKind.PAUSED, number, message, maintenance.requested_at))
+        found += _of_maintenance(maintenance)
     down = AlertKind.STORE_DOWN  # nothing else can be ended before it
     return sorted([*found, *observed], key=lambda a: (a.kind is not down, a.since, a.kind, a.about))
 
@@ -196,16 +188,16 @@ def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
             yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
 
 
-def of_rollouts(rollouts: Iterable[Rollout]) -> Iterator[Alert]:
-    """Yield an alert for each rollout that waits for an operator."""
-    for rollout in rollouts:
-        about = f"rollout {rollout.number}"
-        if rollout.state is RolloutState.HALTED:
-            message = f"halted: {rollout.reason}"
-            yield Alert(AlertKind.ROLLOUT_HALTED, about, message, rollout.changed_at)
-        elif rollout.unconfirmed:
-            assert rollout.wave_at is not None
-            yield Alert(AlertKind.ROLLOUT_WAITS, about, rollout.reason, rollout.wave_at)
+def _of_maintenance(maintenance: model.Maintenance) -> Iterator[Alert]:
+    number, since = str(maintenance.number), maintenance.changed_at
+    if maintenance.state is MaintenanceState.HALTED:
+        assert since is not None
+        reason = maintenance.reason.partition("\n")[0]
+        message = f"halted: {reason}; retry or skip the unit, and resume it, or stop it"
+        yield Alert(AlertKind.HALTED, number, message, since)
+    elif maintenance.unconfirmed:
+        assert maintenance.wave_at is not None
+        yield Alert(AlertKind.UNCONFIRMED, number, maintenance.reason, maintenance.wave_at)
 
 
 def _of_ended(operation: model.Operation, waiting: Sequence[str], now: datetime) -> Iterator[Alert]:

@@ -11,24 +11,23 @@ scopes is down; then it records which operation it waits for, to be looked at wh
 An executor's claim is a lease with a fencing number: a report under an older number is refused.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from datetime import datetime, timedelta
 from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import invariants, notice, planner
+from forewarn.maintenance import invariants, notice, planner, turns, units
 from forewarn.maintenance.model import (
     Approval,
     Hold,
     Machine,
+    Maintenance,
     Operation,
     Policy,
     Refused,
-    RollingState,
     Sightings,
     Tombstone,
     Verdict,
@@ -41,10 +40,11 @@ from forewarn.maintenance.transitions import (
     Decision,
     Transitions,
     Trigger,
-    left_host,
 )
+from forewarn.maintenance.turns import MaintenanceOrder, left_host
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
-from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
@@ -115,41 +115,27 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
     maintenance, steps = planner.plan(working.world, request, number=number, now=working.now)
     for ordinal, step in enumerate(steps, 1):
         _make_way(working, step, request, f"{number}.{ordinal}")
-    _check_policy(working, steps, request)
+    if not request.no_notice:
+        _check_policy(working, steps, maintenance)
+    _check_open(working, maintenance)
     working.maintenances[maintenance.number] = working.answered = maintenance
     asked = planner.asked_start(request, working.now)
     enter = partial(
         working.enter, notice_seconds=request.notice_seconds, no_notice=request.no_notice
     )
-    return [enter(maintenance.number, step, asked) for step in steps]
+    for step in steps:
+        enter(maintenance.number, step, asked)
+    if maintenance.units:
+        working.take_turns(number)  # the others say what they wait for
+    return working.entered
 
 
 def _check_policy(
-    working: Transitions, steps: list[planner.PlannedOperation], request: planner.Request
+    working: Transitions, steps: list[planner.PlannedOperation], maintenance: Maintenance
 ) -> None:
-    off = {scope for step in steps for scope in working.off(step)}
-    if off and not (request.without_notice or request.no_notice):
-        name = working.scopes[min(off)].name
-        message = (
-            f"scope {name} is off: none of its machines has asked for events lately, so they would "
-            "stop without notice; add --without-notice to do it anyway"
-        )
-        raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
-    limit = working.policy.user_initiated_limit
-    if not limit or request.source is not EventSource.USER:
-        return
-    pending = sum(
-        len(operation.events)
-        for operation in working.operations.values()
-        if operation.source is EventSource.USER and operation.unstarted
-    )
-    more = sum(len(planner.by_scope(step.machines)) for step in steps)
-    if pending + more > limit:
-        message = (
-            f"too many pending events of user-initiated maintenance: {pending} now, {more} more "
-            f"asked for, at most {limit} allowed (user_initiated_limit); wait until some start"
-        )
-        raise Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
+    """Refuse what would stop machines without notice, or has too many events."""
+    machines = tuple(machine for step in steps for machine in step.machines)
+    working.check(planner.PlannedOperation(machines=machines), maintenance)
 
 
 def _make_way(
@@ -158,34 +144,48 @@ def _make_way(
     """Cancel what has not started for the same machines, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
     while (found := working.conflicting(step)) is not None:
-        other, event, name = found
+        other = found[0]
         if not (supersedes and other.unstarted):
-            message = (
-                f"{name} already has a live event: {other.event_type} {event.id} of operation "
-                f"{other.id} is {other.status}; "
-                + ("cancel it first" if other.unstarted else "wait until it is over")
-            )
-            raise Refused(
-                ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
-            )
+            raise planner.has_event(*found)
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def resume_rolling(working: Transitions, number: int) -> list[str]:
-    """An operator resumes the paused rolling updates of a maintenance."""
-    maintenance = working.maintenances.get(number)
-    updates = maintenance.rolling_updates if maintenance else ()
-    paused = [rolling for rolling in updates if rolling.state is RollingState.PAUSED]
-    if maintenance is None or not paused:
-        message = f"maintenance {number} is not paused"
-        raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
-    running = tuple(
-        replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
-        for rolling in updates
-    )
-    maintenance = replace(maintenance, rolling_updates=running)
-    working.maintenances[maintenance.number] = working.answered = maintenance
-    working.continue_rolling_updates()
+def start_maintenance(working: Transitions, wanted: Maintenance, number: int) -> list[str]:
+    """An operator asks for maintenance whose units take their turns by a policy."""
+    maintenance = replace(wanted, number=number, requested_at=working.now, changed_at=working.now)
+    _check_open(working, maintenance)
+    working.maintenances[number] = working.answered = maintenance
+    working.step = working.take_turns(number)
+    return working.entered
+
+
+def _check_open(working: Transitions, maintenance: Maintenance) -> None:
+    """Refuse (LIMIT) one more maintenance with units where there are too many."""
+    under_way = sum(one.open for one in working.maintenances.values())
+    if maintenance.units and under_way >= units.MAX_OPEN:
+        message = f"{under_way} maintenances with units are under way, at most {units.MAX_OPEN}"
+        raise Refused(ErrorCode.LIMIT, message, most=units.MAX_OPEN)
+
+
+def take_turns(working: Transitions, number: int, lost: Container[str] = frozenset()) -> list[str]:
+    """Time has passed, or something has changed: the units of a maintenance go on that can.
+
+    `lost` names operations of which history holds nothing.
+    """
+    working.answered = working.maintenances.get(number)
+    working.step = working.take_turns(number, lost=lost)
+    return working.entered
+
+
+def order_maintenance(
+    working: Transitions, number: int, kind: MaintenanceOrder, unit: str, by: str
+) -> list[str]:
+    """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
+    maintenance = turns.order(working.known(number), kind, unit, by, working.now)
+    working.maintenances[number] = working.answered = maintenance
+    if maintenance.state is MaintenanceState.STOPPED:
+        working.recall(maintenance, maintenance.reason)
+    working.step = working.take_turns(number)
     return working.entered
 
 
@@ -235,18 +235,17 @@ def cancel_operations(
     """An operator cancels operations that have not started, all or none.
 
     Of the maintenances with these numbers, all is meant: what has started or ended is left alone,
-    and their rolling updates finish.
+    and their other units have no turn any more.
     """
     nothing_left = dict.fromkeys(maintenances)
     for number in maintenances:
         maintenance = working.maintenances.get(number)
-        if maintenance is None:
-            continue
-        if maintenance.open:
+        if maintenance is not None and not maintenance.state.over:
             nothing_left.pop(number, None)
-        finished = {"state": RollingState.FINISHED, "reason": reason}
-        rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
-        working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
+            stop = MaintenanceOrder.STOP
+            working.maintenances[number] = turns.order(
+                maintenance, stop, "", "", working.now, reason=reason
+            )
     for operation_id in operations:
         operation = working.named(operation_id)
         if operation.maintenance not in maintenances or operation.unstarted:
@@ -258,21 +257,6 @@ def cancel_operations(
         )
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
     return operations
-
-
-def recall_maintenances(
-    working: Transitions, numbers: Iterable[int], reason: str
-) -> Collection[str]:
-    """A rollout takes back what has not started of its maintenances; the rest goes on."""
-    concerned: list[str] = []
-    for number in numbers:
-        found = map(working.operations.__getitem__, working.world.of_maintenance.of(number))
-        its = [one.id for one in sorted(found, key=attrgetter("ordinal"))]
-        maintenance = working.maintenances.get(number)
-        unstarted = any(working.operations[id_].unstarted for id_ in its)
-        if unstarted or (maintenance is not None and maintenance.open):
-            concerned.extend(cancel_operations(working, its, reason, [number]))
-    return concerned
 
 
 def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list[str]:
@@ -374,7 +358,7 @@ def postpone_operations(
         later = replace(operation, not_before=not_before)
         if operation.pending:
             later = replace(later, waits_for="")
-        elif operation.announced_at > working.now:  # its window lies ahead
+        elif operation.gives_way and operation.announced_at > working.now:  # its window is ahead
             by_then = operation.announced_at + (not_before - operation.not_before)
             later = replace(later, announced_at=by_then)
         if operation.pending and operation.held_at is not None:
@@ -526,16 +510,10 @@ def _locate(working: Transitions, operation: Operation, here: Iterable[Machine])
     }
     host = operation.on_host
     left = {name for name, now_on in on.items() if host and now_on not in {"", host}}
-    maintenance = working.maintenances.get(operation.maintenance)
-    if left and operation.rolling_update is not None and maintenance is not None:
-        gone = {key(name) for name in left}  # they have their turn if they come back
-        done = maintenance.rolling_updates[operation.rolling_update].done
-        back = tuple(name for name in done if name not in gone)
-        working.put_rolling_update(maintenance, operation.rolling_update, done=back)
     if left == {*operation.machines}:
-        working.end(operation, Trigger.CANCEL, left_host(host), pauses=False)
+        working.end(operation, Trigger.CANCEL, left_host(host))
         return
-    announces_next = operation.rolling_update is not None
+    announces_next = operation.unit is not None
     goes_alone = operation.event_type in planner.ALL_DOMAINS_AT_ONCE
     arrived = () if announces_next or goes_alone else (m.name for m in here if m.name not in on)
     located = replace(
@@ -719,7 +697,7 @@ def _record_end(
         working.end(operation, trigger, outcome)
     for name in operation.machines if deleted else ():
         if key(name) in working.machines:
-            del working.machines[key(name)]  # a rolling update goes on without it
+            del working.machines[key(name)]  # its unit goes on without it
         working.tombstones.append(
             Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
         )

@@ -19,7 +19,14 @@ import msgspec
 from forewarn import vocabulary
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
-from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.units import (
+    CONFIRM,
+    CheckProgress,
+    MaintenanceState,
+    TurnPolicy,
+    Unit,
+    UnitState,
+)
 
 
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
@@ -305,8 +312,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""
     """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
-    rolling_update: int | None = None
-    """The index of its maintenance's rolling update that it belongs to; None where it has none."""
+    unit: int | None = None
+    """The place of its unit in its maintenance; None where that has no units."""
     held_at: datetime | None = None
     """When a hold began to keep it from being announced, or from starting; None while none does."""
     notice_left_seconds: int = 0
@@ -463,44 +470,12 @@ class Verdict(StrEnum):
     """Carry it out again on the machines whose result is unknown."""
 
 
-class RollingState(StrEnum):
-    """The state of a rolling update."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    """An operation of it did not complete: an operator resumes or cancels it."""
-    FINISHED = "finished"
-
-
-class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A scope, or a host, taken one update domain after another.
-
-    An operation's machines are chosen when it is announced, from the fleet as it is then.
-    """
-
-    scope: str = ""
-    """The key of the scope; `""` for a host."""
-    host: str = ""
-    machines: tuple[str, ...] = ()
-    """Keys; empty for all machines there are when an operation is announced."""
-    done: tuple[str, ...] = ()
-    """Keys of the machines that have had their turn."""
-    state: RollingState = RollingState.RUNNING
-    reason: str = ""
-    """Why it is paused."""
-
-    @property
-    def place(self) -> str:
-        """What it goes through, for messages: `scope web` or `host h1`."""
-        return f"host {self.host}" if self.host else f"scope {self.scope}"
-
-
-class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
-    """What an operator asked for; it became one or more operations."""
+class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What an operator asked for: its units take their turns, and each becomes operations."""
 
     number: int
     targets: tuple[str, ...]
-    """The names of the machines, or of the scope or host, that were asked for."""
+    """The names of the machines, scopes or hosts that were asked for."""
     requested_by: str
     requested_at: datetime
     to_host: str = ""
@@ -509,22 +484,42 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
-    rolling_updates: tuple[RollingUpdate, ...] = ()
-    """Empty where one operation is enough."""
+    units: tuple[Unit, ...] = ()
+    """In the order in which they have their turn; empty where all was announced at once."""
+    policy: TurnPolicy = TurnPolicy()
+    state: MaintenanceState = MaintenanceState.ANNOUNCED
+    reason: str = ""
+    """Why it is paused, halted or stopped, or what it waits for."""
+    wave: int = 0
+    """The wave that has its turn, from 0."""
+    wave_at: datetime | None = None
+    """When the wave before it was over; None for the first one."""
+    confirmed: bool = False
+    """Whether an operator confirmed this wave."""
+    check: CheckProgress = CheckProgress()
+    changed_by: str = ""
+    """Who ordered something about it last."""
+    changed_at: datetime | None = None
+    """When its state changed last; None if it never did."""
     announced: int = 0
-    """How many operations it has announced: the last one's ordinal."""
+    """How many operations it has had: the last one's ordinal."""
     idempotency_key: str = ""
     """What its request was sent with; a request with an equal one means this maintenance."""
     request_digest: str = ""
     """What tells its request from others with that key (`planner.digest`); `""` without one."""
-    approval_until: datetime | None = None
-    """Until then every step of its rolling updates starts only with approval; None for its notice
-    alone."""
 
     @property
     def open(self) -> bool:
-        """Whether a rolling update of it is running or paused."""
-        return any(rolling.state is not RollingState.FINISHED for rolling in self.rolling_updates)
+        """Whether something may still happen to one of its units."""
+        if not self.state.over:
+            return True
+        return any(unit.state is UnitState.RUNNING for unit in self.units)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether its wave waits for an operator."""
+        confirms = self.policy.pause_seconds == CONFIRM and self.wave_at is not None
+        return confirms and not self.confirmed and self.state is MaintenanceState.RUNNING
 
 
 class Tombstone(Named, frozen=True, kw_only=True, gc=False):
@@ -711,9 +706,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """New ones."""
     revoked_tokens: tuple[str, ...] = ()
     """Names."""
-    rollouts: tuple[Rollout, ...] = ()
-    removed_rollouts: tuple[int, ...] = ()
-    """Numbers."""
     relay_tokens: tuple[RelayToken, ...] = ()
     """New ones, and those that were used first."""
     void_relay_tokens: tuple[str, ...] = ()

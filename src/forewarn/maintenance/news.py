@@ -6,7 +6,7 @@ look like is public (docs/reference/news.md): a type is never given another mean
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -23,11 +23,9 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Refused,
-    RollingState,
-    RollingUpdate,
     key,
 )
-from forewarn.maintenance.rollout_model import Rollout, RolloutState
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -48,8 +46,12 @@ class NewsType(StrEnum):
     """What happened; docs/reference/news.md has a heading for each."""
 
     MAINTENANCE_SCHEDULED = "maintenance.scheduled"
+    MAINTENANCE_PROGRESSED = "maintenance.progressed"
+    MAINTENANCE_WAVE = "maintenance.wave"
     MAINTENANCE_PAUSED = "maintenance.paused"
+    MAINTENANCE_HALTED = "maintenance.halted"
     MAINTENANCE_RESUMED = "maintenance.resumed"
+    MAINTENANCE_STOPPED = "maintenance.stopped"
     MAINTENANCE_FINISHED = "maintenance.finished"
     OPERATION_QUEUED = "operation.queued"
     OPERATION_SCHEDULED = "operation.scheduled"
@@ -72,14 +74,6 @@ class NewsType(StrEnum):
     HOST_BACK = "host.back"
     HOST_RETURNING = "host.returning"
     HOST_STUCK = "host.stuck"
-    ROLLOUT_STARTED = "rollout.started"
-    ROLLOUT_PROGRESSED = "rollout.progressed"
-    ROLLOUT_WAVE = "rollout.wave"
-    ROLLOUT_RESUMED = "rollout.resumed"
-    ROLLOUT_PAUSED = "rollout.paused"
-    ROLLOUT_HALTED = "rollout.halted"
-    ROLLOUT_STOPPED = "rollout.stopped"
-    ROLLOUT_DONE = "rollout.done"
     FLEET_CHANGED = "fleet.changed"
     CHANGES_LOST = "store.changes_lost"
     OMITTED = "news.omitted"
@@ -90,10 +84,9 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
 
     maintenance: int = 0
     operation: str = ""
-    rollout: int = 0
     host: str = ""
     status: str = ""
-    """The status of the operation, or the state of the rollout or host, after the change."""
+    """The status of the operation, or the state of the maintenance or host, after the change."""
     event_type: EventType | None = None
     source: EventSource | None = None
     target: TargetKind | None = None
@@ -115,7 +108,7 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     """From 1."""
     waves: int = 0
     units: dict[str, int] = {}
-    """How many units of a rollout are in each state that any is in."""
+    """How many units of a maintenance are in each state that any is in."""
     operations: dict[str, int] = {}
     """How many operations of a maintenance have ended with each status."""
     count: int = 0
@@ -128,7 +121,7 @@ class NewsItem(msgspec.Struct, frozen=True, gc=False):
     type: NewsType
     at: datetime
     subject: str
-    """What it happened to: `operation 12.1`, `maintenance 12`, `rollout 3`, `host h1`, ..."""
+    """What it happened to: `operation 12.1`, `maintenance 12`, `host h1`, ..."""
     data: NewsData
 
 
@@ -153,17 +146,15 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     maintenances: Mapping[int, Maintenance]
     """Those that were open."""
     drains: Mapping[str, Drain]
-    rollouts: Mapping[int, Rollout | None]
 
 
 _STATUS: Final = {status: NewsType(f"operation.{status.lower()}") for status in EventStatus}
 _HOST: Final = {state: NewsType(f"host.{state}") for state in HostState}
-_ROLLOUT: Final = {
-    RolloutState.RUNNING: NewsType.ROLLOUT_RESUMED,
-    RolloutState.PAUSED: NewsType.ROLLOUT_PAUSED,
-    RolloutState.HALTED: NewsType.ROLLOUT_HALTED,
-    RolloutState.STOPPED: NewsType.ROLLOUT_STOPPED,
-    RolloutState.DONE: NewsType.ROLLOUT_DONE,
+_MAINTENANCE: Final = {
+    MaintenanceState.RUNNING: NewsType.MAINTENANCE_RESUMED,
+    MaintenanceState.PAUSED: NewsType.MAINTENANCE_PAUSED,
+    MaintenanceState.HALTED: NewsType.MAINTENANCE_HALTED,
+    MaintenanceState.STOPPED: NewsType.MAINTENANCE_STOPPED,
 }
 
 _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
@@ -246,23 +237,26 @@ def of_others(
     """
     found: list[NewsItem] = []
     for maintenance in changes.maintenances:
-        _of_maintenance(found, before.maintenances, maintenance, new, now)
+        known = before.maintenances.get(maintenance.number)
+        _of_maintenance(found, known, maintenance, new, now)
     found += [_hold(NewsType.HOLD_RELEASED, hold, now) for hold in changes.released]
     found += [_hold(NewsType.HOLD_PUT, hold, now) for hold in changes.holds]
     for drain in changes.drains:
         _of_drain(found, before.drains.get(drain.host), drain, now)
-    for rollout in changes.rollouts:
-        _of_rollout(found, before.rollouts.get(rollout.number), rollout, now)
     if changes.machines or changes.removed_machines:
         _of_fleet(found, changes, now)
     return found
 
 
-def finished(outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime) -> list[NewsItem]:
-    """Return the news of maintenances of which every operation is over.
+def finished(
+    numbers: Iterable[int], outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime
+) -> list[NewsItem]:
+    """Return the news of those of these maintenances of which every operation is over.
 
-    `outcomes` has how many operations of each maintenance have each status.
+    `outcomes` has how many operations of each maintenance have each status; one whose hosts were
+    drained may have none.
     """
+    counted = [(number, outcomes.get(number, {})) for number in sorted(numbers)]
     return [
         NewsItem(
             type=NewsType.MAINTENANCE_FINISHED,
@@ -270,7 +264,7 @@ def finished(outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime) -
             subject=f"maintenance {number}",
             data=NewsData(maintenance=number, operations={str(s): n for s, n in counts.items()}),
         )
-        for number, counts in sorted(outcomes.items())
+        for number, counts in counted
         if all(status.over for status in counts)
     ]
 
@@ -280,9 +274,20 @@ def ended(items: Iterable[NewsItem]) -> set[int]:
     return {item.data.maintenance for item in items if item.type in _ENDED}
 
 
-def closed(before: Mapping[int, Maintenance], maintenances: Iterable[Maintenance]) -> set[int]:
-    """Return the numbers of the maintenances that were open before and are not any more."""
-    return {one.number for one in maintenances if one.number in before and not one.open}
+def closed(
+    before: Mapping[int, Maintenance],
+    maintenances: Iterable[Maintenance],
+    new: Container[int] = frozenset(),
+) -> set[int]:
+    """Return the numbers of maintenances that were open before, or are new, and have ended.
+
+    A new one has ended at once where none of its units has a turn: no operation tells of its end.
+    """
+    return {
+        one.number
+        for one in maintenances
+        if not one.open and (one.number in before or (one.units and one.number in new))
+    }
 
 
 def lost(changes: int, replica: str, now: datetime) -> NewsItem:
@@ -355,24 +360,27 @@ def _operation(operation: Operation) -> NewsData:
 
 def _of_maintenance(
     found: list[NewsItem],
-    known: Mapping[int, Maintenance],
+    before: Maintenance | None,
     after: Maintenance,
     new: Collection[int],
     now: datetime,
 ) -> None:
-    before = known.get(after.number)
-    paused = _paused(after.rolling_updates)
-    was_paused = before is not None and bool(_paused(before.rolling_updates))
-    if before is None and after.number in new:
-        kind = NewsType.MAINTENANCE_SCHEDULED
-    elif paused and not was_paused:
-        kind = NewsType.MAINTENANCE_PAUSED
-    elif was_paused and not paused and after.open:
-        kind = NewsType.MAINTENANCE_RESUMED
+    kinds: list[NewsType] = []
+    counts = _units(after)
+    if before is None:
+        kinds += [NewsType.MAINTENANCE_SCHEDULED] if after.number in new else []
     else:
+        if counts != _units(before):
+            kinds.append(NewsType.MAINTENANCE_PROGRESSED)
+        if after.wave != before.wave:
+            kinds.append(NewsType.MAINTENANCE_WAVE)
+        if after.state is not before.state and after.state in _MAINTENANCE:
+            kinds.append(_MAINTENANCE[after.state])
+    if not kinds:
         return
     data = NewsData(
         maintenance=after.number,
+        status=after.state,
         event_type=after.event_type,
         source=after.source,
         target=after.target,
@@ -380,17 +388,25 @@ def _of_maintenance(
         duration_seconds=after.duration_seconds,
         machines=after.targets[:MAX_NAMES] if after.target is TargetKind.MACHINES else (),
         machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
-        scopes=tuple(map(key, after.targets)) if after.target is TargetKind.SCOPE else (),
-        host=after.targets[0] if after.target is TargetKind.HOST else "",
-        by="" if kind is NewsType.MAINTENANCE_RESUMED else after.requested_by,
-        reason=paused[0].reason if kind is NewsType.MAINTENANCE_PAUSED else "",
+        scopes=tuple(map(key, after.targets))[:MAX_NAMES]
+        if after.target is TargetKind.SCOPE
+        else (),
+        host=after.targets[0]
+        if after.target is TargetKind.HOST and len(after.targets) == 1
+        else "",
+        wave=after.wave + 1 if after.units else 0,
+        waves=max((unit.wave for unit in after.units), default=-1) + 1,
+        units=counts,
+        by=after.changed_by or after.requested_by,
+        reason=after.reason,
     )
     subject = f"maintenance {after.number}"
-    found.append(NewsItem(type=kind, at=now, subject=subject, data=data))
+    found += [NewsItem(type=kind, at=now, subject=subject, data=data) for kind in kinds]
 
 
-def _paused(updates: Iterable[RollingUpdate]) -> list[RollingUpdate]:
-    return [one for one in updates if one.state is RollingState.PAUSED]
+def _units(maintenance: Maintenance) -> dict[str, int]:
+    states = Counter(unit.state for unit in maintenance.units)
+    return {str(state): count for state, count in states.items()}
 
 
 def _hold(kind: NewsType, hold: Hold, now: datetime) -> NewsItem:
@@ -419,39 +435,6 @@ def _of_drain(found: list[NewsItem], before: Drain | None, after: Drain, now: da
     )
     kind = _HOST[after.state]
     found.append(NewsItem(type=kind, at=now, subject=f"host {after.host}", data=data))
-
-
-def _of_rollout(
-    found: list[NewsItem], before: Rollout | None, after: Rollout, now: datetime
-) -> None:
-    kinds: list[NewsType] = []
-    counts = _units(after)
-    if before is None:
-        kinds.append(NewsType.ROLLOUT_STARTED)
-    else:
-        if counts != _units(before):
-            kinds.append(NewsType.ROLLOUT_PROGRESSED)
-        if after.wave != before.wave:
-            kinds.append(NewsType.ROLLOUT_WAVE)
-        if after.state is not before.state:
-            kinds.append(_ROLLOUT[after.state])
-    for kind in kinds:
-        data = NewsData(
-            rollout=after.number,
-            status=after.state,
-            event_type=after.task.event_type,
-            source=after.task.source,
-            wave=after.wave + 1,
-            waves=max((unit.wave for unit in after.units), default=0) + 1,
-            units=counts,
-            by=after.changed_by or after.requested_by,
-            reason=after.reason,
-        )
-        found.append(NewsItem(type=kind, at=now, subject=f"rollout {after.number}", data=data))
-
-
-def _units(rollout: Rollout) -> dict[str, int]:
-    return {str(state): count for state, count in Counter(u.state for u in rollout.units).items()}
 
 
 def _of_fleet(found: list[NewsItem], changes: Changes, now: datetime) -> None:

@@ -1,8 +1,8 @@
-"""Turns a request for maintenance into planned operations, and those into operations with events.
+"""Turns a request for maintenance into units and planned operations.
 
 An event holds machines of one scope and one update domain (protocol.md section 4), and one domain
-of a scope is down at a time. So a request for several domains becomes a rolling update: one domain
-after another (`turns`), each found in the fleet as it is when it is announced.
+of a scope is down at a time. So a request for several domains becomes a maintenance with units: one
+has its turn after another (`maintenance.turns`), each with the machines that it has then.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from forewarn.maintenance import model, notice
+from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import (
     ErrorCode,
@@ -67,8 +68,8 @@ ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 """Types that take every update domain at once, and wait for none: the machines go away anyway."""
 
 
-class MaintenanceFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What maintenance is asked for: of `machines`, `scope` or `host`, exactly one of them."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator asks for: of `machines`, `scope` or `host`, exactly one of them."""
 
     event_type: EventType
     machines: tuple[str, ...] = ()
@@ -105,24 +106,16 @@ class MaintenanceFields(msgspec.Struct, frozen=True, kw_only=True):
     refused where that would take down two update domains of a scope."""
     idempotency_key: str = ""
     """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
-
-
-class Request(MaintenanceFields, frozen=True, kw_only=True):
-    """What an operator asks for, and who that is."""
-
     requested_by: str = ""
-    approval_until: datetime | None = None
-    """Until then further steps of a rolling update start only with approval, too; None for their
-    notice alone."""
 
 
-def digest(request: Request) -> str:
+def digest(request: Request, *more: object) -> str:
     """Return a text that two requests share if they ask for the same, whoever asks."""
     machines = tuple(sorted({model.key(name) for name in request.machines}))
     same = msgspec.structs.replace(
         request, machines=machines, scope=model.key(request.scope), requested_by=""
     )
-    return hashlib.sha256(msgspec.json.encode(same)).hexdigest()
+    return hashlib.sha256(msgspec.json.encode((same, *more))).hexdigest()
 
 
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +123,8 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     machines: tuple[model.Machine, ...]
     """In the order of their names; of one update domain in each scope."""
-    rolling_update: int | None = None
-    """The index of its rolling update in the maintenance; None where there is none."""
+    unit: int | None = None
+    """The place of its unit in the maintenance; None where that has no units."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +132,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     maintenance: model.Maintenance
     operations: tuple[model.Operation, ...]
-    """New ones, Scheduled or already Started; the first of each rolling update."""
+    """New ones, Scheduled or already Started."""
     superseded: tuple[model.Operation, ...] = ()
     """Pending operations that it cancelled."""
 
@@ -180,78 +173,100 @@ def plan(
 ) -> tuple[model.Maintenance, list[PlannedOperation]]:
     """Turn a request into a maintenance and the operations that are announced now.
 
-    Several update domains of a scope become a rolling update, and so does a host that holds
-    several domains of one scope: the first is announced now, each next one when the one before has
-    completed. A failure without notice, a preemption and a deletion take all domains at once.
+    Each update domain of a scope is a unit, and so is a host. Of each scope the first one that no
+    hold covers is announced now, the next when that has completed. Where all is announced now, the
+    maintenance has no units. A failure without notice, a preemption and a deletion take all domains
+    at once.
     """
-    _check(request)
+    check(request)
     _check_window(request, now)
     machines = targets(world, request)
-    members = by_scope(machines)
-    for scope in members:
-        _check_eligible(request, world.scopes[scope])
+    for scope in by_scope(machines):
+        check_eligible(request.event_type, world.scopes[scope])
     all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
+    parts = [machines] if request.host else [*by_scope(machines).values()]
+    units: list[Unit] = []
     steps: list[PlannedOperation] = []
-    rolling_updates: list[model.RollingUpdate] = []
-    wanted = [model.RollingUpdate(host=request.host)]
-    if not request.host:
-        wanted = [
-            model.RollingUpdate(
-                scope=scope, machines=() if request.scope else tuple(m.key for m in named)
-            )
-            for scope, named in sorted(members.items())
-        ]
-    for rolling in wanted:
-        every = [*turns(rolling, machines if rolling.host else members[rolling.scope])]
+    for part in sorted(parts, key=lambda part: part[0].scope):
+        every = [*turns(part)]
         first = next_turn(every, world.holds.values(), request.to_host)
         rest = [turn for turn in every if turn is not first]
         if rest and request.indivisible and not request.no_notice:
-            other = rest[0][0]
-            where = world.scopes[other.scope].name
-            message = (
-                f"host {request.host} holds several update domains of {where} ({other.name} is in "
-                "another), and indivisible would take them down together; move machines away, or "
-                "leave it out"
-            )
-            raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
-        if rest and not all_at_once:
-            steps.append(PlannedOperation(machines=first, rolling_update=len(rolling_updates)))
-            done = tuple(machine.key for machine in first)
-            rolling_updates.append(msgspec.structs.replace(rolling, done=done))
-        else:
-            steps += [PlannedOperation(machines=turn) for turn in (first, *rest)]
+            raise _divided(request.host, rest[0][0], world)
+        for turn in (first, *rest) if all_at_once else (first,):
+            unit = len(units) + (0 if request.host else every.index(turn))
+            steps.append(PlannedOperation(machines=turn, unit=unit))
+        units += _units_of(request, every, world)
+    if len(steps) == sum(1 for part in parts for _ in turns(part)):
+        units, steps = [], [msgspec.structs.replace(step, unit=None) for step in steps]
     named = request.scope or request.host
-    default = DESCRIPTIONS[request.event_type, request.source]
-    default = LIVE_MIGRATION if request.live_migration else default
     maintenance = model.mapped(
         model.Maintenance,
         request,
         number=number,
         targets=(named,) if named else tuple(machine.name for machine in machines),
         requested_at=now,
-        description=default if request.description is None else request.description,
+        description=description(request),
         target=_target_kind(request),
-        rolling_updates=tuple(rolling_updates),
+        units=tuple(units),
+        policy=TurnPolicy(at_once="100%", notice_seconds=request.notice_seconds),
+        state=MaintenanceState.RUNNING if units else MaintenanceState.ANNOUNCED,
+        changed_at=now if units else None,
         request_digest=digest(request) if request.idempotency_key else "",
     )
     return maintenance, steps
 
 
-def turns(
-    rolling: model.RollingUpdate, machines: Iterable[model.Machine]
-) -> Iterator[tuple[model.Machine, ...]]:
-    """Yield what a rolling update has left: in each turn the next update domain of each scope.
+def description(request: Request) -> str:
+    """Return what guests read."""
+    if request.description is not None:
+        return request.description
+    default = DESCRIPTIONS[request.event_type, request.source]
+    return LIVE_MIGRATION if request.live_migration else default
 
-    `Transitions.continue_rolling_updates` takes the next turn. `machines` are those that there are
-    now, and may be others than its own. A turn is ordered by name.
+
+def _units_of(
+    request: Request, every: list[tuple[model.Machine, ...]], world: World
+) -> Iterator[Unit]:
+    """Yield the unit of a host, or those of the update domains of one scope."""
+    if request.host:
+        yield Unit(name=request.host, kind=UnitKind.HOST)
+        return
+    for turn in every:
+        first = turn[0]
+        unit = of_domain(world.scopes[first.scope].name, first.update_domain)
+        if request.scope:
+            yield unit
+            continue
+        name = first.name if len(turn) == 1 else unit.name
+        keys = tuple(machine.key for machine in turn)
+        yield Unit(name=name, kind=UnitKind.MACHINES, machines=keys)
+
+
+def of_domain(scope: str, domain: int, *, wave: int = 0) -> Unit:
+    """Return the unit of an update domain, by the name of its scope."""
+    name = f"{scope}/{domain}"
+    kind = UnitKind.UPDATE_DOMAIN
+    return Unit(name=name, kind=kind, scope=model.key(scope), update_domain=domain, wave=wave)
+
+
+def _divided(host: str, other: model.Machine, world: World) -> model.Refused:
+    where = world.scopes[other.scope].name
+    message = (
+        f"host {host} holds several update domains of {where} ({other.name} is in another), and "
+        "indivisible would take them down together; move machines away, or leave it out"
+    )
+    return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
+
+
+def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ...]]:
+    """Yield what goes down together: in each turn the next update domain of each scope.
+
+    A turn is ordered by name.
     """
-    named, done = frozenset(rolling.machines), frozenset(rolling.done)
     left: dict[str, dict[int, list[model.Machine]]] = {}
     for machine in machines:
-        meant = machine.host == rolling.host if rolling.host else machine.scope == rolling.scope
-        if meant and machine.key not in done and (not named or machine.key in named):
-            domains = left.setdefault(machine.scope, {})
-            domains.setdefault(machine.update_domain, []).append(machine)
+        left.setdefault(machine.scope, {}).setdefault(machine.update_domain, []).append(machine)
     in_order = ([domains[number] for number in sorted(domains)] for domains in left.values())
     for turn in itertools.zip_longest(*in_order, fillvalue=()):
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
@@ -288,6 +303,17 @@ def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host
     return ""
 
 
+def has_event(other: model.Operation, event: model.Event, name: str) -> model.Refused:
+    """Return the refusal (CONFLICT) of another operation on a machine that has a live event."""
+    message = (
+        f"{name} already has a live event: {other.event_type} {event.id} of operation "
+        f"{other.id} is {other.status}; "
+        + ("cancel it first" if other.unstarted else "wait until it is over")
+    )
+    facts = {"machine": name, "event_id": event.id, "operation": other.id}
+    return model.Refused(ErrorCode.CONFLICT, message, **facts)
+
+
 def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:
     """Return machines by the key of their scope, in their order."""
     members: dict[str, list[model.Machine]] = {}
@@ -322,7 +348,8 @@ def _target_kind(request: Request) -> TargetKind:
     return TargetKind.SCOPE if request.scope else TargetKind.MACHINES
 
 
-def _check(request: Request) -> None:
+def check(request: Request) -> None:
+    """Refuse a request that contradicts itself (INVALID), wherever it is for."""
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
         message = (
             f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
@@ -397,11 +424,12 @@ def _check_window(request: Request, now: datetime) -> None:
         raise model.Refused(ErrorCode.INVALID, message, opens=opens.isoformat())
 
 
-def _check_eligible(request: Request, scope: model.Scope) -> None:
-    if request.event_type is EventType.PREEMPT and scope.priority is not Priority.LOW:
+def check_eligible(event_type: EventType, scope: model.Scope) -> None:
+    """Refuse (NOT_ELIGIBLE) a deletion that the machines of a scope cannot have."""
+    if event_type is EventType.PREEMPT and scope.priority is not Priority.LOW:
         message = f"{scope.name} has regular priority: only low-priority machines can be preempted"
         raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
-    if request.event_type is EventType.TERMINATE and (
+    if event_type is EventType.TERMINATE and (
         scope.kind is not ScopeKind.SCALE_SET or scope.terminate_notice_minutes is None
     ):
         message = (

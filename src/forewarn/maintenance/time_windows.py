@@ -92,7 +92,7 @@ def following(
     Without windows they are always open, but for the blackouts. What closed before `now` is left
     out; a span that is open now is the first.
     """
-    # One look a day at the calendar: a rollout asks each time that something changes.
+    # One look a day at the calendar: a maintenance asks each time that something changes.
     found = _from_day(tuple(windows), zone, tuple(blackouts), now.astimezone(UTC).date())
     return [span for span in found if span.closes > now]
 

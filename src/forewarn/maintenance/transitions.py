@@ -2,10 +2,11 @@
 
 `Transitions` has the values that one decision of `commands.decide` reads and replaces, and does the
 steps that several commands share, each by the table below: announce or queue, start or wait, hold,
-end, and continue a rolling update. It changes nothing but itself; `decision` returns what is new.
+end, and have the units of a maintenance take their turns. It changes nothing but itself; `decision`
+returns what is new.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,7 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance import model, notice, planner
+from forewarn.maintenance import model, notice, planner, turns
+from forewarn.maintenance.footprints import UnitsInWorld
+from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.units import Unit, UnitKind
 from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import (
     AgentStatus,
@@ -101,7 +105,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[model.Operation, ...] = ()
     """The operations that the command was about, changed or not."""
     maintenance: model.Maintenance | None = None
-    """What was requested or resumed."""
+    """What was requested, ordered, or took its turns."""
+    step: turns.Step | None = None
+    """What follows for it, where it took its turns."""
 
 
 @dataclass(eq=False, repr=False)
@@ -115,7 +121,9 @@ class Transitions:
     sighting: model.Sightings
     tombstones: list[model.Tombstone] = field(default_factory=list)
     answered: model.Maintenance | None = None
-    """The maintenance that was requested or resumed."""
+    """The maintenance that was requested, ordered, or took its turns."""
+    step: turns.Step | None = None
+    """What follows for it."""
     _ended: list[str] = field(default_factory=list)
     """Operations that ended, or whose domains came up."""
     made_room: list[str] = field(default_factory=list)
@@ -140,6 +148,14 @@ class Transitions:
             raise model.Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
 
+    def known(self, number: int) -> model.Maintenance:
+        """Return a maintenance; one that is unknown, or over and not recalled, is NOT_FOUND."""
+        maintenance = self.maintenances.get(number)
+        if maintenance is None:
+            message = f"no maintenance {number}: see 'forewarn maintenance list'"
+            raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+        return maintenance
+
     def claimed(self, operation_id: str, attempt: int) -> model.Operation:
         """Return a Started operation; a claim that is not the latest is refused (STALE)."""
         operation = self.named(operation_id)
@@ -163,8 +179,11 @@ class Transitions:
         *,
         notice_seconds: int = 0,
         no_notice: bool = False,
+        **given: object,
     ) -> str:
         """Add a planned operation as the next one of its maintenance; return its id.
+
+        `given` are fields of it that differ from the maintenance's.
 
         An unforeseen failure starts at once. Anything else is announced, or queued: behind what
         takes another update domain of one of its scopes, while a hold covers it, and until its
@@ -172,17 +191,19 @@ class Transitions:
         """
         maintenance = self.maintenances[number]
         off = self.off(step)
+        if step.unit is not None:
+            given |= _of_unit(maintenance.units[step.unit])
+        ordinal = maintenance.announced + 1
         operation = model.mapped(
             model.Operation,
             maintenance,
-            id=f"{number}.{maintenance.announced + 1}",
+            id=f"{number}.{ordinal}",
             maintenance=number,
             status=EventStatus.QUEUED,
             announced_at=self.now,
             not_before=self.now,
-            rolling_update=step.rolling_update,
+            unit=step.unit,
             hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
-            on_host=maintenance.targets[0] if maintenance.target is TargetKind.HOST else "",
             events=tuple(
                 model.Event(
                     id=self.mint().upper(),
@@ -194,8 +215,12 @@ class Transitions:
                 )
                 for scope, members in sorted(planner.by_scope(step.machines).items())
             ),
+            **{"on_host": _host_of(maintenance), **given},
         )
-        self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
+        entered = replace(maintenance, announced=ordinal)
+        if step.unit is not None:
+            entered = turns.asked(entered, step.unit, ordinal, self.now)
+        self.maintenances[number] = entered
         if no_notice:
             not_before = notice.whole_seconds(self.now)
             self._start(replace(operation, not_before=not_before), model.StartCause.NO_NOTICE)
@@ -286,18 +311,9 @@ class Transitions:
         raise model.Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=not_before.isoformat())
 
     def close_window(self, operation: model.Operation) -> None:
-        """Cancel an operation that cannot start in its window any more.
-
-        A rolling update that it belongs to finishes: nothing more of it fits the window.
-        """
+        """Cancel an operation that cannot start in its window any more."""
         assert operation.closes_at is not None
-        reason = notice.window_closes(operation.closes_at)
-        index = operation.rolling_update
-        maintenance = self.maintenances.get(operation.maintenance)
-        if index is not None and maintenance is not None:
-            finished = {"state": model.RollingState.FINISHED, "reason": reason}
-            self.put_rolling_update(maintenance, index, **finished)
-        self.end(operation, Trigger.CANCEL, reason)
+        self.end(operation, Trigger.CANCEL, notice.window_closes(operation.closes_at))
 
     def start_if_ready(self, operation: model.Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
@@ -324,13 +340,8 @@ class Transitions:
             )
         )
 
-    def end(
-        self, operation: model.Operation, trigger: Trigger, outcome: str, *, pauses: bool = True
-    ) -> None:
-        """End an operation; its domains stay down until its machines have recovered.
-
-        Unless it has completed, its rolling update pauses.
-        """
+    def end(self, operation: model.Operation, trigger: Trigger, outcome: str) -> None:
+        """End an operation; its domains stay down until its machines have recovered."""
         status = step(operation.id, operation.status, trigger)
         awaited: tuple[str, ...] = ()
         if status is EventStatus.FAILED:
@@ -348,10 +359,6 @@ class Transitions:
             outcome_unknown="",
             outcome=outcome[-MAX_OUTCOME:],
         )
-        if pauses and status is not EventStatus.COMPLETED:
-            self.pause_rolling_update(
-                operation, f"{operation.id} is {status}: {outcome}".rstrip(": ")
-            )
         self._await(ended, awaited)
         if status is EventStatus.COMPLETED:
             self._repair(ended)
@@ -383,22 +390,145 @@ class Transitions:
         self._ended.append(operation.id)
 
     def _go_on(self) -> None:
-        if not self._ended and not self.made_room:
-            return
-        up = {*self.made_room}
-        while self._ended or up:  # what is queued may end here: its window is too short
-            ended, self._ended = self._ended, []
-            up.update(name for name in ended if not self.operations[name].down)
-            # What has dropped out of a scope may wait for nothing in those that it is left in.
-            names = {*up, *(other for name in up for other in self.world.waiting_for.of(name))}
-            waiting = [o for o in map(self.operations.__getitem__, names) if o.waits_for]
-            for other in sorted((o for o in waiting if o.pending), key=planner.start_order):
-                # A clock that was set back may have put its NotBefore ahead again.
-                self.start_if_ready(replace(other, waits_for=""))
-            for other in sorted((o for o in waiting if not o.pending), key=planner.queue_order):
-                self.announce_or_queue(replace(other, waits_for=""))
-            up = set()
-        self.continue_rolling_updates()
+        concerned: dict[int, dict[int, None]] = {}
+        while self._ended or self.made_room:
+            up, self.made_room = {*self.made_room}, []
+            while self._ended or up:  # what is queued may end here: its window is too short
+                ended, self._ended = self._ended, []
+                for operation in map(self.operations.__getitem__, ended):
+                    if operation.unit is not None:
+                        concerned.setdefault(operation.maintenance, {})[operation.unit] = None
+                up.update(name for name in ended if not self.operations[name].down)
+                self._let_go_on(up)
+                up = set()
+            for number, its in concerned.items():
+                self.take_turns(number, concerned=its)
+            concerned = {}
+
+    def _let_go_on(self, up: set[str]) -> None:
+        """Have those go on that wait for operations which are up, or have made room."""
+        # What has dropped out of a scope may wait for nothing in those that it is left in.
+        names = {*up, *(other for name in up for other in self.world.waiting_for.of(name))}
+        waiting = [o for o in map(self.operations.__getitem__, names) if o.waits_for]
+        for other in sorted((o for o in waiting if o.pending), key=planner.start_order):
+            # A clock that was set back may have put its NotBefore ahead again.
+            self.start_if_ready(replace(other, waits_for=""))
+        for other in sorted((o for o in waiting if not o.pending), key=planner.queue_order):
+            self.announce_or_queue(replace(other, waits_for=""))
+
+    def take_turns(
+        self,
+        number: int,
+        *,
+        concerned: Iterable[int] | None = None,
+        lost: Container[str] = frozenset(),
+    ) -> turns.Step | None:
+        """Follow the units of a maintenance, and have those go that may; return what follows.
+
+        `concerned` are the places of the units whose operations have ended; None for all. A unit
+        whose host is to be drained is left to whoever looks at the hosts: `Ask` names only such.
+        `lost` names operations of which history holds nothing. None where there is no such
+        maintenance, or it has nothing left to follow.
+        """
+        maintenance = self.maintenances.get(number)
+        if maintenance is None or not maintenance.open:
+            return None
+        queues, world = self.policy.queues, self.world
+        its = UnitsInWorld(maintenance, world, queues)
+        following = turns.follow(
+            maintenance,
+            self.operations,
+            world.drains,
+            lambda unit: bool(its.machines(unit)),
+            self.now,
+            concerned=concerned,
+            lost=lost,
+        )
+        following = UnitsInWorld(following, world, queues).grown(following)
+        while True:
+            its = UnitsInWorld(following, world, queues)
+            following, step = turns.step(following, its.footprint, its.occupied, self.now)
+            if following != self.maintenances[number]:
+                self.maintenances[number] = following
+            if isinstance(step, turns.Stop):
+                self.recall(following, f"maintenance {number} is {following.state}")
+                return step
+            if isinstance(step, turns.Wait) and step.until == self.now:
+                continue
+            if not isinstance(step, turns.Ask):
+                return step
+            drained = tuple(i for i in step.units if following.units[i].drain)
+            for index in (i for i in step.units if i not in drained):
+                self._ask_for(number, index, [*its.machines(following.units[index])], step.window)
+            following = self.maintenances[number]
+            if drained:
+                return replace(step, units=drained)
+
+    def _ask_for(
+        self, number: int, index: int, machines: list[model.Machine], window: Span
+    ) -> None:
+        """Enter the next operation of a unit, or note why the rules refuse it."""
+        maintenance = self.maintenances[number]
+        mark, entered = self.world.mark(), len(self.entered)
+        step = planner.PlannedOperation(machines=next(planner.turns(machines)), unit=index)
+        start = turns.start_of(maintenance, window, self.now)
+        try:
+            self.check(step, maintenance)
+            if (found := self.conflicting(step)) is not None:
+                raise planner.has_event(*found)
+            self.enter(
+                number,
+                step,
+                start.not_before,
+                notice_seconds=start.notice_seconds,
+                opens_at=start.opens_at,
+                closes_at=start.closes_at,
+            )
+        except model.Refused as refusal:
+            self.world.undo(mark)
+            del self.entered[entered:]
+            self.maintenances[number] = turns.refused(maintenance, index, refusal, self.now)
+
+    def recall(self, maintenance: model.Maintenance, reason: str) -> None:
+        """Cancel what has not started of the units that are recalled; the rest goes on."""
+        for name in turns.to_recall(maintenance):
+            operation = self.operations.get(name)
+            if operation is not None and operation.unstarted:
+                self.end(operation, Trigger.CANCEL, reason)
+
+    def check(self, step: planner.PlannedOperation, maintenance: model.Maintenance) -> None:
+        """Refuse an operation whose guests would get no notice, or that may not be (NOT_ELIGIBLE).
+
+        Too many pending events of users are LIMIT.
+        """
+        for scope in planner.by_scope(step.machines):
+            planner.check_eligible(maintenance.event_type, self.scopes[scope])
+        off = self.off(step)
+        if off and not maintenance.without_notice:
+            name = self.scopes[min(off)].name
+            message = (
+                f"scope {name} is off: none of its machines has asked for events lately, so they "
+                "would stop without notice; add --without-notice to do it anyway"
+            )
+            raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
+        limit = self.policy.user_initiated_limit
+        if limit and maintenance.source is EventSource.USER:
+            self.check_limit(limit, len(planner.by_scope(step.machines)))
+
+    def check_limit(self, limit: int, more: int) -> None:
+        """Refuse (LIMIT) so many more pending events of user-initiated maintenance."""
+        pending = sum(
+            len(operation.events)
+            for operation in self.operations.values()
+            if operation.source is EventSource.USER and operation.unstarted
+        )
+        if pending + more > limit:
+            message = (
+                f"too many pending events of user-initiated maintenance: {pending} now, {more} "
+                f"more asked for, at most {limit} allowed (user_initiated_limit); wait until some "
+                "start"
+            )
+            raise model.Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
 
     def look_for_returns(self, operation: model.Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
@@ -481,39 +611,6 @@ class Transitions:
             replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before)
         )
 
-    def pause_rolling_update(self, operation: model.Operation, reason: str) -> None:
-        """Pause the rolling update that an operation belongs to, unless it is finished."""
-        index = operation.rolling_update
-        maintenance = self.maintenances.get(operation.maintenance)
-        if index is None or maintenance is None:
-            return
-        if maintenance.rolling_updates[index].state is not model.RollingState.FINISHED:
-            paused = {"state": model.RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
-            self.put_rolling_update(maintenance, index, **paused)
-
-    def continue_rolling_updates(self) -> None:
-        """Announce the next operation of each rolling update whose last one is over.
-
-        One that would touch a machine with a live event is left until that event is over.
-        """
-        for number in sorted(self.world.running):
-            under_way = {
-                o.rolling_update
-                for o in map(self.operations.__getitem__, self.world.of_maintenance.of(number))
-                if self._is_under_way(o)
-            }
-            for index, rolling in enumerate(self.maintenances[number].rolling_updates):
-                if rolling.state is model.RollingState.RUNNING and index not in under_way:
-                    self._continue(number, index, rolling)
-
-    def _is_under_way(self, operation: model.Operation) -> bool:
-        """Tell whether the next operation of its rolling update is not announced yet."""
-        if not operation.status.over:
-            return True
-        scopes = [self.scopes.get(event.scope) for event in operation.events]
-        queues = any(self.policy.queues(scope) for scope in scopes if scope is not None)
-        return operation.status is EventStatus.COMPLETED and operation.down and queues
-
     def off(self, step: planner.PlannedOperation) -> set[str]:
         """Return the scopes of a step that are off (protocol.md section 8)."""
         scopes = {machine.scope for machine in step.machines}
@@ -552,6 +649,7 @@ class Transitions:
             changes=changes,
             operations=tuple(self.operations[operation_id] for operation_id in about),
             maintenance=self.answered and self.maintenances[self.answered.number],
+            step=self.step,
         )
 
     def _publish(self) -> None:
@@ -574,49 +672,6 @@ class Transitions:
                 self.operations[name] = replace(after, events=events)
         for scope, incarnation in incarnations.items():
             self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
-
-    def _continue(self, number: int, index: int, rolling: model.RollingUpdate) -> None:
-        maintenance = self.maintenances[number]
-        turns = planner.turns(rolling, self.world.reached_by(rolling))
-        machines = planner.next_turn(turns, self.holds.values(), maintenance.to_host)
-        if not machines:
-            self.put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
-            return
-        step = planner.PlannedOperation(machines=machines, rolling_update=index)
-        if self.conflicting(step) is not None:
-            return
-        until = maintenance.approval_until
-        if maintenance.closes_at is not None or until is not None:
-            least = max(
-                notice.minimum(
-                    maintenance.event_type, self.scopes[machine.scope].terminate_notice_minutes
-                )
-                for machine in machines
-            )
-            until = until if until is not None and until > self.now + least else None
-            earliest = notice.whole_seconds(until or self.now + least)
-            if maintenance.closes_at is not None and earliest >= maintenance.closes_at:
-                reason = notice.window_closes(maintenance.closes_at)
-                finished = {"state": model.RollingState.FINISHED, "reason": reason}
-                self.put_rolling_update(maintenance, index, **finished)
-                return
-        if self.off(step) and not maintenance.without_notice:
-            reason = f"{min(self.off(step))} is off now: its guests would get no notice"
-            self.put_rolling_update(
-                maintenance, index, state=model.RollingState.PAUSED, reason=reason
-            )
-            return
-        done = (*rolling.done, *(machine.key for machine in machines))
-        self.put_rolling_update(maintenance, index, done=done)
-        self.enter(number, step, until)
-
-    def put_rolling_update(
-        self, maintenance: model.Maintenance, index: int, **changes: object
-    ) -> None:
-        """Set the new values of a rolling update."""
-        updates = list(maintenance.rolling_updates)
-        updates[index] = replace(updates[index], **changes)
-        self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
     def _start_if_free(self, operation: model.Operation) -> None:
         obstacle = self._obstacle(operation)
@@ -723,6 +778,17 @@ class Transitions:
         return any(hold.covers(operation) for hold in self.holds.values())
 
 
-def left_host(host: str) -> str:
-    """Return why an operation is cancelled whose machines have all left the host."""
-    return f"its machines have left host {host}"
+def _host_of(maintenance: model.Maintenance) -> str:
+    """Return the host that a maintenance without units is about; `""` for none."""
+    return maintenance.targets[0] if maintenance.target is TargetKind.HOST else ""
+
+
+def _of_unit(unit: Unit) -> dict[str, object]:
+    """Return what an operation has of its unit."""
+    targets = {
+        UnitKind.HOST: TargetKind.HOST,
+        UnitKind.UPDATE_DOMAIN: TargetKind.SCOPE,
+        UnitKind.MACHINES: TargetKind.MACHINES,
+    }
+    host = unit.name if unit.kind is UnitKind.HOST else ""
+    return {"target": targets[unit.kind], "on_host": host}

@@ -1,7 +1,7 @@
 """All that is alive, as values in memory, and where it is found.
 
 A decision looks at the World and nothing else, so it cannot miss what nobody thought of reading. It
-has every scope, machine, hold, drain and rollout; of operations those that are live, of maintenance
+has every scope, machine, hold and drain; of operations those that are live, of maintenance
 what is open. What is over is history: it is recalled where a command names it, until the
 transaction ends.
 
@@ -25,13 +25,10 @@ from forewarn.maintenance.model import (
     Machine,
     Maintenance,
     Operation,
-    RollingState,
-    RollingUpdate,
     Scope,
     Tombstone,
     key,
 )
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.vocabulary import EventStatus
 
 K = TypeVar("K")
@@ -138,7 +135,7 @@ class Table(dict[K, V]):
 class World:
     """All that is alive."""
 
-    def __init__(  # noqa: PLR0913 - a table each
+    def __init__(
         self,
         *,
         scopes: Mapping[str, Scope] = NOTHING,
@@ -149,7 +146,6 @@ class World:
         tombstones: Mapping[str, Tombstone] = NOTHING,
         retired: Mapping[str, int] = NOTHING,
         drains: Mapping[str, Drain] = NOTHING,
-        rollouts: Mapping[int, Rollout] = NOTHING,
     ) -> None:
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
@@ -166,20 +162,15 @@ class World:
         self.waiting_for = Index()
         """The ids of operations that wait for one."""
         self.started: dict[str, None] = {}
-        self.running: dict[int, None] = {}
-        """The numbers of maintenances with a rolling update that runs."""
         self.scopes: Table[str, Scope] = self._table("scopes")
         self.machines: Table[str, Machine] = self._table("machines", self._index_machine)
         self.operations: Table[str, Operation] = self._table("operations", self._index_operation)
-        self.maintenances: Table[int, Maintenance] = self._table(
-            "maintenances", self._index_maintenance
-        )
+        self.maintenances: Table[int, Maintenance] = self._table("maintenances")
         self.holds: Table[tuple[HoldKind, str], Hold] = self._table("holds")
         self.tombstones: Table[str, Tombstone] = self._table("tombstones")
         self.retired: Table[str, int] = self._table("retired")
         """The last incarnations of removed scopes that ever had an event."""
         self.drains: Table[str, Drain] = self._table("drains")
-        self.rollouts: Table[int, Rollout] = self._table("rollouts")
         filled: tuple[tuple[Table[Any, Any], Mapping[Any, Any]], ...] = (
             (self.scopes, scopes),
             (self.machines, machines),
@@ -189,7 +180,6 @@ class World:
             (self.tombstones, tombstones),
             (self.retired, retired),
             (self.drains, drains),
-            (self.rollouts, rollouts),
         )
         for table, values in filled:
             table.fill(values)
@@ -212,10 +202,6 @@ class World:
     def machines_on(self, host: str) -> list[Machine]:
         """Return the machines on a host; `""` finds those whose host is unknown."""
         return [self.machines[name] for name in self.on_host.of(host)]
-
-    def reached_by(self, rolling: RollingUpdate) -> list[Machine]:
-        """Return the machines of the scope or host that a rolling update goes through."""
-        return self.machines_on(rolling.host) if rolling.host else self.machines_of(rolling.scope)
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations whose time has come, the earliest first."""
@@ -310,9 +296,6 @@ class World:
             self.tombstones[tombstone.key] = tombstone
         for drain in changes.drains:
             self.drains[drain.host] = drain
-        for rollout in changes.rollouts:
-            self.rollouts[rollout.number] = rollout
-        _remove(self.rollouts, changes.removed_rollouts)
         _remove(self.machines, changes.removed_machines)
         for name in changes.removed_scopes:
             if (gone := self.scopes.get(name)) is not None:
@@ -362,12 +345,6 @@ class World:
             self.members.add(new.scope, new.key)
             self.on_host.add(new.host, new.key)
 
-    def _index_maintenance(self, old: Maintenance | None, new: Maintenance | None) -> None:
-        if new and any(one.state is RollingState.RUNNING for one in new.rolling_updates):
-            self.running[new.number] = None
-        elif one := old or new:
-            self.running.pop(one.number, None)
-
     def _index_operation(self, old: Operation | None, new: Operation | None) -> None:
         one = new or old
         assert one is not None
@@ -404,7 +381,6 @@ _GONE: Final = {
     "machines": "removed_machines",
     "holds": "released",
     "tombstones": "revived",
-    "rollouts": "removed_rollouts",
 }
 """The field of Changes that names what has gone of a table."""
 

@@ -5,7 +5,7 @@
     page      the same for browsers
     relay     what relays on hosts reach
     relay_feed  what the service and the relays on hosts say to each other
-    rollout_checks  runs the programs and asks the URLs that let rollouts go on
+    checks          runs the programs that let units of a maintenance go on
     settings  one TOML file, checked whole before anything starts
     sockets   the operators' sockets, and why an address cannot be listened on
     secret_files  the operators' token and the proxies' secrets

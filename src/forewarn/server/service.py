@@ -34,10 +34,10 @@ from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
+from forewarn.control.maintenances import Maintenances
 from forewarn.control.outbox import Follower, FollowerThread, Known, everything
 from forewarn.control.plane import Plane, Retention
 from forewarn.control.replicas import Replicas, SharedSightings
-from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ClockJumped, ClockScale, ServiceClock
 from forewarn.control.ticker import Contained, ReturnWatch, Ticker
 from forewarn.control.unit_of_work import Work, at_start
@@ -46,6 +46,7 @@ from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
 from forewarn.server import secret_files, sockets
+from forewarn.server.checks import ProgramChecks
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import application, auth, connections
@@ -59,7 +60,6 @@ from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
 from forewarn.server.relay.application import RelayPlane
-from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import OFF, split_address
@@ -93,7 +93,7 @@ OWNER_NAME: Final = "replica"
 """The file in the folder of the connector's runs with the name of the replica that began them."""
 
 CHECKS_NAME: Final = "checks"
-"""The folder of the programs that check rollouts, in that of the connector's runs."""
+"""The folder of the programs that check units, in that of the connector's runs."""
 
 CLOCK_SETTING: Final = "clock"
 """Where the clock's scale and origin are kept in the store."""
@@ -202,7 +202,7 @@ class Service:
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
         self._news = NewsTail(store, real)
-        self._rollouts = self._make_rollouts()
+        self._maintenances = self._make_maintenances()
         self._executor = Executor(
             self._plane,
             connector,
@@ -226,14 +226,14 @@ class Service:
         self._serving: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
 
-    def _make_rollouts(self) -> Rollouts:
+    def _make_maintenances(self) -> Maintenances:
         settings = self._settings
         state = Path(settings.connector.command.state) / CHECKS_NAME
-        return Rollouts(
+        return Maintenances(
             self._plane,
             self._watch,
             self._hosts.survey,
-            RolloutChecks(settings.rollout.check, state, os.environ, settings.clock.scale),
+            ProgramChecks(settings.maintenance.check, state, os.environ, settings.clock.scale),
             replica=self._own.name,
             scale=settings.clock.scale,
         )
@@ -300,7 +300,7 @@ class Service:
             figures=self._figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
-            rollouts=self._rollouts,
+            maintenances=self._maintenances,
             accounts=self._door.accounts,
             make_token=secret_files.new_token,
             document=self._guests.document,
@@ -384,7 +384,7 @@ class Service:
         yield ServicePart.of("the executor", self._executor)
         yield ServicePart.of("the watch for returns", self._returns)
         yield ServicePart.of("the drains of hosts", self._hosts)
-        yield ServicePart.of("rollouts", self._rollouts)
+        yield ServicePart.of("maintenances", self._maintenances)
         yield ServicePart.of("the watch of the hosts", self._sync)
         yield ServicePart.of("webhooks", self._webhooks)
         yield ServicePart(learn=self._sightings.learn)
@@ -566,7 +566,7 @@ class Service:
             dict(self._hosts.drains),
             relay_tokens=dict(self._relays.watch.tokens) if self._relays is not None else {},
             tokens=dict(self._door.accounts.tokens),
-            rollouts=dict(self._rollouts.rollouts),
+            maintenances=dict(self._maintenances.open),
             holds=dict(self._inventory.holds),
         )
 

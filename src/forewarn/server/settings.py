@@ -42,7 +42,7 @@ MAX_HOSTS: Final = 100
 """The most libvirt hosts that one service watches: each is a process of 12 MB."""
 
 MAX_CHECKS: Final = 100
-"""The most checks of rollouts: each is a program or a page that somebody looks after."""
+"""The most checks of units: each is a program or a page that somebody looks after."""
 
 MAX_TEXT: Final = 256
 """The most characters of a host's name, as in the fleet file."""
@@ -327,11 +327,11 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     command: CommandConnectorSettings = CommandConnectorSettings()
 
 
-class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that tells whether a rollout may go on. Policies name it."""
+class UnitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that tells whether further units may go. Policies name it."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-    """What a rollout names it by."""
+    """What a policy names it by."""
     program: Annotated[
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=4096)], ...],
         msgspec.Meta(min_length=1),
@@ -346,12 +346,12 @@ class RolloutCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise FieldError("program", message)
 
 
-class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What rollouts may use."""
+class MaintenanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What maintenances may use."""
 
-    check: Annotated[tuple[RolloutCheck, ...], msgspec.Meta(max_length=MAX_CHECKS)] = ()
-    """None by default. They are here and not in a rollout's request, so that an operator's token is
-    no way to run a program as the service's user."""
+    check: Annotated[tuple[UnitCheck, ...], msgspec.Meta(max_length=MAX_CHECKS)] = ()
+    """None by default. They are here and not in a request, so that an operator's token is no way
+    to run a program as the service's user."""
 
     def __post_init__(self) -> None:
         """Refuse two checks of one name."""
@@ -416,7 +416,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     guest: GuestSettings = GuestSettings()
     rules: RulesSettings = RulesSettings()
     connector: ConnectorSettings = ConnectorSettings()
-    rollout: RolloutSettings = RolloutSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     fleet: FleetSettings = FleetSettings()
     webhooks: WebhookSettings = WebhookSettings()
     clock: ClockSettings = ClockSettings()

@@ -23,7 +23,6 @@ from forewarn.maintenance.model import (
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -233,9 +232,6 @@ class Reading(Protocol):
     def tombstones(self) -> dict[str, Tombstone]:
         """Return all tombstones, by the machine's key."""
 
-    def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
-        """Return these rollouts by number, or all of them, in the order of their numbers."""
-
     def drains(self) -> dict[str, Drain]:
         """Return the latest drain of each host, by the host as it is written."""
 
@@ -302,8 +298,8 @@ class Transaction(Reading, Protocol):
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
-        Of drains, the latest of a host replaces the one before; of rollouts, that of a number. Of
-        tokens, what is revoked goes first; a new one is the only one of its name. Of relays'
+        Of drains, the latest of a host replaces the one before. Of tokens, what is revoked goes
+        first; a new one is the only one of its name. Of relays'
         tokens, void ones go first, and one of a known digest replaces it.
         """
 
@@ -319,9 +315,9 @@ class Transaction(Reading, Protocol):
     def purge(self, ended_before: datetime, limit: int) -> int:
         """Forget up to `limit` operations that ended before this, the first ended first.
 
-        A maintenance goes with the last of its operations; its number is not given again. What
-        belongs to an open one stays until that is over. Holds, tombstones and drains are not
-        history: they stay, whatever becomes of the operations.
+        A maintenance goes with the last of its operations; one that has none, with those of a later
+        one. Its number is not given again. What belongs to an open one stays until that is over.
+        Holds, tombstones and drains are not history: they stay, whatever becomes of the operations.
 
         Returns:
             How many operations were forgotten.

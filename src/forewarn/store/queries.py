@@ -17,7 +17,6 @@ from forewarn.maintenance.model import (
     Tombstone,
 )
 from forewarn.maintenance.relays import Relay, RelayToken
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store import schema
 from forewarn.store.connections import DatabaseConnection, Row
@@ -121,11 +120,6 @@ class SqlReading:
 
     def tombstones(self) -> dict[str, Tombstone]:
         return self._state("tombstone")
-
-    def rollouts(self, numbers: Collection[int] | None = None) -> dict[int, Rollout]:
-        keys = None if numbers is None else [str(number) for number in numbers]
-        found = self._state("rollout", keys).values()
-        return dict(sorted((rollout.number, rollout) for rollout in found))
 
     def drains(self) -> dict[str, Drain]:
         return self._state("drain")

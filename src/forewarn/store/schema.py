@@ -23,7 +23,6 @@ import msgspec
 
 from forewarn.maintenance import accounts, model
 from forewarn.maintenance.relays import Relay, RelayToken
-from forewarn.maintenance.rollout_model import Rollout
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.store.port import Replica, StoreUnusable
 
@@ -130,7 +129,6 @@ KINDS: Final[dict[str, Any]] = {
     "hold": model.Hold,
     "tombstone": model.Tombstone,
     "drain": model.Drain,
-    "rollout": Rollout,
     "token": accounts.Token,
     "webhook": Webhook,
     "setting": str,

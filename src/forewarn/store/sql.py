@@ -114,7 +114,6 @@ class SqlTransaction(SqlReading):
             ("machine", attrgetter("key"), changes.machines),
             ("tombstone", attrgetter("key"), changes.tombstones),
             ("drain", attrgetter("host"), changes.drains),
-            ("rollout", lambda rollout: str(rollout.number), changes.rollouts),
         ):
             put |= {(kind, key_of(one)): one for one in values}
         self._put(put)
@@ -126,7 +125,6 @@ class SqlTransaction(SqlReading):
         if changes.operations:
             self._save_operations({one.id: one for one in changes.operations})
         self._put_relay_tokens(changes.relay_tokens)
-        self._remove("rollout", map(str, changes.removed_rollouts))
         self._remove("machine", changes.removed_machines)
         self._remove("scope", changes.removed_scopes)
         if changes.removed_machines:
@@ -150,11 +148,12 @@ class SqlTransaction(SqlReading):
         self._among("DELETE FROM names WHERE operation {among}", ids)
         self._among("DELETE FROM operations WHERE id {among}", ids)
         self._known.difference_update(ids)
-        self._among(
-            "DELETE FROM maintenances WHERE number {among} AND NOT EXISTS "
-            "(SELECT 1 FROM operations WHERE maintenance = maintenances.number)",
-            (number for _, number in old),
-        )
+        if old:  # one whose hosts were all drained has no operations: it goes with those after it
+            self._run(
+                "DELETE FROM maintenances WHERE open = 0 AND number <= ? AND NOT EXISTS "
+                "(SELECT 1 FROM operations WHERE maintenance = maintenances.number)",
+                max(number for _, number in old),
+            )
         return len(old)
 
     def record(self, records: Sequence[AuditRecord]) -> None:

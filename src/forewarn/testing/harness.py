@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
+from forewarn.control import maintenances
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.outbox import everything, known_of
@@ -56,6 +57,10 @@ class Harness:
         self.store = store or InMemoryStore()
         self._run = run
         self._tasks: dict[str, Task] = {}
+        self._open: set[int] = set()
+        """The numbers of maintenances whose units may take turns."""
+        self._turn_at: datetime | None = None
+        """When the next of them has a turn by time alone."""
         numbers = itertools.count(1)
         # Letters, too: whoever compares ids with regard to case is to be found out.
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-abcd-4000-8000-000000000000"
@@ -82,7 +87,7 @@ class Harness:
         self._documents = Documents()
         with self.store.read() as reading:
             known = everything(known_of(reading))
-        for learn in (self._documents.learn, self._returns.learn, self.learn):
+        for learn in (self._documents.learn, self._returns.learn, self._keep_open, self.learn):
             learn(known)
             feed.subscribe(learn)
         self._returns.begin()
@@ -104,11 +109,30 @@ class Harness:
         return answer
 
     def follow_up(self) -> None:
-        """Let the connector claim tasks and look for machines that are back."""
+        """Let the connector claim tasks, look for machines that are back, and take turns."""
         self._claim()
         if news := self._returns.take_news():
             self.plane.record_returns(news).result()
             self._claim()
+        self._take_turns()
+        self._claim()
+
+    def _keep_open(self, changes: Changes) -> None:
+        for maintenance in changes.maintenances:
+            self._open.discard(maintenance.number)
+            if maintenance.open:
+                self._open.add(maintenance.number)
+
+    def _take_turns(self) -> None:
+        """Have the units of maintenances go on that other maintenance was in the way of."""
+        changed = True
+        while changed:  # what one recalls may have been in the way of another
+            changed, self._turn_at = False, None
+            for number in sorted(self._open):
+                stepped = self.plane.order(maintenances.take_turns, number, None).result()
+                changed |= stepped.changed
+                if (at := stepped.wake_at) is not None:
+                    self._turn_at = min(self._turn_at or at, at)
 
     def report(self, operation: str, outcome: Outcome, attempt: int | None = None) -> None:
         """Let the connector report a task, the latest attempt unless one is named."""
@@ -139,6 +163,8 @@ class Harness:
         if not self._watch.may_start():
             return None
         wakeup = self.plane.next_wakeup().result()
+        if self._turn_at is not None:
+            wakeup = min(wakeup or self._turn_at, self._turn_at)
         return None if wakeup is None else self.elapsed + (wakeup - self._watch.now())
 
     def _pass(self, until: timedelta) -> None:

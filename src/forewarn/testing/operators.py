@@ -17,18 +17,19 @@ from forewarn.clock import ManualClock, SystemClock
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import NewsTail
 from forewarn.control.host_drains import HostDrains
+from forewarn.control.maintenances import Maintenances
 from forewarn.control.outbox import Follower, everything, known_of
 from forewarn.control.replicas import Replicas, SharedSightings
-from forewarn.control.rollouts import Rollouts
 from forewarn.control.service_clock import ServiceClock
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Refused
 from forewarn.server import secret_files, sockets
+from forewarn.server.checks import ProgramChecks
 from forewarn.server.operator import application, auth, connections
 from forewarn.server.operator.auth import OperatorAccount
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import Backend, ServiceState
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
-from forewarn.server.rollout_checks import RolloutChecks
 from forewarn.store.port import Replica
 from forewarn.testing import faults
 from forewarn.testing.emulated_service import EmulatedService
@@ -83,15 +84,17 @@ class Operators:
         with service.store.read() as reading:
             inventory.learn(everything(known_of(reading)))
         service.feed.subscribe(inventory.learn)
-        hosts = HostDrains(
+        hosts = _NoDrains(
             service.plane,
             SimulatedConnector(clock, {}, guests.machines.values),
             clock,
             guests.machines.values,
             service.policy.host_back,
         )
-        # Nobody runs either of them: `_refuse` lets none begin.
-        rollouts = Rollouts(service.plane, clock, hosts.survey, RolloutChecks((), Path(), {}))
+        # Nobody runs either of them: the emulator takes turns itself, and no drain begins.
+        checks = ProgramChecks((), Path(), {})
+        maintenances = Maintenances(service.plane, clock, hosts.survey, checks)
+        service.feed.subscribe(maintenances.learn)
         now = clock.now()
         own = Replica(name=NAME, process=NAME, version=__version__, started_at=now, beat_at=now)
         follower = Follower(service.store, service.feed, clock)
@@ -123,7 +126,7 @@ class Operators:
             figures=guests.figures,
             tasks=lambda: service.tasks_running,
             hosts=hosts,
-            rollouts=rollouts,
+            maintenances=maintenances,
             accounts=door.accounts,
             make_token=secret_files.new_token,
             document=guests.document,
@@ -152,6 +155,19 @@ async def _ready() -> ServiceState:
     return ServiceState(reasons=(), store_up=True)
 
 
+class _NoDrains(HostDrains):
+    """Hosts that are shown and never drained: nothing here could move their machines."""
+
+    async def survey(self) -> HostSurvey:
+        """Refuse the look that each drain begins with."""
+        message = "an emulator drains no hosts: run 'forewarn demo --keep'"
+        raise Refused(ErrorCode.CONFLICT, message)
+
+    async def recent_survey(self) -> HostSurvey:
+        """Return the look at all hosts that is only shown."""
+        return await super().survey()
+
+
 class _EmulatorApi:
     """The requests that only an emulator has, before the service's own API."""
 
@@ -168,8 +184,6 @@ class _EmulatorApi:
             ("POST", "/v1/faults"): self._add_faults,
             ("DELETE", "/v1/faults"): self._clear_faults,
             ("POST", "/v1/until-asked"): self._wait_until_asked,
-            ("POST", "/v1/rollouts"): self._refuse,
-            ("POST", "/v1/hosts/drain"): self._refuse,
         }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's
@@ -213,11 +227,6 @@ class _EmulatorApi:
     async def _clear_faults(self, body: bytes) -> None:
         del body
         self._service.wire.faults.clear()
-
-    async def _refuse(self, body: bytes) -> None:
-        del body
-        message = "an emulator carries out no rollouts and drains: run 'forewarn demo --keep'"
-        raise Refused(ErrorCode.CONFLICT, message)
 
     async def _wait_until_asked(self, body: bytes) -> None:
         wanted = msgspec.json.decode(body, type=AskedRequest)

@@ -10,6 +10,7 @@ from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import alerts, commands
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import HoldKind
+from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
@@ -80,26 +81,31 @@ def test_a_failure_names_what_waits_for_it() -> None:
     assert items(bench)[0].message.endswith("; 2.1, 4.1 wait")
 
 
-def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
+def test_a_halted_maintenance_is_listed_until_it_is_resumed_or_cancelled() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     bench.cancel("1.1")
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.PAUSED, "1", NOW)
+    assert (item.kind, item.about, item.since) == (AlertKind.HALTED, "1", NOW)
     assert "1.1 is Canceled: not now" in item.message
-    bench.decide(commands.resume_rolling, 1)
+    assert alerts.remedy(item) == "maintenance resume 1"
+    bench.order(MaintenanceOrder.RESUME)
     assert listed(bench) == []
-    bench.ask(REBOOT, host="h0")
-    bench.cancel(maintenance=1)
-    assert listed(bench) == []
-
-
-def test_a_stopped_walk_of_a_host_names_it() -> None:
-    bench = Bench()
     bench.snapshot = bench.with_hosts({"web-1": "h0"})
+    bench.cancel(maintenance=1)
     bench.ask(REBOOT, host="h0")
-    bench.cancel("1.1")
-    assert "host h0" in items(bench)[0].message
+    bench.cancel("2.1")
+    assert listed(bench) == [(AlertKind.HALTED, "2")]
+    assert "h0" in items(bench)[0].message
+    bench.cancel(maintenance=2)
+    assert listed(bench) == []
+
+
+def test_one_that_an_operator_paused_needs_nobody() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.order(MaintenanceOrder.PAUSE)
+    assert listed(bench) == []
 
 
 def test_a_hold_is_listed_with_who_and_why() -> None:

@@ -12,9 +12,9 @@ from forewarn.maintenance.model import (
     HoldKind,
     Policy,
     Refused,
-    RollingState,
     StartCause,
 )
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -154,7 +154,7 @@ def test_an_event_that_was_queued_starts_without_notice_where_its_scope_is_still
 
 
 @pytest.mark.parametrize("without_notice", [True, False])
-def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
+def test_the_next_unit_of_a_scope_that_has_turned_off(without_notice: bool) -> None:
     bench = off()
     bench.decide(commands.record_requests, ("web",))
     bench.ask(REBOOT, scope="web", without_notice=without_notice)
@@ -164,12 +164,17 @@ def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     if without_notice:
         assert bench.operation("1.2").start_cause is StartCause.SILENT
         return
-    (walk,) = bench.snapshot.maintenances[1].rolling_updates
-    assert walk.state is RollingState.PAUSED
-    assert walk.reason.startswith("web is off")
+    assert "1.2" not in bench.snapshot.operations
+    assert bench.maintenance().state is MaintenanceState.RUNNING
+    unit = bench.unit("web/1")
+    assert unit.state is UnitState.WAITING
+    assert "web is off" in unit.reason
+    assert unit.retry_at is not None
     bench.decide(commands.record_requests, ("web",))
-    bench.decide(commands.resume_rolling, 1)
+    bench.now = unit.retry_at
+    bench.take_turns()
     assert bench.operation("1.2").status is EventStatus.SCHEDULED
+    assert bench.unit("web/1").reason == ""
 
 
 def test_a_failure_needs_nobodys_leave() -> None:

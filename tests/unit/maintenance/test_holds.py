@@ -11,6 +11,7 @@ from forewarn.maintenance.model import (
     HoldKind,
     Refused,
 )
+from forewarn.maintenance.units import UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -186,7 +187,7 @@ def test_what_waits_for_one_that_is_held_then_goes() -> None:
     ]
 
 
-def test_a_rolling_update_takes_the_domains_first_that_are_not_held() -> None:
+def test_the_units_that_are_not_held_go_first() -> None:
     bench = Bench()
     bench.hold(HoldKind.MACHINE, "web-3")
     bench.ask(REBOOT, scope="web")
@@ -194,10 +195,23 @@ def test_a_rolling_update_takes_the_domains_first_that_are_not_held() -> None:
         assert bench.operation(step).machines == machines
         bench.approve(bench.event(step).id)
         bench.finish(step)
-    last = bench.operation("1.3")
-    assert (last.machines, last.status) == (("web-0", "web-3"), EventStatus.QUEUED)
+    assert "1.3" not in bench.snapshot.operations
+    assert bench.unit("web/0").state is UnitState.WAITING
+    assert "web-3" in bench.unit("web/0").reason
     bench.release(HoldKind.MACHINE, "web-3")
-    assert bench.operation("1.3").status is EventStatus.SCHEDULED
+    bench.take_turns()
+    last = bench.operation("1.3")
+    assert (last.machines, last.status) == (("web-0", "web-3"), EventStatus.SCHEDULED)
+
+
+def test_what_is_asked_for_under_a_hold_is_queued() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.EVERYTHING)
+    bench.ask(REBOOT, scope="web")
+    assert bench.operation("1.1").status is EventStatus.QUEUED
+    assert bench.unit("web/0").state is UnitState.RUNNING
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
 
 
 def test_a_failure_has_happened_whatever_is_held() -> None:
@@ -223,15 +237,21 @@ def test_what_has_started_goes_on_under_a_hold_and_what_waited_for_it_stays() ->
     assert bench.operation("3.1").waits_for == "2.1"
 
 
-def test_a_walk_goes_on_into_a_hold() -> None:
+def test_the_next_unit_is_not_announced_into_a_hold() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     bench.approve(bench.event("1.1").id)
     bench.hold(HoldKind.SCOPE, "web")
     assert bench.operation("1.1").status is EventStatus.STARTED
     bench.finish("1.1")
-    assert bench.operation("1.2").status is EventStatus.QUEUED
-    assert bench.operation("1.2").held_at == NOW
+    bench.take_turns()
+    assert list(bench.snapshot.operations) == ["1.1"]
+    assert bench.unit("web/1").state is UnitState.WAITING
+    assert "scope web" in bench.unit("web/1").reason
+    bench.release(HoldKind.SCOPE, "web")
+    bench.take_turns()
+    assert bench.operation("1.2").machines == ("web-1", "web-4")
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
 
 
 def test_a_held_one_can_be_cancelled() -> None:

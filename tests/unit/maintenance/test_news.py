@@ -17,18 +17,9 @@ from forewarn.maintenance.model import (
     HostState,
     Maintenance,
     Operation,
-    RollingState,
-    RollingUpdate,
 )
 from forewarn.maintenance.news import MAX_ITEMS, Before, NewsData, NewsItem, NewsType
-from forewarn.maintenance.rollout_model import (
-    Rollout,
-    RolloutPolicy,
-    RolloutState,
-    RolloutTask,
-    RolloutUnit,
-    UnitState,
-)
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 replace = msgspec.structs.replace
@@ -56,7 +47,7 @@ def of(
 
 
 def others(changes: Changes, new: Iterable[int] = (), **before: Any) -> Told:
-    known: dict[str, Any] = {"maintenances": {}, "drains": {}, "rollouts": {}}
+    known: dict[str, Any] = {"maintenances": {}, "drains": {}}
     return told(news.of_others(Before(**known | before), changes, {*new}, NOW))
 
 
@@ -196,7 +187,7 @@ def test_a_new_maintenance_is_told_with_what_it_is_for(
     target: TargetKind, targets: tuple[str, ...], facts: dict[str, Any]
 ) -> None:
     asked = replace(MAINTENANCE, target=target, targets=targets)
-    expected = FACTS | facts | {"target": str(target), "by": "ann"}
+    expected = FACTS | facts | {"target": str(target), "status": "announced", "by": "ann"}
     assert others(Changes(maintenances=(asked,)), new=[7]) == [
         ("maintenance.scheduled", "maintenance 7", expected)
     ]
@@ -204,23 +195,11 @@ def test_a_new_maintenance_is_told_with_what_it_is_for(
     assert others(Changes(maintenances=(asked,)), new=[7], maintenances={7: asked}) == []
 
 
-def test_a_maintenance_is_paused_by_its_rolling_update_and_resumed_by_somebody() -> None:
-    running = replace(MAINTENANCE, rolling_updates=(RollingUpdate(scope="web"),))
-    stopped = RollingUpdate(scope="web", state=RollingState.PAUSED, reason="web-0 failed")
-    paused = replace(running, rolling_updates=(stopped,))
-
-    def change(before: Maintenance, after: Maintenance) -> list[tuple[str, Any, Any]]:
-        found = others(Changes(maintenances=(after,)), maintenances={7: before})
-        return [(kind, facts.get("by"), facts.get("reason")) for kind, _, facts in found]
-
-    assert change(running, paused) == [("maintenance.paused", "ann", "web-0 failed")]
-    assert change(paused, paused) == change(running, running) == []
-    assert change(paused, running) == [("maintenance.resumed", None, None)]
-    over = replace(running, rolling_updates=())
-    assert not over.open
-    assert change(paused, over) == []
-    assert news.closed({7: paused, 8: paused}, [over]) == {7}
-    assert news.closed({}, [over]) == news.closed({7: paused}, [running]) == set()
+def test_a_maintenance_is_closed_when_nothing_of_it_is_left() -> None:
+    running = replace(MAINTENANCE, state=MaintenanceState.RUNNING)
+    over = replace(MAINTENANCE, state=MaintenanceState.DONE)
+    assert news.closed({7: running, 8: running}, [over]) == {7}
+    assert news.closed({}, [over]) == news.closed({7: running}, [running]) == set()
 
 
 @pytest.mark.parametrize(
@@ -266,47 +245,71 @@ def test_each_state_of_a_host_is_told_once() -> None:
     assert others(changes, drains={"h1": draining}) == []
 
 
-def test_a_rollout_tells_its_start_its_progress_its_waves_and_its_states() -> None:
-    units = tuple(RolloutUnit(name=f"h{n}", kind=TargetKind.HOST, wave=n // 2) for n in range(4))
-    begun = Rollout(
-        number=3,
-        task=RolloutTask(event_type=EventType.REBOOT, source=EventSource.USER),
-        policy=RolloutPolicy(),
+def of_units() -> Maintenance:
+    """The maintenance of four hosts in two waves."""
+    units = tuple(Unit(name=f"h{n}", kind=UnitKind.HOST, wave=n // 2) for n in range(4))
+    return replace(
+        MAINTENANCE,
+        target=TargetKind.HOST,
+        targets=("h0", "h1", "h2", "h3"),
         units=units,
-        requested_by="ann",
-        requested_at=NOW,
+        state=MaintenanceState.RUNNING,
         changed_at=NOW,
         reason="because",
     )
-    facts = {
-        "rollout": 3,
-        "status": "running",
-        "event_type": "Reboot",
-        "source": "User",
-        "wave": 1,
-        "waves": 2,
-        "units": {"waiting": 4},
-        "by": "ann",
-        "reason": "because",
-    }
-    started = others(Changes(rollouts=(begun,)), rollouts={3: None})
-    assert started == [("rollout.started", "rollout 3", facts)]
+
+
+OF_UNITS = FACTS | {
+    "target": "host",
+    "status": "running",
+    "wave": 1,
+    "waves": 2,
+    "units": {"waiting": 4},
+    "by": "ann",
+    "reason": "because",
+}
+
+
+def test_a_maintenance_tells_its_progress_its_waves_and_its_state_each_once() -> None:
+    begun = of_units()
+    assert others(Changes(maintenances=(begun,)), new=[7]) == [
+        ("maintenance.scheduled", "maintenance 7", OF_UNITS)
+    ]
     further = replace(
         begun,
-        units=(replace(units[0], state=UnitState.DONE), *units[1:]),
+        units=(replace(begun.units[0], state=UnitState.DONE), *begun.units[1:]),
         wave=1,
-        state=RolloutState.PAUSED,
+        state=MaintenanceState.PAUSED,
         changed_by="bob",
     )
-    found = others(Changes(rollouts=(further,)), rollouts={3: begun})
+    found = others(Changes(maintenances=(further,)), maintenances={7: begun})
     assert [kind for kind, _, _ in found] == [
-        "rollout.progressed",
-        "rollout.wave",
-        "rollout.paused",
+        "maintenance.progressed",
+        "maintenance.wave",
+        "maintenance.paused",
     ]
     changed = {"status": "paused", "wave": 2, "units": {"done": 1, "waiting": 3}, "by": "bob"}
-    assert [told for _, _, told in found] == [facts | changed] * 3
-    assert others(Changes(rollouts=(further,)), rollouts={3: further}) == []
+    assert [told for _, _, told in found] == [OF_UNITS | changed] * 3
+    assert others(Changes(maintenances=(further,)), maintenances={7: further}) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        (MaintenanceState.RUNNING, MaintenanceState.PAUSED, ["maintenance.paused"]),
+        (MaintenanceState.RUNNING, MaintenanceState.HALTED, ["maintenance.halted"]),
+        (MaintenanceState.HALTED, MaintenanceState.RUNNING, ["maintenance.resumed"]),
+        (MaintenanceState.PAUSED, MaintenanceState.STOPPED, ["maintenance.stopped"]),
+        (MaintenanceState.RUNNING, MaintenanceState.DONE, []),  # told when all of it is over
+    ],
+)
+def test_a_state_that_a_maintenance_has_now_is_told(
+    before: MaintenanceState, after: MaintenanceState, kinds: list[str]
+) -> None:
+    known = replace(of_units(), state=before)
+    found = others(Changes(maintenances=(replace(known, state=after),)), maintenances={7: known})
+    assert [kind for kind, _, _ in found] == kinds
+    assert all(facts["status"] == str(after) for _, _, facts in found)
 
 
 def test_a_fleet_that_changes_is_one_item() -> None:
@@ -333,7 +336,7 @@ def test_a_maintenance_is_finished_when_each_of_its_operations_is_over() -> None
         1: {EventStatus.CANCELED: 1},
         3: {EventStatus.COMPLETED: 1, EventStatus.STARTED: 1},
     }
-    assert told(news.finished(outcomes, NOW)) == [
+    assert told(news.finished({4, 3, 2, 1}, outcomes, NOW)) == [
         (
             "maintenance.finished",
             "maintenance 1",
@@ -344,6 +347,7 @@ def test_a_maintenance_is_finished_when_each_of_its_operations_is_over() -> None
             "maintenance 2",
             {"maintenance": 2, "operations": {"Completed": 3, "Failed": 1}},
         ),
+        ("maintenance.finished", "maintenance 4", {"maintenance": 4}),  # its hosts were drained
     ]
 
 

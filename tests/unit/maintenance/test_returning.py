@@ -8,6 +8,7 @@ import pytest
 from builders import MINUTE, NOW, Bench, applied
 from forewarn.maintenance import commands, fleet_file
 from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause, Verdict
+from forewarn.maintenance.units import UnitState
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -514,7 +515,7 @@ def test_an_acknowledgement_ends_the_wait_for_an_agent_too() -> None:
         acknowledge(bench, "1.1")
 
 
-def test_a_rolling_update_goes_on_when_the_domain_before_is_up() -> None:
+def test_the_next_unit_is_announced_when_the_domain_before_is_up() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     carried_out(bench, "1.1", agent=AgentStatus.READY)
@@ -522,21 +523,11 @@ def test_a_rolling_update_goes_on_when_the_domain_before_is_up() -> None:
     saw(bench, "web-0", "web-3", agent=AgentStatus.RECOVERING)
     look(bench, "1.1")
     assert status(bench, "1.1") is EventStatus.COMPLETED
+    bench.take_turns()
     assert "1.2" not in bench.snapshot.operations
+    assert bench.unit("web/0").state is UnitState.RUNNING
     saw(bench, "web-0", "web-3", agent=AgentStatus.BACK)
     look(bench, "1.1")
-    assert status(bench, "1.2") is EventStatus.SCHEDULED
-
-
-def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledged() -> None:
-    bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.approve(bench.event("1.1").id)
-    bench.finish("1.1", succeeded=False)
-    bench.decide(commands.resume_rolling, 1)
-    assert status(bench, "1.2") is EventStatus.QUEUED
-    assert bench.operation("1.2").waits_for == "1.1"
-    acknowledge(bench, "1.1", even_if_down=True)
     assert status(bench, "1.2") is EventStatus.SCHEDULED
 
 

@@ -461,3 +461,16 @@ def test_what_waited_and_is_approved_starts_whatever_the_clock_says() -> None:
     bench.now -= 10 * MINUTE
     bench.finish("1.1")
     assert bench.operation("2.1").start_cause is StartCause.APPROVED
+
+
+def test_what_waits_keeps_its_place_when_it_is_postponed_after_the_clock_was_set_back() -> None:
+    bench = Bench()
+    for name in ("web-0", "web-1", "web-3"):  # domains 0, 1 and 0
+        bench.ask(REBOOT, name)
+    bench.approve(bench.event("1.1").id)
+    assert [bench.operation(f"{n}.1").waits_for for n in (2, 3)] == ["1.1", "2.1"]
+    bench.now -= timedelta(hours=1)
+    bench.postpone("2.1", to=bench.now + timedelta(hours=2))
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    assert bench.operation("3.1").waits_for == "2.1"

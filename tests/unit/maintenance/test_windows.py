@@ -8,7 +8,8 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import HoldKind, Refused, RollingState
+from forewarn.maintenance.model import HoldKind, Refused
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -172,25 +173,41 @@ def test_what_waits_behind_a_window_that_is_too_short_goes_on() -> None:
     assert bench.operation("4.1").waits_for == "3.1"
 
 
-def test_a_rolling_update_finishes_when_no_further_step_fits_the_window() -> None:
+def test_a_window_that_closes_leaves_the_other_units_skipped() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web", closes_at=CLOSES)
     bench.let_pass(2 * HOUR - 10 * MINUTE)
     bench.finish("1.1")
-    (rolling,) = bench.snapshot.maintenances[1].rolling_updates
-    assert rolling.state is RollingState.FINISHED
-    assert rolling.reason
-    assert not bench.snapshot.maintenances[1].open
-    assert bench.snapshot.maintenances[1].announced == 1
+    assert [unit.state for unit in bench.maintenance().units] == [
+        UnitState.DONE,
+        UnitState.SKIPPED,
+        UnitState.SKIPPED,
+    ]
+    assert "window" in bench.unit("web/2").reason
+    assert bench.maintenance().state is MaintenanceState.DONE
+    assert bench.maintenance().announced == 1
 
 
-def test_a_rolling_update_finishes_with_the_step_that_its_window_cancels() -> None:
+def test_the_next_unit_has_the_window_that_was_asked_for() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web", opens_at=OPENS, closes_at=CLOSES)
+    assert bench.unit("web/0").state is UnitState.RUNNING
+    bench.let_pass(AHEAD)
+    bench.let_pass(HOUR - AHEAD)
+    bench.finish("1.1")
+    following = bench.operation("1.2")
+    assert following.status is SCHEDULED
+    assert (following.closes_at, following.not_before) == (CLOSES, OPENS + 15 * MINUTE)
+
+
+def test_a_maintenance_is_done_with_the_unit_whose_window_closes_before_it_has_started() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web", opens_at=OPENS, closes_at=CLOSES)
     bench.hold(HoldKind.EVERYTHING)
     bench.let_pass(2 * HOUR)
     assert bench.operation("1.1").status is CANCELED
-    assert not bench.snapshot.maintenances[1].open
+    assert {unit.state for unit in bench.maintenance().units} == {UnitState.SKIPPED}
+    assert bench.maintenance().state is MaintenanceState.DONE
 
 
 @pytest.mark.parametrize(

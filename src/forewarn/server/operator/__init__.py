@@ -6,7 +6,7 @@
     stream       news as server-sent events
     routing      how routes are declared, with their roles, how lists are paged, and what handlers
                  are given
-    schemas      the JSON of requests and answers; rollout_schemas, webhook_schemas and, for
+    schemas      the JSON of requests and answers; maintenance_schemas, webhook_schemas and, for
                  what a maintenance may be, `maintenance.planner` have more
     views        the rules' values as the API shows them
     errors       how failures are answered

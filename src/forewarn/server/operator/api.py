@@ -15,15 +15,14 @@ import structlog
 from litestar import MediaType, Request, Response, put
 from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
 
-from forewarn.control import rollouts
+from forewarn.control import maintenances
 from forewarn.control.accounts import OperatorRequest
-from forewarn.control.rollouts import RolloutTargets
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_model import RolloutPolicy, RolloutTask
 from forewarn.maintenance.time_windows import Span
-from forewarn.server.operator import rollout_schemas, routing, schemas, views
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import TurnPolicy
+from forewarn.server.operator import maintenance_schemas, routing, schemas, views
 from forewarn.server.operator.errors import RESPONSES
 from forewarn.server.operator.routing import Backend, EncodedBody, TheBackend, TheCaller, one_line
 from forewarn.store.port import HistoryQuery, Reading
@@ -39,8 +38,20 @@ UNKNOWN: Final = "unknown"
 OF_A_MACHINE = frozenset({host_drain.DrainOrder.SKIP, host_drain.DrainOrder.STOP})
 """The orders about a drain that name a machine."""
 
-OF_A_UNIT = frozenset({RolloutOrderKind.SKIP, RolloutOrderKind.RETRY})
-"""The orders about a rollout that name a unit."""
+OF_A_UNIT = frozenset({MaintenanceOrder.SKIP, MaintenanceOrder.RETRY})
+"""The orders about a maintenance that name a unit."""
+
+FOR_ONE: Final = (
+    "not_before",
+    "opens_at",
+    "closes_at",
+    "live_migration",
+    "to_host",
+    "host_boot_id",
+    "no_notice",
+    "indivisible",
+)
+"""What is for a request that is announced at once, and not for units under a policy."""
 
 _log = structlog.get_logger(__name__)
 
@@ -191,56 +202,132 @@ async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeD
 # Maintenance.
 
 
-@routing.post("/v1/maintenance", AccessRole.VIEWER, schemas.MaintenanceRequest, status=201)
+@routing.post(
+    "/v1/maintenances", AccessRole.VIEWER, maintenance_schemas.MaintenanceRequest, status=201
+)
 async def request_maintenance(
     backend: TheBackend,
     caller: TheCaller,
     *,
-    data: JSONBody[schemas.MaintenanceRequest],
+    data: JSONBody[maintenance_schemas.MaintenanceRequest],
     dry_run: FromQuery[bool] = False,
-) -> schemas.MaintenancePlan:
-    """Request maintenance; the answer is the operations and events that it became."""
+) -> maintenance_schemas.MaintenancePlan:
+    """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     request = model.mapped(
         planner.Request,
         data,
+        scope="".join(data.scopes),
+        host="".join(data.hosts),
         not_before=data.not_before and routing.in_utc(data.not_before, "not_before"),
         opens_at=data.opens_at and routing.in_utc(data.opens_at, "opens_at"),
         closes_at=data.closes_at and routing.in_utc(data.closes_at, "closes_at"),
         requested_by=caller.by,
     )
-    plane = backend.plane if dry_run else backend.changing(caller, told=views.plan_in_one_line)
+    if data.has_units:
+        return await _start(backend, caller, data, request, dry_run=dry_run)
+    plane = backend.plane if dry_run else backend.changing(caller, told=views.in_one_line)
     plan = await backend.done(plane.request(request, dry_run=dry_run))
-    view, further = await _maintenance(backend, plan.maintenance)
-    return schemas.MaintenancePlan(
+    detail = await _detail(backend, plan.maintenance, plan.operations)
+    return maintenance_schemas.MaintenancePlan(
+        **msgspec.structs.asdict(detail),
         dry_run=dry_run,
-        maintenance=view,
-        further=further,
-        operations=await _shown(backend, plan.operations),
         superseded=await _shown(backend, plan.superseded),
+        plan=None,
     )
 
 
-@routing.get("/v1/maintenance", AccessRole.VIEWER)
+async def _start(
+    backend: Backend,
+    caller: OperatorRequest,
+    data: maintenance_schemas.MaintenanceRequest,
+    request: planner.Request,
+    *,
+    dry_run: bool,
+) -> maintenance_schemas.MaintenancePlan:
+    """Prepare the units of a maintenance, and start it."""
+    one_line(data.description or "", "description")
+    for name in FOR_ONE:
+        if getattr(data, name):
+            message = f"at {name}: it is for named machines, one scope or one host, and no policy"
+            raise model.Refused(ErrorCode.INVALID, message, where=name)
+    drained: frozenset[str] = frozenset()
+    if data.drain and data.event_type is EventType.REBOOT and (data.hosts or data.all_hosts):
+        survey = await backend.hosts.survey()
+        drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
+    policy = _policy(data)
+    if policy.check and policy.check not in backend.maintenances.checks.names:
+        message = f"no check named {policy.check!r} in the service's settings"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
+    asked = maintenances.Asked(
+        request=msgspec.structs.replace(request, machines=(), scope="", host="", notice_seconds=0),
+        targets=model.mapped(maintenances.UnitTargets, data, tags=tuple(sorted(data.tags.items()))),
+        policy=policy,
+        drain=data.drain,
+    )
+    now, inventory = backend.now(), backend.inventory.snapshot()
+    wanted, plan = await backend.read(
+        lambda reading: maintenances.prepared(
+            reading,
+            inventory.scopes,
+            inventory.machines,
+            asked,
+            backend.policy,
+            drained=drained,
+            now=now,
+        )
+    )
+    made, operations = wanted, tuple[model.Operation, ...]()
+    if not dry_run:
+        plane = backend.changing(caller, told=views.in_one_line)
+        made = await backend.done(plane.order(maintenances.start, wanted, asked))
+        found = await backend.read(lambda r: r.operations_of_maintenance(made.number))
+        operations = tuple(found.values())
+    detail = await _detail(backend, made, operations)
+    return maintenance_schemas.MaintenancePlan(
+        **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
+    )
+
+
+def _policy(data: maintenance_schemas.MaintenanceRequest) -> TurnPolicy:
+    given = data.policy or maintenance_schemas.PolicyBody()
+    until = given.approval_until
+    return model.mapped(
+        TurnPolicy,
+        given,
+        blackouts=tuple(
+            Span(routing.in_utc(one.opens, "blackouts"), routing.in_utc(one.closes, "blackouts"))
+            for one in given.blackouts
+        ),
+        approval_until=until and routing.in_utc(until, "approval_until"),
+        notice_seconds=given.notice_seconds or data.notice_seconds,
+    )
+
+
+@routing.get("/v1/maintenances", AccessRole.VIEWER)
 async def list_maintenances(
     backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
-) -> schemas.MaintenancePage:
+) -> maintenance_schemas.MaintenancePage:
     """List what was asked for, newest first."""
     before = routing.key_before("maintenances", cursor)
-    inventory = backend.inventory.snapshot()
 
-    def question(reading: Reading) -> schemas.MaintenancePage:
+    def question(reading: Reading) -> maintenance_schemas.MaintenancePage:
         latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
         found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
-        shown = views.maintenances(found, inventory)
-        return schemas.MaintenancePage(maintenances=tuple(one for one, _ in shown), next=following)
+        shown = tuple(map(views.maintenance, found))
+        return maintenance_schemas.MaintenancePage(maintenances=shown, next=following)
 
     return await backend.read(question)
 
 
-@routing.get("/v1/maintenance/{number:int}", AccessRole.VIEWER)
-async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
-    """Show what was asked for and what it became."""
+@routing.get("/v1/maintenances/{number:int}", AccessRole.VIEWER)
+async def show_maintenance(
+    backend: TheBackend, number: ByNumber
+) -> maintenance_schemas.MaintenanceDetail:
+    """Show what was asked for, its units, and the operations that it became."""
+    return await _known(backend, number)
 
+
+async def _known(backend: Backend, number: int) -> maintenance_schemas.MaintenanceDetail:
     def question(reading: Reading) -> tuple[model.Maintenance | None, dict[str, model.Operation]]:
         found = reading.maintenances([number]).get(number)
         return found, reading.operations_of_maintenance(number)
@@ -249,18 +336,39 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
     if maintenance is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-    view, further = await _maintenance(backend, maintenance)
-    return schemas.MaintenanceDetail(
-        maintenance=view, further=further, operations=await _shown(backend, operations.values())
-    )
+    return await _detail(backend, maintenance, operations.values())
 
 
-async def _maintenance(
-    backend: Backend, value: model.Maintenance
-) -> tuple[schemas.MaintenanceView, tuple[schemas.FurtherStep, ...]]:
+@routing.post(
+    "/v1/maintenances/{number:int}/orders",
+    AccessRole.OPERATOR,
+    maintenance_schemas.MaintenanceOrderRequest,
+)
+async def order_maintenance(
+    backend: TheBackend,
+    caller: TheCaller,
+    number: ByNumber,
+    data: JSONBody[maintenance_schemas.MaintenanceOrderRequest],
+) -> maintenance_schemas.MaintenanceDetail:
+    """Say how a maintenance goes on; the answer is the maintenance after it."""
+    _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
+    plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
+    ordered = plane.order(maintenances.order, number, data.order, data.unit, by=caller.by)
+    await backend.done(ordered)
+    return await _known(backend, number)
+
+
+async def _detail(
+    backend: Backend, value: model.Maintenance, operations: Iterable[model.Operation]
+) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
     inventory = backend.inventory.snapshot()
-    return await asyncio.to_thread(lambda: next(views.maintenances([value], inventory)))
+    return maintenance_schemas.MaintenanceDetail(
+        maintenance=views.maintenance(value),
+        policy=value.policy,
+        units=await asyncio.to_thread(views.units, value, inventory),
+        operations=await _shown(backend, operations),
+    )
 
 
 @routing.get("/v1/events", AccessRole.VIEWER)
@@ -341,19 +449,6 @@ async def cancel(
     reason = f"cancelled by {caller.by}" + (f": {why}" if why else "")
     plane = backend.changing(caller, model.listed(data.references, routing.MAX_LISTED))
     return await _listed(backend, plane.cancel(data.references, reason=reason))
-
-
-@routing.post("/v1/maintenance/{number:int}/resume", AccessRole.OPERATOR, schemas.ResumptionRequest)
-async def resume(
-    backend: TheBackend,
-    caller: TheCaller,
-    number: ByNumber,
-    data: JSONBody[schemas.ResumptionRequest],
-) -> schemas.OperationList:
-    """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
-    del data  # it is empty
-    plane = backend.changing(caller, str(number))
-    return await _listed(backend, plane.resume(number))
 
 
 @routing.post("/v1/postponements", AccessRole.OPERATOR, schemas.PostponementRequest)
@@ -545,105 +640,3 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
         guests=views.guests(name, survey, backend.inventory),
         drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
     )
-
-
-# Rollouts.
-
-
-@routing.post(
-    "/v1/rollouts", AccessRole.VIEWER, rollout_schemas.RolloutRequest, routing.ROLLOUTS, status=201
-)
-async def start_rollout(
-    backend: TheBackend,
-    caller: TheCaller,
-    *,
-    data: JSONBody[rollout_schemas.RolloutRequest],
-    dry_run: FromQuery[bool] = False,
-) -> rollout_schemas.RolloutPlan:
-    """Start a rollout; the answer is how it will go, and in a dry run nothing more."""
-    one_line(data.description or "", "description")
-    drained: frozenset[str] = frozenset()
-    if data.drain and data.event_type is EventType.REBOOT and (data.hosts or data.all_hosts):
-        survey = await backend.hosts.survey()
-        drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
-    blackouts = tuple(
-        Span(routing.in_utc(one.opens, "blackouts"), routing.in_utc(one.closes, "blackouts"))
-        for one in data.policy.blackouts
-    )
-    targets = model.mapped(RolloutTargets, data, tags=tuple(sorted(data.tags.items())))
-    task = model.mapped(RolloutTask, data)
-    until = data.policy.approval_until
-    policy = model.mapped(
-        RolloutPolicy,
-        data.policy,
-        blackouts=blackouts,
-        approval_until=until and routing.in_utc(until, "approval_until"),
-    )
-    if policy.check and policy.check not in backend.rollouts.checks.names:
-        message = f"no check named {policy.check!r} in the service's settings"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, what="check", name=policy.check)
-    now, fleet = backend.now(), backend.inventory.snapshot().machines
-    rollout, plan = await backend.read(
-        lambda reading: rollouts.prepared(
-            reading,
-            fleet,
-            targets,
-            task,
-            policy,
-            drained=drained,
-            by=caller.by,
-            now=now,
-        )
-    )
-    if not dry_run:
-        rollout = msgspec.structs.replace(rollout, idempotency_key=data.idempotency_key)
-        plane = backend.changing(caller, told=views.rollout_in_one_line)
-        rollout = await backend.done(plane.order(rollouts.start, rollout))
-    return rollout_schemas.RolloutPlan(dry_run=dry_run, rollout=views.rollout(rollout), plan=plan)
-
-
-@routing.get("/v1/rollouts", AccessRole.VIEWER, routing.ROLLOUTS)
-async def list_rollouts(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
-) -> rollout_schemas.RolloutPage:
-    """List rollouts, newest first."""
-    before = routing.key_before("rollouts", cursor)
-    numbers = sorted(backend.rollouts.rollouts, reverse=True)
-    after = [number for number in numbers if not before or number < int(before)]
-    found, following = routing.page("rollouts", after, limit, str)
-    shown = tuple(views.rollout(backend.rollouts.rollouts[number]) for number in found)
-    return rollout_schemas.RolloutPage(rollouts=shown, next=following)
-
-
-@routing.get("/v1/rollouts/{number:int}", AccessRole.VIEWER, routing.ROLLOUTS)
-async def show_rollout(backend: TheBackend, number: ByNumber) -> rollout_schemas.RolloutDetail:
-    """Show a rollout with its units."""
-    return await _rollout(backend, number)
-
-
-@routing.post(
-    "/v1/rollouts/{number:int}/orders",
-    AccessRole.OPERATOR,
-    rollout_schemas.RolloutOrderBody,
-    routing.ROLLOUTS,
-)
-async def order_rollout(
-    backend: TheBackend,
-    caller: TheCaller,
-    number: ByNumber,
-    data: JSONBody[rollout_schemas.RolloutOrderBody],
-) -> rollout_schemas.RolloutDetail:
-    """Say how a rollout goes on; the answer is the rollout after it."""
-    _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
-    _log.info("an operator orders", rollout=number, order=data.order, by=caller.by)
-    plane = backend.changing(caller, f"{data.order} {data.unit}".rstrip())
-    steered = plane.order(rollouts.steer, number, data.order, data.unit, by=caller.by)
-    await backend.done(steered)
-    return await _rollout(backend, number)
-
-
-async def _rollout(backend: Backend, number: int) -> rollout_schemas.RolloutDetail:
-    found = (await backend.read(lambda reading: reading.rollouts([number]))).get(number)
-    if found is None:
-        raise views.unknown_rollout(number)
-    return views.rollout_detail(found)

@@ -128,7 +128,6 @@ def _served(*, with_page: bool) -> Litestar:
                 Tag(routing.FLEET, "Machines, and the scopes that they share."),
                 Tag(routing.MAINTENANCE, "Maintenance and its history."),
                 Tag(routing.HOSTS, "Hosts, and their drains."),
-                Tag(routing.ROLLOUTS, "Maintenance of many units by a policy."),
                 Tag(routing.ACCOUNTS, "Operators' tokens, and what operators did."),
                 Tag(routing.WEBHOOKS, "Receivers of news, by HTTP."),
                 Tag(routing.SERVICE, "The service itself."),

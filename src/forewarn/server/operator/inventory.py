@@ -21,6 +21,7 @@ import msgspec
 
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Machine
+from forewarn.maintenance.units import UnitKind, UnitState
 
 END: Final = "\n"
 """Ends a machine's line: no name has it."""
@@ -127,14 +128,27 @@ class Inventory:
         found = self.machines.get(machine)
         return found.name if found else machine
 
-    def machines_of_updates(
-        self, updates: Collection[model.RollingUpdate]
-    ) -> dict[tuple[str, str], list[model.Machine]]:
-        """Return the machines of rolling updates, by their scope and host, in one pass."""
-        found: dict[tuple[str, str], list[model.Machine]] = {(u.scope, u.host): [] for u in updates}
+    def machines_of_units(
+        self, maintenances: Iterable[model.Maintenance]
+    ) -> dict[tuple[str, int | None], list[model.Machine]]:
+        """Return the machines of units that wait, in one pass.
+
+        By scope and update domain, and by host and None.
+        """
+        waiting = (
+            unit
+            for maintenance in maintenances
+            for unit in maintenance.units
+            if unit.state is UnitState.WAITING and unit.kind is not UnitKind.MACHINES
+        )
+        found: dict[tuple[str, int | None], list[model.Machine]] = {}
+        for unit in waiting:
+            is_host = unit.kind is UnitKind.HOST
+            found[(unit.name, None) if is_host else (unit.scope, unit.update_domain)] = []
         if found:
             for machine in self.machines.values():
-                for place in ((machine.scope, ""), ("", machine.host)):
+                places = ((machine.scope, machine.update_domain), (machine.host, None))
+                for place in places:
                     if place in found:
                         found[place].append(machine)
         return found

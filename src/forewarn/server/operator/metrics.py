@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.maintenance import alerts, model
-from forewarn.maintenance.rollout_model import Rollout, RolloutState, UnitState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.guest.endpoint import Figures
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import STORE_SECONDS, Backend
@@ -61,8 +61,8 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "agents", ("status",), "Machines of live events, by their agents' word."),
     (GaugeMetricFamily, "notice_left_min_seconds", (), "The least notice left; absent for none."),
     (GaugeMetricFamily, "hosts", ("state",), "Hosts that are drained, by the state of the drain."),
-    (GaugeMetricFamily, "rollouts", ("state",), "Rollouts that are not over, by their state."),
-    (GaugeMetricFamily, "rollout_units", ("state",), "Units of these rollouts, by their state."),
+    (GaugeMetricFamily, "maintenances", ("state",), "Maintenances with units that are not over."),
+    (GaugeMetricFamily, "units", ("state",), "Units of these maintenances, by their state."),
     (GaugeMetricFamily, "relays", ("state",), "Relays of hosts, by whether they ask."),
     (GaugeMetricFamily, "relay_waiters", (), "Requests of relays that wait for a change."),
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
@@ -140,7 +140,7 @@ async def render(backend: Backend) -> bytes:
     }
     now = backend.now()
     drains = tuple(backend.hosts.drains.values())
-    rollouts = tuple(backend.rollouts.rollouts.values())
+    opened = tuple(backend.maintenances.open.values())
     scopes = tuple(backend.inventory.scopes.values())
     operations = tuple(backend.inventory.operations.values())
 
@@ -152,7 +152,7 @@ async def render(backend: Backend) -> bytes:
             **_of_operations(operations, backend.inventory.sighting, now),
             "alerts": _by_kind(found),
             "hosts": _by_state(drains),
-            **_of_rollouts(rollouts),
+            **_of_units(opened),
         }
         for collector in (_State(counted), *backend.collectors):
             registry.register(collector)
@@ -234,14 +234,13 @@ def _by_state(drains: Sequence[model.Drain]) -> _ByLabels:
     }
 
 
-def _of_rollouts(rollouts: Sequence[Rollout]) -> dict[str, _ByLabels]:
-    """Count those that are not over: how many of the others are kept says nothing."""
-    open_ = [rollout for rollout in rollouts if not rollout.state.over]
-    states = Tally(rollout.state for rollout in open_)
-    units = Tally(unit.state for rollout in open_ for unit in rollout.units)
+def _of_units(opened: Sequence[model.Maintenance]) -> dict[str, _ByLabels]:
+    states = Tally(maintenance.state for maintenance in opened)
+    units = Tally(unit.state for maintenance in opened for unit in maintenance.units)
+    going = [state for state in MaintenanceState if not state.over]
     return {
-        "rollouts": {(state.value,): states[state] for state in RolloutState if not state.over},
-        "rollout_units": {(state.value,): units[state] for state in UnitState},
+        "maintenances": {(state.value,): states[state] for state in going},
+        "units": {(state.value,): units[state] for state in UnitState},
     }
 
 

@@ -33,10 +33,10 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.host_drains import HostDrains
+from forewarn.control.maintenances import Maintenances
 from forewarn.control.plane import Plane
 from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import Replicas
-from forewarn.control.rollouts import Rollouts
 from forewarn.maintenance import alerts, fleet_file
 from forewarn.maintenance.model import Policy, Refused
 from forewarn.protocol.versions import Version
@@ -78,7 +78,6 @@ MAX_FAILURES: Final = 1000
 
 NUMBERS: Final = {
     "maintenances": re.compile(r"[0-9]{1,15}"),
-    "rollouts": re.compile(r"[0-9]{1,15}"),
     "audit": re.compile(r"[0-9]{1,15}"),
     "operations": re.compile(r"[0-9]{1,17}\.[0-9]{1,18}"),
 }
@@ -90,7 +89,6 @@ NEEDS: Final = "forewarn.needs"
 FLEET: Final = "fleet"
 MAINTENANCE: Final = "maintenance"
 HOSTS: Final = "hosts"
-ROLLOUTS: Final = "rollouts"
 ACCOUNTS: Final = "accounts"
 WEBHOOKS: Final = "webhooks"
 SERVICE: Final = "service"
@@ -216,8 +214,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns how many tasks are being carried out."""
     hosts: HostDrains
     """Looks at the hosts, and knows their drains."""
-    rollouts: Rollouts
-    """Knows the rollouts."""
+    maintenances: Maintenances
+    """Knows the maintenances that are open."""
     accounts: Accounts
     """The operators' tokens."""
     news: NewsTail
@@ -283,8 +281,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         down = self.heartbeat.store_down
         live = tuple(self.inventory.operations.values())
         drains = self.hosts.drains.values()
-        of_rollouts = alerts.of_rollouts(self.rollouts.rollouts.values())
-        observed = (*self.observed(), *alerts.of_drains(drains), *of_rollouts)
+        opened = tuple(self.maintenances.open.values())
+        observed = (*self.observed(), *alerts.of_drains(drains))
 
         def question(
             reading: Reading | None, down: alerts.Alert | None = down
@@ -294,7 +292,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                     **(reading.unacknowledged_failures(MAX_FAILURES) if reading else {}),
                     **{operation.id: operation for operation in live},
                 }.values(),
-                reading.open_maintenances().values() if reading else (),
+                opened,
                 reading.holds() if reading else (),
                 {
                     operation.id: views.audience(operation, self.inventory, now)

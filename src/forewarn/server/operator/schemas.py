@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 
 from forewarn import vocabulary
-from forewarn.maintenance import host_drain, model, planner
+from forewarn.maintenance import host_drain, model
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_plan import HostPlan
@@ -203,20 +203,6 @@ class ScopeDetail(ScopeView, frozen=True, kw_only=True):
     domains: tuple[UpdateDomain, ...]
 
 
-class MaintenanceRequest(
-    planner.MaintenanceFields, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
-    """A request for maintenance of `machines`, or of one `scope`, or of one `host`."""
-
-    machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
-    host: ShortText = ""
-    not_before: Moment | None = None
-    """Null for as soon as the least notice allows."""
-    opens_at: Moment | None = None
-    closes_at: Moment | None = None
-    idempotency_key: ShortText = ""
-
-
 class EventView(Value, frozen=True, kw_only=True):
     """What an operation shows in one scope."""
 
@@ -262,7 +248,8 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     ended_at: datetime | None
     took_seconds: float | None
     """From start to end; null until it has ended, and for what never started."""
-    rolling_update: int | None
+    unit: int | None
+    """The place of its unit in its maintenance; null where that has no units."""
     outcome: str
     acknowledged_by: str
     attempt: int
@@ -273,72 +260,6 @@ class OperationList(Value, frozen=True, kw_only=True):
     """The operations that a request was about, as they are after it."""
 
     operations: tuple[OperationView, ...]
-
-
-class RollingUpdateView(Value, frozen=True, kw_only=True):
-    """A scope, or a host, taken one update domain after another."""
-
-    scope: str
-    host: str
-    state: model.RollingState
-    reason: str
-    """Why it was paused, or finished early; `""` otherwise."""
-    done: Names
-    """The machines that had their turn, or have it now."""
-    more: bool
-    """Whether another step follows when the present one ends well."""
-
-
-class FurtherPlace(Value, frozen=True, kw_only=True):
-    """Machines of one scope and update domain that have their turn together."""
-
-    scope: str
-    update_domain: int
-    machines: Names
-
-
-class FurtherStep(Value, frozen=True, kw_only=True):
-    """A step of a rolling update that is not announced yet, as the fleet is now."""
-
-    rolling_update: int
-    """The index of the maintenance's rolling update."""
-    places: tuple[FurtherPlace, ...]
-
-
-class MaintenanceView(model.Impact, frozen=True, kw_only=True):
-    """What an operator asked for."""
-
-    number: int
-    """0 in a dry run."""
-    targets: tuple[str, ...]
-    requested_by: str
-    requested_at: datetime
-    without_notice: bool
-    announced: int
-    rolling_updates: tuple[RollingUpdateView, ...]
-
-
-class MaintenanceDetail(Value, frozen=True, kw_only=True):
-    """A maintenance and its operations."""
-
-    maintenance: MaintenanceView
-    operations: tuple[OperationView, ...]
-    further: tuple[FurtherStep, ...]
-    """The steps that its rolling updates have not announced yet, in order."""
-
-
-class MaintenancePlan(MaintenanceDetail, frozen=True, kw_only=True):
-    """What a request for maintenance became, or would become."""
-
-    dry_run: bool
-    superseded: tuple[OperationView, ...]
-    """Pending operations that it cancelled."""
-
-
-class MaintenancePage(ListPage, frozen=True, kw_only=True):
-    """Maintenances, newest first."""
-
-    maintenances: tuple[MaintenanceView, ...]
 
 
 class ShownTo(Value, frozen=True, kw_only=True):
@@ -401,10 +322,6 @@ class CancellationRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
 
     references: References
     reason: Reason = ""
-
-
-class ResumptionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Resumes the paused rolling updates of a maintenance."""
 
 
 class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

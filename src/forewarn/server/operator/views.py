@@ -11,12 +11,12 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.replicas import LIVE
 from forewarn.maintenance import accounts, alerts, fleet_file, model, planner, standing
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.rollout_model import Rollout
+from forewarn.maintenance.units import Unit, UnitKind, UnitState
 from forewarn.protocol.versions import VERSION_BY_NAME
-from forewarn.server.operator import rollout_schemas, schemas
+from forewarn.server.operator import maintenance_schemas, schemas
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store.port import Replica
-from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType, Priority
+from forewarn.vocabulary import AgentStatus, EventStatus, EventType, Priority
 
 
 def names(listed: Iterable[str]) -> schemas.Names:
@@ -51,16 +51,10 @@ def fleet_in_one_line(applied: fleet_file.Applied) -> str:
     return "; ".join(parts) or "no machine changed"
 
 
-def plan_in_one_line(plan: planner.Plan) -> str:
+def in_one_line(made: planner.Plan | model.Maintenance) -> str:
     """Return what a request for maintenance became, for the audit log."""
-    asked = plan.maintenance
+    asked = made.maintenance if isinstance(made, planner.Plan) else made
     return f"maintenance {asked.number}: {asked.event_type} of {model.listed(asked.targets)}"
-
-
-def rollout_in_one_line(started: Rollout) -> str:
-    """Return what a new rollout is about, for the audit log."""
-    units = model.listed([unit.name for unit in started.units])
-    return f"rollout {started.number}: {started.task.event_type} of {units}"
 
 
 def tokens(found: Iterable[accounts.Token], now: datetime) -> tuple[schemas.TokenView, ...]:
@@ -165,53 +159,66 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 # Maintenance.
 
 
-def maintenances(
-    values: Collection[model.Maintenance], inventory: Inventory
-) -> Iterator[tuple[schemas.MaintenanceView, tuple[schemas.FurtherStep, ...]]]:
-    """Yield what was asked for, with the steps that are not announced yet, as the fleet is now."""
-    open_updates = [
-        update
-        for value in values
-        for update in value.rolling_updates
-        if update.state is not model.RollingState.FINISHED
-    ]
-    concerned = inventory.machines_of_updates(open_updates)
-    for value in values:
-        further: list[schemas.FurtherStep] = []
-        updates = []
-        for index, update in enumerate(value.rolling_updates):
-            there = concerned.get((update.scope, update.host), [])
-            is_open = update.state is not model.RollingState.FINISHED
-            steps = list(planner.turns(update, there)) if is_open else []
-            further.extend(_further_step(index, step, inventory) for step in steps)
-            updates.append(
-                model.mapped(
-                    schemas.RollingUpdateView,
-                    update,
-                    scope=inventory.name_of_scope(update.scope),
-                    done=names(map(inventory.name_of_machine, update.done)),
-                    more=bool(steps),
-                )
-            )
-        view = model.mapped(schemas.MaintenanceView, value, rolling_updates=tuple(updates))
-        yield view, tuple(further)
-
-
-def _further_step(
-    index: int, step: Iterable[model.Machine], inventory: Inventory
-) -> schemas.FurtherStep:
-    places: dict[tuple[str, int], list[str]] = {}
-    for machine in step:
-        places.setdefault((machine.scope, machine.update_domain), []).append(machine.name)
-    return schemas.FurtherStep(
-        rolling_update=index,
-        places=tuple(
-            schemas.FurtherPlace(
-                scope=inventory.name_of_scope(scope), update_domain=domain, machines=names(there)
-            )
-            for (scope, domain), there in places.items()
-        ),
+def maintenance(value: model.Maintenance) -> maintenance_schemas.MaintenanceView:
+    """Return a maintenance as lists show it."""
+    counts = Counter(unit.state.value for unit in value.units)
+    return model.mapped(
+        maintenance_schemas.MaintenanceView,
+        value,
+        wave=value.wave + 1,
+        waves=max((unit.wave for unit in value.units), default=-1) + 1,
+        unconfirmed=value.unconfirmed,
+        units=maintenance_schemas.UnitCounts(**counts),
     )
+
+
+def units(
+    value: model.Maintenance, inventory: Inventory
+) -> tuple[maintenance_schemas.UnitView, ...]:
+    """Return the units of a maintenance, in the order of their turns."""
+    there = inventory.machines_of_units([value])
+    done = {name for unit in value.units for name in unit.done}
+    return tuple(
+        model.mapped(
+            maintenance_schemas.UnitView,
+            unit,
+            wave=unit.wave + 1,
+            operation=f"{value.number}.{unit.operation}" if unit.operation else "",
+            machines=names(_still_to_take(unit, there, done, inventory)),
+        )
+        for unit in value.units
+    )
+
+
+def still_to_come(values: Collection[model.Maintenance], inventory: Inventory) -> dict[int, int]:
+    """Return how many machines the units of maintenances that wait would take now, by number."""
+    there = inventory.machines_of_units(values)
+    found: dict[int, int] = {}
+    for value in values:
+        done = {name for unit in value.units for name in unit.done}
+        waiting = (_still_to_take(unit, there, done, inventory) for unit in value.units)
+        found[value.number] = sum(1 for each in waiting for _ in each)
+    return found
+
+
+def _still_to_take(
+    unit: Unit,
+    there: Mapping[tuple[str, int | None], list[model.Machine]],
+    done: Collection[str],
+    inventory: Inventory,
+) -> Iterator[str]:
+    if unit.state is not UnitState.WAITING:
+        return
+    known: Iterable[model.Machine | None]
+    if unit.kind is UnitKind.MACHINES:
+        known = map(inventory.machines.get, unit.machines)
+    elif unit.kind is UnitKind.HOST:
+        done = unit.done
+        known = there[unit.name, None]
+    else:
+        known = there[unit.scope, unit.update_domain]
+    left = (one for one in known if one is not None and one.key not in done)
+    yield from (one.name for one in sorted(left, key=planner.natural))
 
 
 def operations(
@@ -404,42 +411,6 @@ def _notice_left(value: model.Operation, now: datetime) -> int | None:
     if value.held_at is None or value.approved:
         return left
     return max(left, value.notice_left_seconds)
-
-
-# Rollouts.
-
-
-def unknown_rollout(number: int) -> model.Refused:
-    """Return the refusal of a number that no rollout has."""
-    message = f"no rollout {number}: see 'forewarn rollout list'"
-    return model.Refused(ErrorCode.NOT_FOUND, message, rollout=number)
-
-
-def rollout_detail(value: Rollout) -> rollout_schemas.RolloutDetail:
-    """Return a rollout with all of its units."""
-    return rollout_schemas.RolloutDetail(
-        rollout=rollout(value),
-        task=value.task,
-        policy=value.policy,
-        units=tuple(
-            model.mapped(rollout_schemas.RolloutUnitView, unit, wave=unit.wave + 1)
-            for unit in value.units
-        ),
-    )
-
-
-def rollout(value: Rollout) -> rollout_schemas.RolloutView:
-    """Return a rollout as lists show it."""
-    counts = Counter(unit.state.value for unit in value.units)
-    return model.mapped(
-        rollout_schemas.RolloutView,
-        value,
-        event_type=value.task.event_type,
-        wave=value.wave + 1,
-        unconfirmed=value.unconfirmed,
-        waves=max((unit.wave for unit in value.units), default=0) + 1,
-        units=rollout_schemas.RolloutUnits(**counts),
-    )
 
 
 # Replicas.

@@ -18,7 +18,7 @@ class WebhookRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: TokenName
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
     types: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TYPES)] = ()
-    """Types of news such as `operation.failed`, or kinds such as `rollout`; empty for all."""
+    """Types of news such as `operation.failed`, or kinds such as `maintenance`; empty for all."""
     insecure: bool = False
     """Whether the URL may be http to another machine."""
 

@@ -5,7 +5,7 @@
     timeline     operations as bars in lanes of a scope's update domains; _timeline.html draws it
     fleet_map    a square for each machine, or for update domains
     machines     the list of machines, and what is known of one
-    maintenance  maintenance and rollouts: lists, one of each, forms, and orders about them
+    maintenance  maintenance: the list, one with its units, the form, and orders about it
     history      operations that were, as files too; the audit log
     orders       how each of these is, as a word; what operators do about it, and what it comes to
     forms        the fields of forms, how they become requests of the API, and are sent once

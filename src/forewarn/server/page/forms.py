@@ -6,7 +6,7 @@ the reason beside the field.
 
 A second click sends a form twice, and so does a browser whose answer was lost and that is asked to
 send it again. Each form has a key, made when it was shown. What was answered is remembered by this
-process: a maintenance or a rollout has its key in the database too.
+process: a maintenance has its key in the database too.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Refused
-from forewarn.maintenance.rollout_model import CONFIRM, RolloutOrder, read_tags
-from forewarn.server.operator import errors, rollout_schemas, schemas
+from forewarn.maintenance.units import CONFIRM, TurnOrder, read_tags
+from forewarn.server.operator import errors, maintenance_schemas, schemas
 from forewarn.settings import Mistake
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode, EventSource, EventType, TargetKind
@@ -166,276 +166,226 @@ TYPES: Final = (
 
 KINDS: Final = (
     (TargetKind.MACHINES.value, "machines"),
-    (TargetKind.SCOPE.value, "all machines of a scope"),
-    (TargetKind.HOST.value, "all machines on a host"),
+    (TargetKind.SCOPE.value, "all machines of scopes"),
+    (TargetKind.HOST.value, "all machines on hosts"),
 )
 
 SOURCES: Final = ((EventSource.PLATFORM.value, "the platform"), (EventSource.USER.value, "a user"))
 
-_DURATION = Field(
-    "duration", "Expected interruption", hint="Such as 30s or 5m; 0 for none. Empty: unknown."
-)
-_DESCRIPTION = Field(
-    "description", "Text for the guests", hint="One line. Empty: the usual text of the type."
-)
-_WITHOUT_NOTICE = Field(
-    "without_notice",
-    "Go on even if some guests get no notice, because they never asked for events",
-    control=Control.CHECK,
-)
-_TYPE = Field(
-    "event_type",
-    "What happens",
-    control=Control.CHOICE,
-    choices=TYPES,
-    default=EventType.REBOOT.value,
-)
-_SOURCE = Field(
-    "source",
-    "Caused by",
-    control=Control.CHOICE,
-    choices=SOURCES,
-    default=EventSource.PLATFORM.value,
-)
-
 _WHEN: Final = "2026-11-22T22:00Z, or +20m from now. Without a zone it is UTC."
 
-MAINTENANCE: Final = (
-    FieldGroup(
-        "What",
-        (
-            _TYPE,
-            Field(
-                "kind",
-                "Of",
-                control=Control.CHOICE,
-                choices=KINDS,
-                default=TargetKind.MACHINES.value,
-            ),
-            Field(
-                "targets",
-                "Names",
-                control=Control.LINES,
-                hint="Machines with blanks or commas between them; or one scope; or one host.",
-            ),
+_WHAT: Final = FieldGroup(
+    "What",
+    (
+        Field(
+            "event_type",
+            "What happens",
+            control=Control.CHOICE,
+            choices=TYPES,
+            default=EventType.REBOOT.value,
         ),
-    ),
-    FieldGroup(
-        "When",
-        (
-            Field(
-                "not_before",
-                "Not before",
-                hint=f"{_WHEN} Empty: as soon as the least notice allows.",
-            ),
-            Field("opens_at", "Window opens", hint="Nothing starts before it, approved or not."),
-            Field("closes_at", "Window closes", hint="What has not started by then is cancelled."),
-            _DURATION,
+        Field(
+            "kind",
+            "Of",
+            control=Control.CHOICE,
+            choices=KINDS,
+            default=TargetKind.MACHINES.value,
         ),
-    ),
-    FieldGroup(
-        "More",
-        folded=True,
-        fields=(
-            _DESCRIPTION,
-            _SOURCE,
-            Field(
-                "to_host",
-                "Move to host",
-                hint="For a Redeploy or a live migration. Empty: the connector chooses.",
-            ),
-            Field(
-                "live_migration",
-                "The Freeze is a live migration to another host",
-                control=Control.CHECK,
-            ),
-            Field("indivisible", "All machines of the host go down at once", control=Control.CHECK),
-            Field(
-                "no_notice",
-                "It has already failed: start at once, without notice",
-                control=Control.CHECK,
-            ),
-            _WITHOUT_NOTICE,
+        Field(
+            "targets",
+            "Names",
+            control=Control.LINES,
+            hint="With blanks or commas between. Several scopes or hosts go one after another.",
+        ),
+        Field(
+            "tags",
+            "Machines with tags",
+            control=Control.LINES,
+            hint="KEY=VALUE, one a line; several: machines with all of them.",
+        ),
+        Field("all_hosts", "Every host", control=Control.CHECK),
+        Field(
+            "drain",
+            "Drain the hosts: their machines move away, the host reboots, and they come home",
+            control=Control.CHECK,
         ),
     ),
 )
-"""The fields of a request for maintenance."""
 
-ROLLOUT: Final = (
-    FieldGroup(
-        "What",
-        (
-            _TYPE,
-            Field("all_hosts", "Every host", control=Control.CHECK),
-            Field(
-                "hosts",
-                "Hosts",
-                control=Control.LINES,
-                hint="Each is a unit. Hosts that the connector can drain are drained and rebooted.",
-            ),
-            Field("scopes", "Scopes", control=Control.LINES, hint="Each is a unit."),
-            Field("machines", "Machines", control=Control.LINES, hint="Each is a unit."),
-            Field(
-                "tags",
-                "Machines with tags",
-                control=Control.LINES,
-                hint="KEY=VALUE, one a line; several: machines with all of them.",
-            ),
+_TIMES: Final = FieldGroup(
+    "When",
+    (
+        Field(
+            "not_before", "Not before", hint=f"{_WHEN} Empty: as soon as the least notice allows."
         ),
-    ),
-    FieldGroup(
-        "How many at once",
-        (
-            Field(
-                "at_once",
-                "At once",
-                hint="Units under way: a number, or a part such as 10%.",
-                default="1",
-            ),
-            Field("waves", "Waves", hint="Units of each, such as 1, 10%, rest. Empty: all in one."),
-            Field(
-                "pause", "Pause between waves", hint="Such as 30m; or confirm, until you resume it."
-            ),
-            Field(
-                "stop_after",
-                "Halt after failures",
-                hint="So many failed units halt the rollout.",
-                default="1",
-            ),
-            Field(
-                "check",
-                "Check",
-                hint="The name of a check of the settings. It has to pass before further units go.",
-            ),
-            Field(
-                "check_tries",
-                "Tries of the check",
-                hint="How often it may fail in a row.",
-                default="3",
-            ),
-            Field(
-                "check_within",
-                "Time for the check",
-                hint="How long all of its tries may take.",
-                default="5m",
-            ),
+        Field("opens_at", "Window opens", hint="Nothing starts before it, approved or not."),
+        Field("closes_at", "Window closes", hint="What has not started by then is cancelled."),
+        Field(
+            "notice",
+            "Time for guests to approve",
+            hint="A span such as 1h, if longer than the least notice.",
         ),
-    ),
-    FieldGroup(
-        "When",
-        (
-            Field(
-                "windows",
-                "Windows",
-                control=Control.LINES,
-                hint="One a line, such as Sat,Sun 22:00-04:00 or Sat 20:00-Mon 04:00. "
-                "Empty: always.",
-            ),
-            Field("zone", "Time zone of the windows", hint="Such as Europe/Berlin.", default="UTC"),
-            Field(
-                "blackouts",
-                "Blackouts",
-                control=Control.LINES,
-                hint="Nothing starts then. One a line: 2026-12-20T00:00Z/2027-01-07T00:00Z.",
-            ),
-            Field("cutoff", "Last start before a window closes", hint="A span such as 30m."),
-        ),
-    ),
-    FieldGroup(
-        "More",
-        folded=True,
-        fields=(
-            _DURATION,
-            Field(
-                "notice",
-                "Time for guests to approve",
-                hint="A span such as 1h, if longer than the least notice.",
-            ),
-            Field(
-                "approval_until",
-                "Only with approval until",
-                hint="Until then nothing starts unless its guests approve, or you for them.",
-            ),
-            Field(
-                "spread",
-                "One at a time of each",
-                hint="host, fault-domain or tag:KEY. Empty: no such limit.",
-            ),
-            Field(
-                "order",
-                "Order",
-                control=Control.CHOICE,
-                choices=(
-                    (RolloutOrder.TIGHTEST.value, "as many at once as possible"),
-                    (RolloutOrder.LISTED.value, "as listed"),
-                ),
-                default=RolloutOrder.TIGHTEST.value,
-            ),
-            _DESCRIPTION,
-            _SOURCE,
-            Field(
-                "no_drain",
-                "Do not drain hosts: their machines stop while the host is maintained",
-                control=Control.CHECK,
-            ),
-            _WITHOUT_NOTICE,
+        Field(
+            "duration",
+            "Expected interruption",
+            hint="Such as 30s or 5m; 0 for none. Empty: unknown.",
         ),
     ),
 )
-"""The fields of a request for a rollout."""
+
+_TURNS: Final = FieldGroup(
+    "One after another",
+    folded=True,
+    fields=(
+        Field(
+            "at_once",
+            "At once",
+            hint="Hosts, update domains or machines under way: a number, or a part such as 10%. "
+            "Empty: 1.",
+        ),
+        Field("waves", "Waves", hint="The size of each, such as 1, 10%, rest. Empty: all in one."),
+        Field("pause", "Pause between waves", hint="Such as 30m; or confirm, until you resume it."),
+        Field("stop_after", "Halt after failures", hint="So many failed ones halt it. Empty: 1."),
+        Field(
+            "spread",
+            "One at a time of each",
+            hint="host, fault-domain or tag:KEY. Empty: no such limit.",
+        ),
+        Field(
+            "order",
+            "Order",
+            control=Control.CHOICE,
+            choices=(
+                (TurnOrder.TIGHTEST.value, "as many at once as possible"),
+                (TurnOrder.LISTED.value, "as listed"),
+            ),
+            default=TurnOrder.TIGHTEST.value,
+        ),
+        Field(
+            "check",
+            "Check",
+            hint="The name of a check of the settings. It has to pass before others go.",
+        ),
+        Field("check_tries", "Tries of the check", hint="How often it may fail. Empty: 3."),
+        Field(
+            "check_within",
+            "Time for the check",
+            hint="How long all of its tries may take. Empty: 5m.",
+        ),
+    ),
+)
+
+_WINDOWS: Final = FieldGroup(
+    "Windows",
+    folded=True,
+    fields=(
+        Field(
+            "windows",
+            "Windows",
+            control=Control.LINES,
+            hint="One a line, such as Sat,Sun 22:00-04:00 or Sat 20:00-Mon 04:00. Empty: always.",
+        ),
+        Field("zone", "Time zone of the windows", hint="Such as Europe/Berlin. Empty: UTC."),
+        Field(
+            "blackouts",
+            "Blackouts",
+            control=Control.LINES,
+            hint="Nothing starts then. One a line: 2026-12-20T00:00Z/2027-01-07T00:00Z.",
+        ),
+        Field("cutoff", "Last start before a window closes", hint="A span such as 30m."),
+        Field(
+            "approval_until",
+            "Only with approval until",
+            hint="Until then nothing starts unless its guests approve, or you for them.",
+        ),
+    ),
+)
+
+_MORE: Final = FieldGroup(
+    "More",
+    folded=True,
+    fields=(
+        Field(
+            "description",
+            "Text for the guests",
+            hint="One line. Empty: the usual text of the type.",
+        ),
+        Field(
+            "source",
+            "Caused by",
+            control=Control.CHOICE,
+            choices=SOURCES,
+            default=EventSource.PLATFORM.value,
+        ),
+        Field(
+            "to_host",
+            "Move to host",
+            hint="For a Redeploy or a live migration. Empty: the connector chooses.",
+        ),
+        Field(
+            "live_migration",
+            "The Freeze is a live migration to another host",
+            control=Control.CHECK,
+        ),
+        Field("indivisible", "All machines of the host go down at once", control=Control.CHECK),
+        Field(
+            "no_notice",
+            "It has already failed: start at once, without notice",
+            control=Control.CHECK,
+        ),
+        Field(
+            "without_notice",
+            "Go on even if some guests get no notice, because they never asked for events",
+            control=Control.CHECK,
+        ),
+    ),
+)
+
+MAINTENANCE: Final = (_WHAT, _TIMES, _TURNS, _WINDOWS, _MORE)
+"""The fields of a request for maintenance."""
 
 
 # From a form to a request.
 
 
-def maintenance(form: FilledForm, now: datetime) -> schemas.MaintenanceRequest:
+def maintenance(form: FilledForm, now: datetime) -> maintenance_schemas.MaintenanceRequest:
     """Return what a form asks for.
 
     Raises:
         Refused: A field cannot be read (INVALID); its fact `where` names the field.
     """
     kind, targets = form.text("kind"), form.names("targets")
-    if not targets:
+    tags = _read(form, "tags", lambda _: read_tags(form.lines("tags")))
+    if not targets and not tags and not form.checked("all_hosts"):
         raise _mistake("targets", "expected at least one name")
-    if kind != TargetKind.MACHINES and len(targets) > 1:
-        raise _mistake("targets", f"expected one {kind}: several are a rollout")
     asked: dict[str, Any] = {
         "event_type": form.text("event_type"),
         "source": form.text("source") or EventSource.PLATFORM.value,
         "machines": targets if kind == TargetKind.MACHINES else (),
-        "scope": targets[0] if kind == TargetKind.SCOPE else "",
-        "host": targets[0] if kind == TargetKind.HOST else "",
+        "scopes": targets if kind == TargetKind.SCOPE else (),
+        "hosts": targets if kind == TargetKind.HOST else (),
+        "tags": tags,
+        "policy": _policy(form, now) if _has_policy(form) else None,
+        "notice_seconds": _seconds(form, "notice"),
         "duration_seconds": _duration(form),
         "description": form.text("description") or None,
         "to_host": form.text("to_host"),
         "idempotency_key": form.text("key"),
         **{name: moment(form, name, now) for name in MOMENTS},
-        **{
-            name: form.checked(name)
-            for name in ("live_migration", "indivisible", "no_notice", "without_notice")
-        },
+        **{name: form.checked(name) for name in BOXES},
     }
-    return converted(asked, schemas.MaintenanceRequest)
+    return converted(asked, maintenance_schemas.MaintenanceRequest)
 
 
-MOMENTS: Final = ("not_before", "opens_at", "closes_at")
-"""The fields of a request for maintenance that are times."""
+def _has_policy(form: FilledForm) -> bool:
+    """Tell whether anything of a policy is filled in."""
+    fields = (*_TURNS.fields, *_WINDOWS.fields)
+    return any(form.text(field.name) not in {"", field.default} for field in fields)
 
 
-def settled(form: FilledForm, now: datetime) -> FilledForm:
-    """Return a form with times in place of spans: what was planned at +20m does not move."""
-    given = {name: moment(form, name, now) for name in (*MOMENTS, "approval_until")}
-    return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
-
-
-def rollout(form: FilledForm, now: datetime) -> rollout_schemas.RolloutRequest:
-    """Return what a form asks for.
-
-    Raises:
-        Refused: A field cannot be read (INVALID); its fact `where` names the field.
-    """
+def _policy(form: FilledForm, now: datetime) -> dict[str, Any]:
     pause = form.text("pause")
-    policy = {
+    return {
         "at_once": form.text("at_once") or "1",
         "waves": form.names("waves"),
         "pause_seconds": CONFIRM if pause == "confirm" else _seconds(form, "pause"),
@@ -446,28 +396,33 @@ def rollout(form: FilledForm, now: datetime) -> rollout_schemas.RolloutRequest:
             {"opens": opens, "closes": closes} for opens, closes in _read(form, "blackouts", _spans)
         ],
         "cutoff_seconds": _seconds(form, "cutoff"),
-        "notice_seconds": _seconds(form, "notice"),
         "stop_after": _number(form, "stop_after", 1),
         "check": form.text("check"),
         "check_tries": _number(form, "check_tries", 3),
         "check_within_seconds": _seconds(form, "check_within", "5m"),
         "approval_until": moment(form, "approval_until", now),
-        "order": form.text("order") or RolloutOrder.TIGHTEST.value,
+        "order": form.text("order") or TurnOrder.TIGHTEST.value,
     }
-    asked = {
-        "event_type": form.text("event_type"),
-        "source": form.text("source") or EventSource.PLATFORM.value,
-        "all_hosts": form.checked("all_hosts"),
-        **{name: form.names(name) for name in ("hosts", "scopes", "machines")},
-        "tags": _read(form, "tags", lambda _: read_tags(form.lines("tags"))),
-        "duration_seconds": _duration(form),
-        "description": form.text("description") or None,
-        "without_notice": form.checked("without_notice"),
-        "drain": not form.checked("no_drain"),
-        "policy": policy,
-        "idempotency_key": form.text("key"),
-    }
-    return converted(asked, rollout_schemas.RolloutRequest)
+
+
+BOXES: Final = (
+    "all_hosts",
+    "drain",
+    "live_migration",
+    "indivisible",
+    "no_notice",
+    "without_notice",
+)
+"""The fields of a request for maintenance that are boxes to check."""
+
+MOMENTS: Final = ("not_before", "opens_at", "closes_at")
+"""The fields of a request for maintenance that are times."""
+
+
+def settled(form: FilledForm, now: datetime) -> FilledForm:
+    """Return a form with times in place of spans: what was planned at +20m does not move."""
+    given = {name: moment(form, name, now) for name in (*MOMENTS, "approval_until")}
+    return form.filled(**{name: times.precise(at) for name, at in given.items() if at is not None})
 
 
 def moment(form: FilledForm, name: str, now: datetime) -> datetime | None:
@@ -539,13 +494,8 @@ FIELD_OF_CODE: Final = {ErrorCode.NOTICE_TOO_SHORT: ("not_before", "closes_at")}
 FIELD_OF_FACT: Final = {"closes": "closes_at", "opens": "opens_at", "length": "description"}
 """The field that a fact's name is about, where it is another."""
 
-FIELD_OF_TARGET: Final = {
-    "machine": "machines",
-    "scope": "scopes",
-    "host": "hosts",
-    "check": "check",
-}
-"""The field with the names of what a refusal does not know."""
+FIELD_OF_TARGET: Final = {"check": "check"}
+"""The field with the name of what a refusal does not know, where it is no target."""
 
 
 def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -> str:
@@ -562,8 +512,8 @@ def field_of(refused: Refused, form: FilledForm, groups: Sequence[FieldGroup]) -
                 return name
     is_target = facts.keys() & {"what", "machine", "host", "scope"} or candidates[0] in {
         "machines",
-        "scope",
-        "host",
+        "scopes",
+        "hosts",
     }
     return "targets" if is_target and "targets" in known else ""
 

@@ -1,4 +1,4 @@
-"""What the page Now shows: tiles, what needs an operator, what is next, rollouts, the fleet.
+"""What the page Now shows: tiles, what needs an operator, what is next, progress, the fleet.
 
 `Facts` counts on the event loop's thread, as the changefeed tells of changes, so that nobody walks
 through the fleet. A request takes what it needs of that, immutable values of one instant (`Taken`),
@@ -19,7 +19,7 @@ import msgspec
 from markupsafe import Markup
 
 from forewarn.maintenance import alerts, model
-from forewarn.maintenance.rollout_model import Rollout, UnitState
+from forewarn.maintenance.units import UnitState
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.routing import STORE_SECONDS, Backend
 from forewarn.server.page import fleet_map, orders, timeline
@@ -60,7 +60,7 @@ SHOWN_ALERTS: Final = 4
 
 MAX_ALERTS: Final = 100
 MAX_NEXT: Final = 8
-MAX_ROLLOUTS: Final = 5
+MAX_PROGRESS: Final = 5
 """The most lines of each kind; of the rest only the number is told."""
 
 GRAVE: Final = frozenset(
@@ -71,7 +71,7 @@ GRAVE: Final = frozenset(
         alerts.AlertKind.HOST_LOST,
         alerts.AlertKind.CRASHED,
         alerts.AlertKind.RUNS_TWICE,
-        alerts.AlertKind.ROLLOUT_HALTED,
+        alerts.AlertKind.HALTED,
         alerts.AlertKind.STORE_DOWN,
         alerts.AlertKind.LOST_CHANGES,
         alerts.AlertKind.REPLICA_LOST,
@@ -387,7 +387,7 @@ class NextLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """The units of a rollout in one state, as a part of its bar in per cent."""
+    """The units of a maintenance in one state, as a part of its bar in per cent."""
 
     state: UnitState
     count: int
@@ -395,8 +395,8 @@ class Segment(msgspec.Struct, frozen=True):
     width: float
 
 
-class RolloutLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout as a bar."""
+class ProgressLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A maintenance with units as a bar."""
 
     number: int
     event_type: EventType
@@ -446,7 +446,7 @@ class NowPage:
         self._listening = Listening(inventory.sighting)
         self._layout = fleet_map.layout((), {}, {})
         self._of_scopes: Mapping[str, int] = {}
-        self._segments: dict[int, tuple[Rollout, tuple[Segment, ...]]] = {}
+        self._segments: dict[int, tuple[model.Maintenance, tuple[Segment, ...]]] = {}
         self.shape = -1
         """The shape of the fleet that is drawn, for `Facts.taken`."""
 
@@ -454,7 +454,7 @@ class NowPage:
         self,
         taken: Taken,
         found: Sequence[alerts.Alert],
-        rollouts: Iterable[Rollout],
+        opened: Iterable[model.Maintenance],
         shown: timeline.Range,
     ) -> dict[str, Any]:
         """Return what the templates draw; `found` is what needs an operator."""
@@ -474,8 +474,7 @@ class NowPage:
         )
         unfinished = [operation for operation in taken.live if not operation.status.over]
         lines = [*_alert_lines(found, taken.now)]
-        lately = [r for r in rollouts if r.goes_on or taken.now - r.changed_at < DAY]
-        running = sorted(lately, key=lambda r: -r.number)
+        running = sorted(opened, key=lambda maintenance: -maintenance.number)
         return {
             "tiles": self._tiles(taken, found),
             "alerts": lines[:SHOWN_ALERTS],
@@ -490,8 +489,8 @@ class NowPage:
             "quiet": max(0, len(self._of_scopes) - len(chart.scopes) - chart.further),
             "coming": [*coming(unfinished, self._inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
-            "rollouts": [self._rollout(rollout) for rollout in running[:MAX_ROLLOUTS]],
-            "more_rollouts": max(0, len(running) - MAX_ROLLOUTS),
+            "progress": [self._progress(one) for one in running[:MAX_PROGRESS]],
+            "more_progress": max(0, len(running) - MAX_PROGRESS),
             "map": fleet_map.drawn(
                 self._layout,
                 taken.conditions,
@@ -526,18 +525,18 @@ class NowPage:
             silent=looked_at - listening.count,
         )
 
-    def _rollout(self, rollout: Rollout) -> RolloutLine:
-        known = self._segments.get(rollout.number)
-        if known is None or known[0] is not rollout:
-            known = self._segments[rollout.number] = rollout, segments(rollout)
-            while len(self._segments) > 4 * MAX_ROLLOUTS:
+    def _progress(self, maintenance: model.Maintenance) -> ProgressLine:
+        known = self._segments.get(maintenance.number)
+        if known is None or known[0] is not maintenance:
+            known = self._segments[maintenance.number] = maintenance, segments(maintenance)
+            while len(self._segments) > 4 * MAX_PROGRESS:
                 del self._segments[next(iter(self._segments))]
-        return RolloutLine(
-            number=rollout.number,
-            event_type=rollout.task.event_type,
-            state=rollout.state,
-            reason=rollout.reason,
-            units=len(rollout.units),
+        return ProgressLine(
+            number=maintenance.number,
+            event_type=maintenance.event_type,
+            state=maintenance.state,
+            reason=maintenance.reason,
+            units=len(maintenance.units),
             over=sum(segment.count for segment in known[1] if segment.state.over),
             segments=known[1],
         )
@@ -570,20 +569,20 @@ class SharedNow:
                 await facts.read(backend.read, now)
         found = await backend.alerts(now)
         taken = facts.taken(now, page.shape)
-        rollouts = tuple(backend.rollouts.rollouts.values())
+        opened = tuple(backend.maintenances.open.values())
 
         def made() -> Markup:
-            values = {"now": now, **page.made(taken, found, rollouts, shown)}
+            values = {"now": now, **page.made(taken, found, opened, shown)}
             return Markup(self._renderer.text("_now.html", values))  # noqa: S704 - it has escaped
 
         return await self._renderer.on_thread(made)
 
 
-def segments(rollout: Rollout) -> tuple[Segment, ...]:
-    """Return the parts of a rollout's bar, without gaps and in one order."""
-    counts = Counter(unit.state for unit in rollout.units)
+def segments(maintenance: model.Maintenance) -> tuple[Segment, ...]:
+    """Return the parts of a maintenance's bar, without gaps and in one order."""
+    counts = Counter(unit.state for unit in maintenance.units)
     found, before = [], 0
-    total = max(1, len(rollout.units))
+    total = max(1, len(maintenance.units))
     for state in (
         UnitState.DONE,
         UnitState.SKIPPED,
@@ -656,8 +655,6 @@ def _place_of(about: str) -> str:
     number, dot, part = kind.partition(".")
     if number.isdecimal() and (part.isdecimal() or not dot):
         return f"/operations/{kind}" if dot else f"/maintenance/{kind}"
-    if kind == "rollout" and name.isdecimal():
-        return f"/rollouts/{name}"
     if kind in {each.value for each in model.HoldKind}:
         return orders.address_of_hold(model.HoldKind(kind), name)
     return ""

@@ -1,11 +1,11 @@
-"""How an operation, a maintenance or a rollout is, and what operators can do about it.
+"""How an operation, a maintenance or a unit is, and what operators can do about it.
 
 How it is, is a word, and what keeps it there. An order whose consequence machines feel is asked
 once more on a page of its own, which says how many machines; the others are a button. Each does
 what the route of the API does.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,11 +17,10 @@ from litestar.handlers import HTTPRouteHandler
 
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
-from forewarn.maintenance.model import RollingState
-from forewarn.maintenance.rollout import RolloutOrderKind
-from forewarn.maintenance.rollout_model import RolloutState, UnitState
-from forewarn.server.operator import api, rollout_schemas, schemas
-from forewarn.server.operator.rollout_schemas import RolloutUnitView, RolloutView
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import MaintenanceState, UnitState
+from forewarn.server.operator import api, maintenance_schemas, schemas
+from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
 from forewarn.server.operator.routing import Backend
 from forewarn.server.page import forms
 from forewarn.server.page.forms import Control, Field, FieldGroup, FilledForm
@@ -88,33 +87,35 @@ def _down(operation: schemas.OperationView) -> Standing:
 
 
 def maintenance_standing(
-    maintenance: schemas.MaintenanceView, operations: Collection[schemas.OperationView]
+    maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> Standing:
     """Return how a maintenance is, by its operations as far as history has them."""
-    for update in maintenance.rolling_updates:
-        if update.state is RollingState.PAUSED:
-            return Standing("paused", Tone.LOOK, update.reason)
+    if maintenance.state is MaintenanceState.HALTED:
+        return Standing("halted", Tone.FAILED, maintenance.reason)
+    if maintenance.state is MaintenanceState.PAUSED:
+        return Standing("paused", Tone.LOOK, maintenance.reason)
+    if maintenance.unconfirmed:
+        return Standing("waits for you", Tone.LOOK, maintenance.reason)
     standings = [operation_standing(operation) for operation in operations]
     for tone in (Tone.DOWN, Tone.LOOK, Tone.FAILED, Tone.NOTICE):
         for standing in standings:
             if standing.tone is tone:
                 return standing
-    if any(update.more for update in maintenance.rolling_updates):
-        return Standing("waiting", Tone.QUIET, "the next step is announced when nothing blocks it")
+    if maintenance.units.running:
+        return Standing("running", Tone.DOWN, maintenance.reason)
+    if maintenance.units.waiting and not maintenance.state.over:
+        why = maintenance.reason or "the next unit is announced when nothing blocks it"
+        return Standing("waiting", Tone.QUIET, why)
+    if maintenance.state is MaintenanceState.STOPPED:
+        return Standing("stopped", Tone.QUIET, maintenance.reason)
     words = {standing.word for standing in standings}
+    if maintenance.state is MaintenanceState.DONE:
+        words.add("done")
     for word, tone in (("queued", Tone.QUIET), ("failed", Tone.QUIET), ("done", Tone.DONE)):
         if word in words:
             return Standing(word, tone)
     return Standing("cancelled", Tone.QUIET) if words else Standing("forgotten", Tone.QUIET)
 
-
-ROLLOUT_TONES = {
-    RolloutState.RUNNING: Tone.NOTICE,
-    RolloutState.PAUSED: Tone.LOOK,
-    RolloutState.HALTED: Tone.FAILED,
-    RolloutState.STOPPED: Tone.QUIET,
-    RolloutState.DONE: Tone.DONE,
-}
 
 UNIT_TONES = {
     UnitState.WAITING: Tone.QUIET,
@@ -125,15 +126,8 @@ UNIT_TONES = {
 }
 
 
-def rollout_standing(rollout: RolloutView) -> Standing:
-    """Return how a rollout is."""
-    if rollout.unconfirmed:
-        return Standing("waits for you", Tone.LOOK, rollout.reason)
-    return Standing(rollout.state.value, ROLLOUT_TONES[rollout.state], rollout.reason)
-
-
-def unit_standing(unit: RolloutUnitView) -> Standing:
-    """Return how a unit of a rollout is; one that waits for a reason is blocked."""
+def unit_standing(unit: UnitView) -> Standing:
+    """Return how a unit of a maintenance is; one that waits for a reason is blocked."""
     blocked = unit.state is UnitState.WAITING and bool(unit.reason)
     if blocked:
         return Standing("blocked", Tone.LOOK, unit.reason)
@@ -205,11 +199,6 @@ def concerned(operations: Collection[schemas.OperationView]) -> Concerned:
     return Concerned(**counts)
 
 
-def still_to_come(further: Iterable[schemas.FurtherStep]) -> int:
-    """Count the machines of steps that are not announced yet."""
-    return sum(place.machines.count for step in further for place in step.places)
-
-
 class Consequence(msgspec.Struct, frozen=True):
     """What an order will come to."""
 
@@ -229,14 +218,13 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[schemas.OperationView, ...] = ()
     further: int = 0
     """How many machines of it are not announced yet."""
-    rollout: rollout_schemas.RolloutView | None = None
+    maintenance: MaintenanceView | None = None
+    """None where it is about an operation or a hold."""
     unit: str = ""
 
     @property
     def name(self) -> str:
         """What it is called in a sentence."""
-        if self.rollout is not None:
-            return f"rollout {self.rollout.number}"
         return f"maintenance {self.reference}" if self.reference.isdecimal() else self.reference
 
     @property
@@ -330,15 +318,6 @@ async def _postpone(sent: SentOrder) -> object:
     return await api.postpone.fn(sent.backend, sent.caller, body)
 
 
-def _resumption(subject: Subject) -> Consequence:
-    return Consequence(f"Resume {subject.name}: its next step is announced")
-
-
-async def _resume(sent: SentOrder) -> object:
-    number = forms.number(sent.form.text("reference"))
-    return await api.resume.fn(sent.backend, sent.caller, number, schemas.ResumptionRequest())
-
-
 def _acknowledgement(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     what = f"{machines(found.failed)} failed" if found.failed else "the wait for its machines ends"
@@ -401,47 +380,41 @@ async def _release(sent: SentOrder) -> object:
     return await api.release.fn(sent.backend, sent.caller, what, name)
 
 
-def _of_rollout(kind: RolloutOrderKind) -> Act:
+def _ordering(kind: MaintenanceOrder) -> Act:
     async def act(sent: SentOrder) -> object:
         asked = {"order": kind, "unit": sent.form.text("unit")}
-        body = forms.converted(asked, rollout_schemas.RolloutOrderBody)
-        number = forms.number(sent.form.text("rollout"))
-        return await api.order_rollout.fn(sent.backend, sent.caller, number, body)
+        body = forms.converted(asked, maintenance_schemas.MaintenanceOrderRequest)
+        number = forms.number(sent.form.text("reference"))
+        return await api.order_maintenance.fn(sent.backend, sent.caller, number, body)
 
     return act
 
 
-def _counted(units: rollout_schemas.RolloutUnits) -> str:
+def _counted(units: maintenance_schemas.UnitCounts) -> str:
     return f"{units.waiting} waiting, {units.running} under way"
 
 
-def _rollout_of(subject: Subject) -> RolloutView:
-    if subject.rollout is None:
-        message = f"expected rollout=NUMBER: {subject.name} is not a rollout"
-        raise model.Refused(ErrorCode.INVALID, message, where="rollout")
-    return subject.rollout
+def _maintenance_of(subject: Subject) -> MaintenanceView:
+    if subject.maintenance is None:
+        message = f"no maintenance {subject.reference[:80]!r}: it may be older than the history"
+        raise model.Refused(ErrorCode.NOT_FOUND, message, where="reference")
+    return subject.maintenance
 
 
 def _pausing(subject: Subject) -> Consequence:
-    units = _rollout_of(subject).units
-    return Consequence(f"Pause {subject.name}: {_counted(units)}")
+    units = _maintenance_of(subject).units
+    return Consequence(
+        f"Pause {subject.name}: {_counted(units)}", "What is announced already goes on."
+    )
 
 
 def _going_on(subject: Subject) -> Consequence:
-    rollout = _rollout_of(subject)
-    if rollout.unconfirmed:
-        return Consequence(f"Begin wave {rollout.wave} of {subject.name}")
-    failed = f", {rollout.units.failed} failed" if rollout.units.failed else ""
-    return Consequence(f"Resume {subject.name}: {_counted(rollout.units)}{failed}")
-
-
-def _stopping(subject: Subject) -> Consequence:
-    units = _rollout_of(subject).units
-    return Consequence(
-        f"Stop {subject.name}: {units.waiting} left out, {units.running} under way",
-        "What has not started is cancelled. What has started goes on, and so do drains that have "
-        "begun. A stopped rollout cannot be resumed.",
-    )
+    maintenance = _maintenance_of(subject)
+    if maintenance.unconfirmed:
+        return Consequence(f"Begin wave {maintenance.wave} of {subject.name}")
+    failed = f", {maintenance.units.failed} failed" if maintenance.units.failed else ""
+    more = "Units that failed stay failed: retry them to give them another turn." if failed else ""
+    return Consequence(f"Resume {subject.name}: {_counted(maintenance.units)}{failed}", more)
 
 
 def _skipping(subject: Subject) -> Consequence:
@@ -477,7 +450,21 @@ ORDERS: Final = {
             ),
         ),
     ),
-    "resume": OperatorOrder(label="Resume", consequence=_resumption, act=_resume),
+    "pause": OperatorOrder(
+        label="Pause", consequence=_pausing, act=_ordering(MaintenanceOrder.PAUSE)
+    ),
+    "resume": OperatorOrder(
+        label="Resume", consequence=_going_on, act=_ordering(MaintenanceOrder.RESUME)
+    ),
+    "skip": OperatorOrder(
+        label="Skip",
+        consequence=_skipping,
+        act=_ordering(MaintenanceOrder.SKIP),
+        is_dangerous=True,
+    ),
+    "retry": OperatorOrder(
+        label="Retry", consequence=_retrying, act=_ordering(MaintenanceOrder.RETRY)
+    ),
     "acknowledge": OperatorOrder(
         label="Acknowledge",
         consequence=_acknowledgement,
@@ -510,27 +497,6 @@ ORDERS: Final = {
     ),
     "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(_REASON,)),
     "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
-    "pause-rollout": OperatorOrder(
-        label="Pause", consequence=_pausing, act=_of_rollout(RolloutOrderKind.PAUSE)
-    ),
-    "resume-rollout": OperatorOrder(
-        label="Resume", consequence=_going_on, act=_of_rollout(RolloutOrderKind.RESUME)
-    ),
-    "stop-rollout": OperatorOrder(
-        label="Stop",
-        consequence=_stopping,
-        act=_of_rollout(RolloutOrderKind.STOP),
-        is_dangerous=True,
-    ),
-    "skip-unit": OperatorOrder(
-        label="Skip",
-        consequence=_skipping,
-        act=_of_rollout(RolloutOrderKind.SKIP),
-        is_dangerous=True,
-    ),
-    "retry-unit": OperatorOrder(
-        label="Retry", consequence=_retrying, act=_of_rollout(RolloutOrderKind.RETRY)
-    ),
 }
 """By the last part of their addresses."""
 
@@ -563,28 +529,20 @@ def of_operation(operation: schemas.OperationView) -> list[str]:
 
 
 def of_maintenance(
-    maintenance: schemas.MaintenanceView, operations: Collection[schemas.OperationView]
+    maintenance: MaintenanceView, operations: Collection[schemas.OperationView]
 ) -> list[str]:
     """Return the orders that a whole maintenance can be given now."""
-    states = {update.state for update in maintenance.rolling_updates}
-    found = ["resume"] if model.RollingState.PAUSED in states else []
+    found: list[str] = []
+    if maintenance.unconfirmed or maintenance.state in _RESTING:
+        found.append("resume")
+    if maintenance.state is MaintenanceState.RUNNING:
+        found.append("pause")
     each = {order for operation in operations for order in of_operation(operation)}
     found += [order for order in ("approve", "postpone", "acknowledge") if order in each]
-    is_open = bool(states - {model.RollingState.FINISHED})
-    return [*found, "cancel"] if is_open or "cancel" in each else found
+    return [*found, "cancel"] if not maintenance.state.over or "cancel" in each else found
 
 
-def of_rollout(rollout: rollout_schemas.RolloutView) -> list[str]:
-    """Return the orders that a rollout can be given now."""
-    if rollout.state.over:
-        return []
-    if rollout.state is RolloutState.RUNNING:
-        return [
-            *(["resume-rollout"] if rollout.unconfirmed else []),
-            "pause-rollout",
-            "stop-rollout",
-        ]
-    return ["resume-rollout", "stop-rollout"]
+_RESTING: Final = frozenset((MaintenanceState.PAUSED, MaintenanceState.HALTED))
 
 
 def machines_of(operation: schemas.OperationView) -> tuple[str, ...]:

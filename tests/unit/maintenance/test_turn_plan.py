@@ -1,37 +1,28 @@
-"""The order of a rollout's units, and its plan."""
+"""The order of a maintenance's units, and its plan."""
 
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders import NOW
-from forewarn.maintenance import rollout_plan
-from forewarn.maintenance.rollout import Footprint, Obstacle
-from forewarn.maintenance.rollout_model import (
-    Rollout,
-    RolloutOrder,
-    RolloutPolicy,
-    RolloutTask,
-    RolloutUnit,
-)
-from forewarn.maintenance.rollout_plan import PlannedRollout
-from forewarn.vocabulary import EventType, TargetKind
+from forewarn.maintenance import turn_plan
+from forewarn.maintenance.footprints import Footprint
+from forewarn.maintenance.model import Maintenance
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.turns import Obstacle
+from forewarn.maintenance.units import TurnOrder, TurnPolicy
+from turn_world import maintenance
 
 Takes = dict[str, Footprint]
 
 
-def made(takes: Takes, *, seconds: int = 600, drain: bool = False, **policy: Any) -> Rollout:
-    rules = RolloutPolicy(**policy)
-    units = [RolloutUnit(name=name, kind=TargetKind.HOST, drain=drain) for name in takes]
-    return Rollout(
-        number=1,
-        task=RolloutTask(event_type=EventType.REBOOT, duration_seconds=seconds),
-        policy=rules,
-        units=rollout_plan.arranged(units, lambda unit: takes[unit.key], rules),
-        requested_at=NOW,
-        changed_at=NOW,
-    )
+def made(takes: Takes, *, drain: bool = False, **policy: Any) -> Maintenance:
+    of = msgspec.structs.replace(maintenance(*takes), policy=TurnPolicy(**policy))
+    given = [msgspec.structs.replace(unit, drain=drain) for unit in of.units]
+    units = turn_plan.arranged(given, lambda unit: takes[unit.key], of.policy)
+    return msgspec.structs.replace(of, units=units)
 
 
 def hosts(count: int, domains: int = 0) -> Takes:
@@ -55,10 +46,10 @@ def large(chance: Random, count: int = 1000) -> Takes:
     return takes
 
 
-def planned(rollout: Rollout, takes: Takes, **held: str) -> PlannedRollout:
+def planned(of: Maintenance, takes: Takes, **held: str) -> PlannedTurns:
     """Plan it while something holds some of its units."""
-    return rollout_plan.planned(
-        rollout, lambda unit: takes[unit.key], lambda unit, _: held.get(unit.name, ""), NOW
+    return turn_plan.planned(
+        of, lambda unit: takes[unit.key], lambda unit, _: held.get(unit.name, ""), NOW
     )
 
 
@@ -105,7 +96,7 @@ def test_a_plan_tells_the_next_window_and_waits_for_it() -> None:
 
 def test_the_waves_of_a_plan_name_their_units_in_their_order() -> None:
     takes = hosts(4)
-    plan = planned(made(takes, waves=("1", "rest"), order=RolloutOrder.LISTED), takes)
+    plan = planned(made(takes, waves=("1", "rest"), order=TurnOrder.LISTED), takes)
     assert [(wave.number, wave.units, wave.machines) for wave in plan.waves] == [
         (1, ("h0",), 1),
         (2, ("h1", "h2", "h3"), 3),
@@ -114,7 +105,7 @@ def test_the_waves_of_a_plan_name_their_units_in_their_order() -> None:
 
 def test_the_order_is_as_given_where_that_is_asked_for() -> None:
     takes = hosts(9, domains=3)
-    listed = made(takes, order=RolloutOrder.LISTED)
+    listed = made(takes, order=TurnOrder.LISTED)
     assert [unit.name for unit in listed.units] == list(takes)
     tightest = made(takes)
     assert [unit.name for unit in tightest.units] == [
@@ -132,7 +123,7 @@ def test_units_are_dealt_to_waves_by_number_and_by_part() -> None:
 
 def test_units_without_machines_are_named() -> None:
     takes = {"h9": Footprint(machines=(), domains={})} | hosts(2)
-    plan = planned(made(takes, at_once="2", order=RolloutOrder.LISTED), takes)
+    plan = planned(made(takes, at_once="2", order=TurnOrder.LISTED), takes)
     assert plan.without_machines == ("h9",)
     assert plan.first == ("h0", "h1")
     assert plan.units == 2
@@ -152,6 +143,6 @@ def test_the_tightest_order_lets_more_units_go_at_once_than_the_given_one() -> N
     takes = large(Random(2), 300)
     first = {
         order: len(planned(made(takes, at_once="100%", order=order), takes).first)
-        for order in RolloutOrder
+        for order in TurnOrder
     }
-    assert first[RolloutOrder.TIGHTEST] > first[RolloutOrder.LISTED]
+    assert first[TurnOrder.TIGHTEST] > first[TurnOrder.LISTED]

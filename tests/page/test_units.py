@@ -1,4 +1,4 @@
-"""Rollouts in a browser: planned, started, paused, resumed, stopped, and units left out."""
+"""Units in a browser: planned, started, paused, resumed, cancelled, left out and tried again."""
 
 import re
 from collections.abc import Callable
@@ -9,21 +9,21 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import patience
-from forewarn.maintenance.rollout_model import CONFIRM
+from forewarn.maintenance.units import CONFIRM
 from page.site import FORM, Site, follow, mistaken, plan, typed_in
 
 
 def started(site: Site, **policy: Any) -> Page:
-    """Start a rollout; return a window that shows it."""
+    """Start a maintenance with units; return a window that shows it."""
     asked = {"event_type": "Reboot", "machines": ["web-0", "web-1", "web-2"]}
     waves = {"waves": ["1", "rest"], **policy}
-    assert site.root.ask("POST", "/v1/rollouts", {**asked, "policy": waves}).status == 201
-    return site.window(path="/rollouts/1")
+    assert site.root.ask("POST", "/v1/maintenances", {**asked, "policy": waves}).status == 201
+    return site.window(path="/maintenance/1")
 
 
 def approve_until(site: Site, state: str) -> None:
-    """Approve whatever is announced until the rollout is so."""
-    approve_while(site, lambda rollout: rollout["state"] != state)
+    """Approve whatever is announced until the maintenance is so."""
+    approve_while(site, lambda maintenance: maintenance["state"] != state)
 
 
 def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
@@ -31,72 +31,70 @@ def approve_while(site: Site, goes_on: Callable[[Any], bool]) -> None:
         for event in site.root.get("/v1/events")["events"]:
             if event["status"] == "Scheduled":
                 site.root.ask("POST", "/v1/approvals", {"references": [event["id"]]})
-        return not goes_on(site.root.get("/v1/rollouts/1")["rollout"])
+        return not goes_on(site.root.get("/v1/maintenances/1")["maintenance"])
 
     patience.until(over)
 
 
-def test_a_rollout_goes_from_the_form_to_its_end(quick_site: Site) -> None:
+def test_units_go_from_the_form_to_their_end(quick_site: Site) -> None:
     site = quick_site
     window = site.window()
     plan(
         window,
-        f"{site.url}/rollouts/new",
-        machines="web-0 web-1 web-2",
+        f"{site.url}/maintenance/new",
+        targets="web-0 web-1 web-2",
         waves="1, rest",
         duration="1m",
     )
     expect(window.locator("tbody tr")).to_have_count(2)
-    assert site.root.get("/v1/rollouts")["rollouts"] == []
+    assert site.root.get("/v1/maintenances")["maintenances"] == []
     follow(
         window.get_by_role("button", name="Start: 3 units, 3 machines rebooted"),
-        f"{site.url}/rollouts/1",
+        f"{site.url}/maintenance/1",
     )
     approve_until(site, "done")
     expect(window.locator("main > .head")).to_contain_text("done")  # by the live stream
-    expect(window.locator("main form")).to_have_count(0)
-    window.goto(f"{site.url}/rollouts")
-    expect(window.locator("tbody tr")).to_contain_text("3 done")
+    expect(window.locator("main a.button[href^='/orders/']")).to_have_count(0)
+    window.goto(f"{site.url}/maintenance")
+    expect(window.get_by_role("row", name=re.compile("web-0"))).to_contain_text("3 done")
 
 
-def test_a_rollout_is_paused_and_goes_on(quick_site: Site) -> None:
+def test_a_maintenance_is_paused_and_goes_on(quick_site: Site) -> None:
     site = quick_site
     window = started(site)
-    follow(
-        window.get_by_role("button", name=re.compile("Pause rollout 1: ")), f"{site.url}/rollouts/1"
-    )
+    page = f"{site.url}/maintenance/1"
+    follow(window.get_by_role("link", name="Pause maintenance 1"))
+    follow(window.get_by_role("button", name=re.compile("Pause maintenance 1: ")), page)
     expect(window.locator("main > .head .word")).to_have_text("paused")
-    assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "paused"
-    follow(
-        window.get_by_role("button", name=re.compile("Resume rollout 1: ")),
-        f"{site.url}/rollouts/1",
-    )
-    expect(window.locator("main > .head .word")).to_have_text("running")
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "paused"
+    follow(window.get_by_role("link", name="Resume maintenance 1"))
+    follow(window.get_by_role("button", name=re.compile("Resume maintenance 1: ")), page)
+    expect(window.locator("main > .head .word")).to_have_text("under notice")
     approve_until(site, "done")
 
 
 def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) -> None:
     site = quick_site
     window = site.window()
-    texts = {"machines": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
+    texts = {"targets": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
     with site.complaints():
-        plan(window, f"{site.url}/rollouts/new", **texts)
+        plan(window, f"{site.url}/maintenance/new", **texts)
         expect(window.locator(".field.wrong [name=check]")).to_have_value("nosuch")
     known = window.locator("[name=check]").get_attribute("list")
     options = window.locator(f"#{known}").evaluate("each => [...each.options].map(o => o.value)")
     assert options == ["probe"]
     plan(
         window,
-        f"{site.url}/rollouts/new",
+        f"{site.url}/maintenance/new",
         **texts | {"check": "probe", "check_tries": "1", "check_within": "1s"},
     )
     facts = window.locator("dl.facts")
     expect(facts).to_contain_text("probe, 1 try in")
     expect(facts).to_contain_text("Only with approval until")
     planned_until = facts.locator("time").get_attribute("datetime")
-    follow(window.get_by_role("button", name=re.compile("^Start: ")), f"{site.url}/rollouts/1")
+    follow(window.get_by_role("button", name=re.compile("^Start: ")), f"{site.url}/maintenance/1")
     expect(facts.locator(f"time[datetime='{planned_until}']")).to_be_visible()
-    policy = site.root.get("/v1/rollouts/1")["policy"]
+    policy = site.root.get("/v1/maintenances/1")["policy"]
     assert policy["approval_until"][:19] == str(planned_until)[:19]
     approve_until(site, "halted")  # for the check does not pass
     expect(window.locator("main > .head .word")).to_have_text("halted")
@@ -105,42 +103,50 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
 def test_a_wave_that_waits_is_begun_by_a_button(quick_site: Site) -> None:
     site = quick_site
     window = started(site, pause_seconds=CONFIRM)
-    approve_while(site, lambda rollout: not rollout["unconfirmed"])
+    approve_while(site, lambda maintenance: not maintenance["unconfirmed"])
     expect(window.locator("main > .head .word")).to_have_text("waits for you")
-    follow(window.get_by_role("button", name="Begin wave 2 of rollout 1"), f"{site.url}/rollouts/1")
+    follow(window.get_by_role("link", name="Resume maintenance 1"))
+    follow(
+        window.get_by_role("button", name="Begin wave 2 of maintenance 1"),
+        f"{site.url}/maintenance/1",
+    )
     approve_until(site, "done")
 
 
-def test_stopping_asks_once_more_and_ends_it(site: Site) -> None:
+def test_cancelling_asks_once_more_and_ends_it(site: Site) -> None:
     window = started(site)
-    follow(window.get_by_role("link", name="Stop rollout 1"))
-    assert site.root.get("/v1/rollouts/1")["rollout"]["state"] == "running"
+    follow(window.get_by_role("link", name="Cancel maintenance 1"))
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "running"
     follow(
-        window.get_by_role("button", name=re.compile("Stop rollout 1: .* left out")),
-        f"{site.url}/rollouts/1",
+        window.get_by_role("button", name=re.compile("Cancel maintenance 1: 3 machines")),
+        f"{site.url}/maintenance/1",
     )
     expect(window.locator("main > .head .word")).to_have_text("stopped")
-    expect(window.locator("main form")).to_have_count(0)
+    assert site.root.get("/v1/maintenances/1")["maintenance"]["state"] == "stopped"
+    expect(window.locator("main a.button[href^='/orders/']")).to_have_count(0)
 
 
 def test_a_unit_is_left_out_and_given_another_turn(site: Site) -> None:
     window = started(site)
     follow(window.get_by_role("link", name="Skip web-2"))
     follow(
-        window.get_by_role("button", name="Skip web-2: rollout 1 leaves it out"),
-        f"{site.url}/rollouts/1",
+        window.get_by_role("button", name="Skip web-2: maintenance 1 leaves it out"),
+        f"{site.url}/maintenance/1",
     )
     row = window.get_by_role("row", name=re.compile("web-2"))
     expect(row).to_contain_text("skipped")
     follow(window.get_by_role("link", name="Retry web-2"))
-    follow(window.get_by_role("button", name=re.compile("Retry web-2: ")), f"{site.url}/rollouts/1")
+    follow(
+        window.get_by_role("button", name=re.compile("Retry web-2: ")), f"{site.url}/maintenance/1"
+    )
     expect(row).not_to_contain_text("skipped")
 
 
 def test_a_blocked_unit_says_why(site: Site) -> None:
     asked = {"event_type": "Reboot", "machines": ["web-1"]}
-    assert site.root.ask("POST", "/v1/maintenance", asked).status == 201
-    window = started(site)
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
+    started(site)
+    window = site.window(path="/maintenance/2")
     row = window.get_by_role("row", name=re.compile("web-0"))
     expect(row).to_contain_text("blocked")
     expect(row).to_contain_text("1.1")
@@ -148,24 +154,23 @@ def test_a_blocked_unit_says_why(site: Site) -> None:
     expect(window.locator("tr", has_text="blocked")).to_have_count(1)
 
 
-@pytest.mark.parametrize(("field", "typed"), [("machines", "nosuch"), ("blackouts", "tomorrow")])
+@pytest.mark.parametrize(("field", "typed"), [("at_once", "all"), ("blackouts", "tomorrow")])
 def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, tab: Page, field: str, typed: str
 ) -> None:
     with unchanged.complaints():
-        plan(tab, f"{unchanged.url}/rollouts/new", **{"scopes": "web", field: typed})
+        plan(tab, f"{unchanged.url}/maintenance/new", kind="scope", targets="web", **{field: typed})
         wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
     expect(wrong.get_by_role("alert")).to_be_visible()
-    expect(tab.locator("[name=scopes]")).to_have_value("web")
+    expect(tab.locator("[name=targets]")).to_have_value("web")
 
 
 @pytest.mark.parametrize(
     ("field", "typed"),
     [
-        ("machines", "nosuch"),
-        ("hosts", "nosuch"),
+        ("targets", "web nosuch"),
         ("at_once", "all"),
         ("windows", "whenever"),
         ("zone", "Nowhere/City"),
@@ -176,28 +181,39 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, field: str, typed: str
 ) -> None:
-    texts = {"event_type": "Reboot", "scopes": "web", field: typed, "action": "plan"}
-    answer = unchanged.root.ask("POST", "/page/rollouts", urlencode(texts).encode(), FORM)
+    texts = {"event_type": "Reboot", "kind": "scope", "targets": "web", field: typed}
+    body = urlencode({**texts, "action": "plan"}).encode()
+    answer = unchanged.root.ask("POST", "/page/maintenance", body, FORM)
     assert 400 <= answer.status < 500
     page = answer.body.decode()
     assert mistaken(page) == field
     assert typed_in(page, field) == typed
-    assert typed_in(page, "scopes") == "web"
+    assert typed_in(page, "targets") == texts["targets"]
 
 
 def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:
     window = started(site)
-    window.goto(f"{site.url}/orders/pause-rollout?rollout=1")
-    assert site.root.ask("POST", "/v1/rollouts/1/orders", {"order": "stop"}).status == 200
+    window.goto(f"{site.url}/orders/pause?reference=1")
+    stopped = site.root.ask("POST", "/v1/maintenances/1/orders", {"order": "stop"})
+    assert stopped.status == 200
     with site.complaints():
-        follow(window.get_by_role("button", name=re.compile("Pause rollout 1: ")))
+        follow(window.get_by_role("button", name=re.compile("Pause maintenance 1: ")))
         expect(window.get_by_role("alert").filter(has_text="stopped")).to_be_visible()
 
 
-@pytest.mark.parametrize("order", ["pause-rollout", "resume-rollout", "stop-rollout"])
-@pytest.mark.parametrize("reference", ["everything", "1"])
-def test_an_order_about_a_rollout_that_names_none_is_refused(
+@pytest.mark.parametrize("order", ["pause", "resume"])
+@pytest.mark.parametrize("reference", ["everything", "1", "1.1"])
+def test_an_order_about_a_maintenance_that_is_not_there_is_refused(
     unchanged: Site, order: str, reference: str
 ) -> None:
     asked = unchanged.root.ask("GET", f"/orders/{order}?reference={reference}")
-    assert asked.status == 400
+    assert asked.status == 404
+
+
+def test_the_domains_of_a_scope_are_units(site: Site) -> None:
+    asked = {"event_type": "Reboot", "scopes": ["web"]}
+    assert site.root.ask("POST", "/v1/maintenances", asked).status == 201
+    window = site.window(path="/maintenance/1")
+    rows = window.locator("section", has=window.get_by_role("heading", name="Units"))
+    expect(rows.locator("tbody tr")).to_have_count(3)
+    expect(rows.locator("tr", has_text="web/1")).to_contain_text("web-1")

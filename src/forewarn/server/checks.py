@@ -1,4 +1,4 @@
-"""Runs the checks of rollouts: programs of the settings.
+"""Runs the checks of maintenances: programs of the settings.
 
 They run as the command connector's do (`connectors.command`): a runner of its own keeps
 the end of the output, and ends the program when its time is over, whether the service still runs
@@ -16,8 +16,8 @@ import msgspec
 
 from forewarn.connectors import command
 from forewarn.connectors.command import WHOLE, RunLimits, RunResult, TaskRuns
-from forewarn.maintenance.rollout_check import CheckResult, CheckRun
-from forewarn.server.settings import RolloutCheck
+from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.server.settings import UnitCheck
 
 GRACE_SECONDS: Final = 2.0
 """How long a program has after SIGTERM: it only looks, and has nothing to put in order."""
@@ -34,7 +34,7 @@ class CheckOwner(NamedTuple):
     started_at: datetime
 
 
-class RolloutChecks:
+class ProgramChecks:
     """The checks that the settings name.
 
     `state` is the folder for the runs of programs, on a local disk.
@@ -42,7 +42,7 @@ class RolloutChecks:
 
     def __init__(
         self,
-        checks: Sequence[RolloutCheck],
+        checks: Sequence[UnitCheck],
         state: Path,
         environment: Mapping[str, str],
         scale: float = 1.0,
@@ -55,7 +55,7 @@ class RolloutChecks:
 
     @property
     def names(self) -> frozenset[str]:
-        """What a rollout's policy may name."""
+        """What a policy may name."""
         return frozenset(self._checks)
 
     async def run(self, run: CheckRun) -> CheckResult:
@@ -66,14 +66,14 @@ class RolloutChecks:
         seconds = run.seconds / self._scale
         return await self._run(check, run, seconds)
 
-    async def _run(self, check: RolloutCheck, run: CheckRun, seconds: float) -> CheckResult:
+    async def _run(self, check: UnitCheck, run: CheckRun, seconds: float) -> CheckResult:
         """Run a program; exit status 0 has passed."""
         found = shutil.which(check.program[0], path=self._environment.get("PATH"))
         if found is None:
             return _failed(f"no executable program {check.program[0]}")
-        told = {"rollout": run.rollout, "check": run.name, "wave": run.wave}
+        told = {"maintenance": run.maintenance, "check": run.name, "wave": run.wave}
         variables = {f"{command.PREFIX}{name.upper()}": str(told[name]) for name in told}
-        owner = CheckOwner(f"rollout-{run.rollout}", run.number, run.began_at)
+        owner = CheckOwner(f"maintenance-{run.maintenance}", run.number, run.began_at)
         limits = RunLimits(seconds, GRACE_SECONDS)
         try:
             runs = await asyncio.to_thread(self._opened)

@@ -1,4 +1,4 @@
-"""The checks of rollouts, run for real: programs on their runners."""
+"""The checks of maintenances, run for real: programs on their runners."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ import pytest
 
 import patience
 from forewarn.connectors.command import KEPT
-from forewarn.maintenance.rollout_check import CheckResult, CheckRun
-from forewarn.server.rollout_checks import RolloutChecks
-from forewarn.server.settings import RolloutCheck, RolloutSettings
+from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.server.checks import ProgramChecks
+from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.settings import FieldError
 from store.values import NOW
 
@@ -31,18 +31,18 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def checks(tmp_path: Path) -> RolloutChecks:
+def checks(tmp_path: Path) -> ProgramChecks:
     made = [
-        RolloutCheck(name=name, program=("/bin/sh", "-c", f"cd {tmp_path}; {script}"))
+        UnitCheck(name=name, program=("/bin/sh", "-c", f"cd {tmp_path}; {script}"))
         for name, script in PROGRAMS.items()
     ]
-    made.append(RolloutCheck(name="absent", program=("/does/not/exist",)))
+    made.append(UnitCheck(name="absent", program=("/does/not/exist",)))
     environment = {"PATH": os.environ["PATH"], "FOREWARN_SET_X": "secret"}
-    return RolloutChecks(made, tmp_path / "runs", environment)
+    return ProgramChecks(made, tmp_path / "runs", environment)
 
 
-def ran(checks: RolloutChecks, name: str, seconds: float = LONG, number: int = 1) -> CheckResult:
-    run = CheckRun(rollout=7, number=number, name=name, wave=2, began_at=NOW, seconds=seconds)
+def ran(checks: ProgramChecks, name: str, seconds: float = LONG, number: int = 1) -> CheckResult:
+    run = CheckRun(maintenance=7, number=number, name=name, wave=2, began_at=NOW, seconds=seconds)
     return asyncio.run(checks.run(run))
 
 
@@ -54,7 +54,7 @@ def is_alive(group: int) -> bool:
     return True
 
 
-def test_a_program_passes_by_its_exit_status(checks: RolloutChecks) -> None:
+def test_a_program_passes_by_its_exit_status(checks: ProgramChecks) -> None:
     assert ran(checks, "good").passed
     bad = ran(checks, "bad", number=2)
     assert not bad.passed
@@ -63,19 +63,19 @@ def test_a_program_passes_by_its_exit_status(checks: RolloutChecks) -> None:
 
 
 def test_a_program_is_told_what_it_checks_and_nothing_of_the_service(
-    checks: RolloutChecks, tmp_path: Path
+    checks: ProgramChecks, tmp_path: Path
 ) -> None:
     assert ran(checks, "tells").passed
     told = json.loads((tmp_path / "told").read_text())
-    assert told == {"rollout": 7, "check": "tells", "wave": 2}
+    assert told == {"maintenance": 7, "check": "tells", "wave": 2}
     assert (tmp_path / "variables").read_text().splitlines() == [
         "FOREWARN_CHECK=tells",
-        "FOREWARN_ROLLOUT=7",
+        "FOREWARN_MAINTENANCE=7",
         "FOREWARN_WAVE=2",
     ]
 
 
-def test_what_a_program_says_is_bounded(checks: RolloutChecks) -> None:
+def test_what_a_program_says_is_bounded(checks: ProgramChecks) -> None:
     said = ran(checks, "loud")
     assert not said.passed
     assert "err" in said.message
@@ -83,7 +83,7 @@ def test_what_a_program_says_is_bounded(checks: RolloutChecks) -> None:
 
 
 def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(
-    checks: RolloutChecks, tmp_path: Path
+    checks: ProgramChecks, tmp_path: Path
 ) -> None:
     written = tmp_path / "pid"
 
@@ -95,13 +95,13 @@ def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(
     patience.until(lambda: not is_alive(group))  # what was killed may not be reaped yet
 
 
-def test_nothing_of_a_run_is_left(checks: RolloutChecks, tmp_path: Path) -> None:
+def test_nothing_of_a_run_is_left(checks: ProgramChecks, tmp_path: Path) -> None:
     ran(checks, "good")
     ran(checks, "bad", number=2)
     assert [place.name for place in (tmp_path / "runs").iterdir()] == [KEPT]
 
 
-def test_what_cannot_be_run_has_failed(checks: RolloutChecks, tmp_path: Path) -> None:
+def test_what_cannot_be_run_has_failed(checks: ProgramChecks, tmp_path: Path) -> None:
     assert not ran(checks, "absent").passed
     assert not ran(checks, "nobody knows it").passed
     (tmp_path / "runs").write_text("a file where the folder should be")
@@ -114,10 +114,10 @@ def test_what_cannot_be_run_has_failed(checks: RolloutChecks, tmp_path: Path) ->
 @pytest.mark.parametrize("program", [("./x",), ("bin/x", "y")])
 def test_a_program_is_a_full_path_or_a_bare_name(program: tuple[str, ...]) -> None:
     with pytest.raises(FieldError):
-        RolloutCheck(name="x", program=program)
+        UnitCheck(name="x", program=program)
 
 
 def test_two_checks_have_two_names() -> None:
-    one = RolloutCheck(name="x", program=("true",))
+    one = UnitCheck(name="x", program=("true",))
     with pytest.raises(FieldError):
-        RolloutSettings(check=(one, one))
+        MaintenanceSettings(check=(one, one))

@@ -1,8 +1,8 @@
-"""The order of a rollout's units, and the plan that an operator sees before it starts.
+"""The order of a maintenance's units, and the plan that an operator sees before it starts.
 
 `arranged` deals units to waves, in an order in which as many as possible go at once. `planned` lets
-`rollout.step` decide for this moment, with the holds and the maintenance that there are: it can't
-say what the rollout would not do.
+`turns.step` decide for this moment, with the holds and the maintenance that there are: it can't say
+what the maintenance would not do.
 """
 
 import heapq
@@ -11,18 +11,12 @@ from datetime import datetime
 
 import msgspec
 
-from forewarn.maintenance import notice, rollout_check, rollout_model, time_windows
-from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance.model import listed
-from forewarn.maintenance.rollout import Ask, Footprint, Footprints, Obstacle, Occupied, Wait
-from forewarn.maintenance.rollout_model import (
-    Rollout,
-    RolloutOrder,
-    RolloutPolicy,
-    RolloutUnit,
-    UnitState,
-)
+from forewarn.maintenance import notice, time_windows, turn_check, turns, units
+from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance.model import Maintenance, listed
 from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.turns import Ask, Footprints, Obstacle, Occupied, Wait
+from forewarn.maintenance.units import TurnOrder, TurnPolicy, Unit, UnitState
 
 replace = msgspec.structs.replace
 
@@ -37,8 +31,8 @@ class PlannedWave(msgspec.Struct, frozen=True, kw_only=True):
     """Each counted once for each unit that it is in."""
 
 
-class PlannedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollout will do, and what it does first."""
+class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """What a maintenance will do, and what it does first."""
 
     waves: tuple[PlannedWave, ...]
     units: int
@@ -64,7 +58,7 @@ class PlannedRollout(msgspec.Struct, frozen=True, kw_only=True):
             opens, closes = notice.spoken(self.window.opens), notice.spoken(self.window.closes)
             told.append(f"The next window: {opens} to {closes}.")
         if self.first:
-            told.append(f"At once: {listed(self.first)}.")
+            told.append(f"First: {listed(self.first)}.")
         if self.waits_for:
             who = "The others wait" if self.first else "It waits"
             told.append(f"{who}: {self.reason or self.waits_for.words}.")
@@ -77,16 +71,16 @@ class PlannedRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(
-    rollout: Rollout, footprints: Footprints, occupied: Occupied, now: datetime
-) -> PlannedRollout:
-    """Return the plan of a new rollout, arranged.
+    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
+) -> PlannedTurns:
+    """Return the plan of a new maintenance, arranged.
 
     `footprints` are what each unit takes; `occupied` tells what holds or occupies it already.
     """
-    machines = {unit.key: len(footprints(unit).machines) for unit in rollout.units}
-    going: dict[int, list[RolloutUnit]] = {}
+    machines = {unit.key: len(footprints(unit).machines) for unit in maintenance.units}
+    going: dict[int, list[Unit]] = {}
     empty: list[str] = []
-    for unit in rollout.units:
+    for unit in maintenance.units:
         if machines[unit.key] or unit.drain:
             going.setdefault(unit.wave, []).append(unit)
         else:
@@ -99,10 +93,10 @@ def planned(
         )
         for number, its in sorted(going.items())
     )
-    first, waits_for, reason = _first(rollout, footprints, occupied, now)
-    policy = rollout.policy
+    first, waits_for, reason = _first(maintenance, footprints, occupied, now)
+    policy = maintenance.policy
     windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
-    return PlannedRollout(
+    return PlannedTurns(
         waves=waves,
         units=sum(map(len, going.values())),
         machines=sum(wave.machines for wave in waves),
@@ -116,41 +110,41 @@ def planned(
 
 
 def _first(
-    rollout: Rollout, footprints: Footprints, occupied: Occupied, now: datetime
+    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
 ) -> tuple[tuple[str, ...], Obstacle | None, str]:
     """Return the units that go at once, what the next one waits for, and why."""
     first: list[str] = []
-    rollout = rollout_check.released(rollout)
+    maintenance = turn_check.released(maintenance)
     while True:
-        rollout, step = deciding.step(rollout, footprints, occupied, now)
+        maintenance, step = turns.step(maintenance, footprints, occupied, now)
         if isinstance(step, Ask):
             for index in step.units:
-                first.append(rollout.units[index].name)
-                rollout = deciding.asked(rollout, index, 0, now)
+                first.append(maintenance.units[index].name)
+                maintenance = turns.asked(maintenance, index, 0, now)
             continue
-        waiting = any(unit.state is UnitState.WAITING for unit in rollout.units)
+        waiting = any(unit.state is UnitState.WAITING for unit in maintenance.units)
         if not isinstance(step, Wait) or not waiting:
             return tuple(first), None, ""
-        blocked = next((u.reason for u in rollout.units if u.state is UnitState.WAITING), "")
+        blocked = next((u.reason for u in maintenance.units if u.state is UnitState.WAITING), "")
         reason = step.why if step.obstacle is Obstacle.WINDOW else blocked
         return tuple(first), step.obstacle, reason
 
 
 def arranged(
-    units: Sequence[RolloutUnit],
-    footprints: Callable[[RolloutUnit], Footprint],
-    policy: RolloutPolicy,
-) -> tuple[RolloutUnit, ...]:
+    given: Sequence[Unit],
+    footprints: Callable[[Unit], Footprint],
+    policy: TurnPolicy,
+) -> tuple[Unit, ...]:
     """Return units in the order of their turns, each with its wave."""
-    ordered = list(units)
-    if policy.order is RolloutOrder.TIGHTEST:
-        takes = [footprints(unit) for unit in units]
+    ordered = list(given)
+    if policy.order is TurnOrder.TIGHTEST:
+        takes = [footprints(unit) for unit in given]
         # Which of the two is better depends on how domains lie on hosts: so take the better.
         tries = (_tightest(takes), _fewest_first(takes))
-        ordered = [units[index] for group in min(tries, key=len) for index in group]
+        ordered = [given[index] for group in min(tries, key=len) for index in group]
     sizes: list[int] = []
     for size in policy.waves:
-        sizes.append(min(rollout_model.amount(size, len(units)), len(units) - sum(sizes)))
+        sizes.append(min(units.amount(size, len(given)), len(given) - sum(sizes)))
     waves = [wave for wave, size in enumerate(sizes) for _ in range(size)]
     used = [size for size in sizes if size]
     return tuple(
@@ -186,7 +180,7 @@ def _tightest(takes: Sequence[Footprint]) -> list[list[int]]:
                     if other not in left or other in barred:
                         continue
                     theirs = takes[other].domains[scope]
-                    if theirs != domain or domain == deciding.SEVERAL:
+                    if theirs != domain or domain == SEVERAL:
                         barred.add(other)
                     elif scope not in taken:
                         shared[other] += 1
@@ -214,16 +208,16 @@ def _fewest_first(takes: Sequence[Footprint]) -> list[list[int]]:
 
 def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
     return all(
-        scope not in theirs or (theirs[scope] == domain and domain != deciding.SEVERAL)
+        scope not in theirs or (theirs[scope] == domain and domain != SEVERAL)
         for scope, domain in mine.items()
     )
 
 
-def drained_soon(rollout: Rollout, unit: RolloutUnit) -> tuple[str, ...]:
+def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:
     """Return the hosts that are probably drained before a unit's host, drained now, is up again."""
     waiting = [
         one.name
-        for one in rollout.units
+        for one in maintenance.units
         if one.drain and one.state is UnitState.WAITING and one is not unit
     ]
-    return tuple(waiting[: 2 * rollout_model.amount(rollout.policy.at_once, len(rollout.units))])
+    return tuple(waiting[: 2 * units.amount(maintenance.policy.at_once, len(maintenance.units))])

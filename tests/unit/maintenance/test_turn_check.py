@@ -1,32 +1,18 @@
-"""The check of a rollout, and the approval that it requires."""
+"""The check of a maintenance, and the approval that it requires."""
 
 from typing import Any
 
 import msgspec
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import rollout as deciding
-from forewarn.maintenance import rollout_check
-from forewarn.maintenance.rollout import (
-    Check,
-    Done,
-    Obstacle,
-    RolloutOrderKind,
-    Stop,
-    UnitNews,
-    Wait,
-)
-from forewarn.maintenance.rollout_check import CheckResult
-from forewarn.maintenance.rollout_model import (
-    CONFIRM,
-    CheckProgress,
-    Rollout,
-    RolloutState,
-    RolloutUnit,
-)
+from forewarn.maintenance import turn_check, turns
+from forewarn.maintenance.model import Maintenance
 from forewarn.maintenance.time_windows import Span
-from forewarn.vocabulary import EventType, TargetKind
-from rollout_world import (
+from forewarn.maintenance.turn_check import CheckResult
+from forewarn.maintenance.turns import Check, Done, MaintenanceOrder, Obstacle, Stop, Wait
+from forewarn.maintenance.units import CONFIRM, CheckProgress, MaintenanceState, Unit, UnitKind
+from forewarn.vocabulary import EventType
+from turn_world import (
     ALWAYS,
     FAILED,
     HOUR,
@@ -35,7 +21,7 @@ from rollout_world import (
     RUNNING,
     WAITING,
     World,
-    rollout,
+    maintenance,
     windowed,
 )
 
@@ -44,7 +30,7 @@ from rollout_world import (
 
 def checked(*names: str, **policy: Any) -> World:
     policy = {"check": "smoke", "check_tries": 3, "check_within_seconds": 300} | policy
-    return World(rollout(*names, **policy))
+    return World(maintenance(*names, **policy))
 
 
 PASSED, BAD = CheckResult(passed=True), CheckResult(passed=False, message="exit status 1")
@@ -55,14 +41,14 @@ def test_after_a_unit_the_check_has_to_pass_before_the_next_goes() -> None:
     assert world.asked() == ["h0"]
     world.ends("h0")
     run = world.begins_check()
-    assert (run.name, run.rollout, run.number, run.wave, run.seconds) == ("smoke", 1, 1, 1, 100)
+    assert (run.name, run.maintenance, run.number, run.wave, run.seconds) == ("smoke", 1, 1, 1, 100)
     assert world.waits() is Obstacle.CHECK
-    assert world.rollout.reason
+    assert world.maintenance.reason
     world.check_ends(run, PASSED)
     assert world.asked() == ["h1"]
 
 
-def test_the_check_of_the_last_unit_has_to_pass_before_the_rollout_is_done() -> None:
+def test_the_check_of_the_last_unit_has_to_pass_before_the_maintenance_is_done() -> None:
     world = checked("h0")
     world.asked()
     world.ends("h0")
@@ -73,13 +59,13 @@ def test_the_check_of_the_last_unit_has_to_pass_before_the_rollout_is_done() -> 
 
 def test_nothing_is_checked_before_the_first_unit_and_without_a_check() -> None:
     assert checked("h0").asked() == ["h0"]
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     world.asked()
     world.ends("h0")
     assert world.asked() == ["h1"]
 
 
-def test_a_failed_check_is_tried_again_and_halts_the_rollout_when_it_failed_too_often() -> None:
+def test_a_failed_check_is_tried_again_and_halts_the_maintenance_when_it_failed_too_often() -> None:
     world = checked("h0", "h1", "h2", at_once="2")
     world.asked()
     world.ends("h0")
@@ -96,8 +82,8 @@ def test_a_failed_check_is_tried_again_and_halts_the_rollout_when_it_failed_too_
     assert isinstance(step, Stop)
     assert "smoke" in step.reason
     assert "exit status 1" in step.reason
-    assert world.rollout.state is RolloutState.HALTED
-    assert deciding.to_recall(world.rollout) == [2]
+    assert world.maintenance.state is MaintenanceState.HALTED
+    assert turns.to_recall(world.maintenance) == ["1.2"]
 
 
 def test_a_check_that_passes_at_last_has_all_its_tries_the_next_time() -> None:
@@ -153,7 +139,7 @@ def test_a_check_whose_runner_was_lost_runs_again_and_that_is_no_failed_try() ->
     again = world.begins_check()
     world.check_ends(lost, BAD)  # it comes too late
     assert world.waits() is Obstacle.CHECK
-    world.rollout = rollout_check.released(world.rollout)
+    world.maintenance = turn_check.released(world.maintenance)
     third = world.begins_check()
     world.check_ends(again, BAD)
     world.check_ends(third, PASSED)
@@ -161,26 +147,26 @@ def test_a_check_whose_runner_was_lost_runs_again_and_that_is_no_failed_try() ->
     assert world.asked() == ["h1"]
 
 
-def test_a_resumed_rollout_runs_its_check_again() -> None:
+def test_a_resumed_maintenance_runs_its_check_again() -> None:
     world = checked("h0", "h1", check_tries=1)
     world.asked()
     world.ends("h0")
     world.check_ends(world.begins_check(), BAD)
     assert isinstance(world.step(), Stop)
     assert world.waits() is Obstacle.OPERATOR
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     world.now += 300 * SECOND
     world.check_ends(world.begins_check(), PASSED)
     assert world.asked() == ["h1"]
 
 
-def test_no_check_begins_while_an_operator_has_paused_the_rollout() -> None:
+def test_no_check_begins_while_an_operator_has_paused_the_maintenance() -> None:
     world = checked("h0", "h1")
     world.asked()
-    world.order(RolloutOrderKind.PAUSE)
+    world.order(MaintenanceOrder.PAUSE)
     world.ends("h0")
     assert world.waits() is Obstacle.OPERATOR
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert isinstance(world.step(), Check)
 
 
@@ -189,7 +175,7 @@ def test_a_failed_unit_counts_before_its_check() -> None:
     world.asked()
     world.ends("h0", FAILED)
     assert isinstance(world.step(), Stop)
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert isinstance(world.step(), Check)
 
 
@@ -216,7 +202,7 @@ def test_a_wave_that_an_operator_confirms_is_not_checked_again() -> None:
         world.check_ends(world.begins_check(), PASSED)
         world.waits()
         world.now += SECOND
-        world.order(RolloutOrderKind.RESUME)
+        world.order(MaintenanceOrder.RESUME)
         assert world.asked() == ["h1"]
 
 
@@ -242,24 +228,24 @@ def test_after_the_shortest_pause_a_wave_is_checked_again() -> None:
 
 def test_the_progress_of_a_check_tells_who_runs_it_and_why_it_failed() -> None:
     world = checked("h0", "h1")
-    assert world.rollout.check == CheckProgress()
+    assert world.maintenance.check == CheckProgress()
     world.asked()
     world.ends("h0")
     run = world.begins_check()
     lease_until = NOW + 100 * SECOND + MARGIN
     under_way = CheckProgress(run=1, replica="r1", began_at=NOW, lease_until=lease_until)
-    assert world.rollout.check == under_way
+    assert world.maintenance.check == under_way
     world.check_ends(run, BAD)
-    assert (world.rollout.check.failed, world.rollout.check.reason) == (1, "exit status 1")
-    assert world.rollout.check.due
-    again = rollout_check.begin_again(world.rollout)
+    assert (world.maintenance.check.failed, world.maintenance.check.reason) == (1, "exit status 1")
+    assert world.maintenance.check.due
+    again = turn_check.begin_again(world.maintenance)
     assert (again.check.failed, again.check.reason) == (0, "")
     world.now += 100 * SECOND
     world.check_ends(world.begins_check(), PASSED)
     passed = CheckProgress(run=2, replica="r1", began_at=world.now, passed_at=world.now)
-    assert world.rollout.check == passed
-    assert rollout_check.released(world.rollout) is world.rollout
-    assert rollout_check.begin_again(world.rollout) is world.rollout
+    assert world.maintenance.check == passed
+    assert turn_check.released(world.maintenance) is world.maintenance
+    assert turn_check.begin_again(world.maintenance) is world.maintenance
 
 
 # Approval.
@@ -267,14 +253,12 @@ def test_the_progress_of_a_check_tells_who_runs_it_and_why_it_failed() -> None:
 
 def test_until_a_time_units_start_only_with_approval() -> None:
     until = NOW + 48 * HOUR
-    world = World(rollout("h0", approval_until=until))
+    world = World(maintenance("h0", approval_until=until))
     assert world.asked() == ["h0"]
-    unit = world.unit("h0")
-    takes = world.footprint(unit)
-    asked = deciding.request(world.rollout, unit, takes, ALWAYS, NOW)
+    asked = turns.start_of(world.maintenance, ALWAYS, NOW)
     assert asked.not_before is not None
     assert until <= asked.not_before <= until + 2 * SECOND
-    later = deciding.request(world.rollout, unit, takes, ALWAYS, until)
+    later = turns.start_of(world.maintenance, ALWAYS, until)
     assert later.not_before is not None
     assert later.not_before >= until + 15 * MINUTE
 
@@ -289,8 +273,7 @@ def test_a_window_that_closes_before_approval_is_optional_is_left_out() -> None:
     world.now = OPENS - 15 * MINUTE
     assert world.asked() == ["h0"]
     window = Span(OPENS, OPENS + HOUR)
-    unit = world.unit("h0")
-    asked = deciding.request(world.rollout, unit, world.footprint(unit), window, world.now)
+    asked = turns.start_of(world.maintenance, window, world.now)
     assert asked.not_before is not None
     assert asked.opens_at == OPENS
     assert OPENS + HOUR / 2 <= asked.not_before < OPENS + HOUR
@@ -298,8 +281,8 @@ def test_a_window_that_closes_before_approval_is_optional_is_left_out() -> None:
 
 def test_drains_do_not_wait_for_approval() -> None:
     world = windowed(approval_until=OPENS + 48 * HOUR)
-    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.rollout.units)
-    world.rollout = msgspec.structs.replace(world.rollout, units=units)
+    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.maintenance.units)
+    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
     world.now = OPENS
     assert world.asked() == ["h0"]
 
@@ -307,18 +290,16 @@ def test_drains_do_not_wait_for_approval() -> None:
 def test_a_unit_that_ends_makes_the_check_due_and_one_under_way_does_not() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0")
-    unit = RolloutUnit(name="web-0", kind=TargetKind.MACHINES, state=RUNNING, maintenance=1)
-    of = msgspec.structs.replace(rollout(check="smoke"), units=(unit,))
+    unit = Unit(name="web-0", kind=UnitKind.MACHINES, state=RUNNING, operation=1)
+    of = msgspec.structs.replace(maintenance(check="smoke"), units=(unit,))
 
-    def due(of: Rollout) -> bool:
-        operations = {1: list(bench.snapshot.operations.values())}
-        maintenances = bench.snapshot.maintenances
-        news = UnitNews(maintenances=maintenances, operations=operations, drains={})
-        return deciding.follow(of, news, bench.now).check.due
+    def due(of: Maintenance) -> bool:
+        following = turns.follow(of, bench.snapshot.operations, {}, lambda unit: False, bench.now)
+        return following.check.due
 
     assert not due(of)
     bench.let_pass(15 * MINUTE)
     bench.finish("1.1")
     assert due(of)
-    without = msgspec.structs.replace(rollout(), units=(unit,))
+    without = msgspec.structs.replace(maintenance(), units=(unit,))
     assert not due(without)

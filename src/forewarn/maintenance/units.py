@@ -1,4 +1,4 @@
-"""The values of rollouts: what is done, to which units, under which policy, and how far it is."""
+"""The units of a maintenance, the policy by which they take their turns, and how far each is."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,13 +8,18 @@ from typing import Annotated, Final
 import msgspec
 
 from forewarn.maintenance.time_windows import Span
-from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 CONFIRM: Final = -1
 """The pause before a wave that an operator has to confirm."""
 
+MAX_OPEN: Final = 1000
+"""Maintenances with units that may be open at once."""
+
 MAX_UNITS: Final = 5000
-"""Units of one rollout: all of them are one value, written when one of them changes."""
+"""Units of one maintenance: all of them are one value, written when one of them changes."""
+
+NO_MACHINES: Final = "it has no machines"
+"""Why a unit is skipped that nobody skipped."""
 
 AMOUNT: Final = "[1-9][0-9]{0,4}|(100|[1-9]?[0-9])%"
 """A number of units, or a part of all of them (`10%`)."""
@@ -25,7 +30,7 @@ SPREAD: Final = "|host|fault-domain|tag:.{1,200}"
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=366 * 24 * 3600)]
 
 
-class RolloutOrder(StrEnum):
+class TurnOrder(StrEnum):
     """In which order units of a wave have their turn."""
 
     TIGHTEST = "tightest"
@@ -34,7 +39,7 @@ class RolloutOrder(StrEnum):
     """As they were given."""
 
 
-class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How many units at once, when, in which waves, and when to halt."""
 
     at_once: str = "1"
@@ -56,30 +61,29 @@ class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
     notice_seconds: Seconds = 0
     """How long guests may take to approve, where that is more than the least notice."""
     stop_after: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = 1
-    """How many failed units halt the rollout."""
-    order: RolloutOrder = RolloutOrder.TIGHTEST
+    """How many failed units halt the maintenance."""
+    order: TurnOrder = TurnOrder.TIGHTEST
     approval_until: datetime | None = None
     """Until then units start only if their guests approve, or the operator for them; None: until
     the notice is over."""
     check: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """The check of the service's settings that has to pass before further units go; `""`: none."""
     check_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
-    """How often it may fail in a row before the rollout halts."""
+    """How often it may fail in a row before the maintenance halts."""
     check_within_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 300
     """How long all of its tries may take: each has its part of it, and so long to end."""
 
 
-class RolloutTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done to each unit."""
+class UnitKind(StrEnum):
+    """What has its turn as one."""
 
-    event_type: EventType
-    source: EventSource = EventSource.PLATFORM
-    duration_seconds: int = -1
-    """The expected interruption; 0 none, -1 unknown."""
-    description: str | None = None
-    """None for the default of the type and source."""
-    without_notice: bool = False
-    """Whether machines whose scope is off may stop without any notice."""
+    MACHINES = "machines"
+    """Machines that were named."""
+    UPDATE_DOMAIN = "update-domain"
+    """The machines of one update domain of a scope, as they are when they have their turn."""
+    HOST = "host"
+    """The machines on a host; where they are in several update domains of a scope, one domain goes
+    after another."""
 
 
 class UnitState(StrEnum):
@@ -87,7 +91,7 @@ class UnitState(StrEnum):
 
     WAITING = "waiting"
     RUNNING = "running"
-    """Its maintenance was asked for, or the drain of its host."""
+    """Its operation was asked for, or the drain of its host."""
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -99,12 +103,17 @@ class UnitState(StrEnum):
         return self not in {UnitState.WAITING, UnitState.RUNNING}
 
 
-class RolloutUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What has its turn as one: a host, a scope or a machine."""
+class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What has its turn as one."""
 
     name: str
-    """A host as it is written; the name of a scope or a machine."""
-    kind: TargetKind
+    """A host as it is written, `SCOPE/DOMAIN`, or the name of a machine."""
+    kind: UnitKind
+    scope: str = ""
+    """The key of an update domain's scope."""
+    update_domain: int = 0
+    machines: tuple[str, ...] = ()
+    """The keys of the machines that were named."""
     wave: int = 0
     """From 0."""
     state: UnitState = UnitState.WAITING
@@ -112,14 +121,14 @@ class RolloutUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     """Why it waits, failed or was skipped."""
     drain: bool = False
     """Whether its host is drained and rebooted."""
-    maintenance: int = 0
-    """The maintenance that was asked for last; 0 for none."""
+    operation: int = 0
+    """Which operation of its maintenance is its latest, from 1; 0 for none."""
     done: tuple[str, ...] = ()
-    """Keys of machines that earlier maintenances of it completed: a window closed before others."""
+    """The keys of machines that its operations have completed."""
     recalled: bool = False
-    """Whether what had not started of it was cancelled by its rollout."""
+    """Whether what had not started of it was cancelled by its maintenance."""
     accepted: bool = False
-    """Whether an operator resumed the rollout in spite of its failure."""
+    """Whether an operator resumed the maintenance in spite of its failure."""
     changed_at: datetime | None = None
     """When its state changed last; None if it never did."""
     retry_at: datetime | None = None
@@ -128,15 +137,17 @@ class RolloutUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     @property
     def key(self) -> str:
         """What it is found by: a host as it is written, another name in lower case."""
-        return self.name if self.kind is TargetKind.HOST else self.name.lower()
+        return self.name if self.kind is UnitKind.HOST else self.name.lower()
 
 
-class RolloutState(StrEnum):
-    """How far a rollout is."""
+class MaintenanceState(StrEnum):
+    """How far a maintenance is."""
 
+    ANNOUNCED = "announced"
+    """All of it was announced when it was asked for: it has no units."""
     RUNNING = "running"
     PAUSED = "paused"
-    """An operator paused it: nothing further is asked for."""
+    """An operator paused it: nothing further is announced."""
     HALTED = "halted"
     """Too many units failed, or the check did: what had not started is cancelled, and an operator
     decides."""
@@ -147,12 +158,17 @@ class RolloutState(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing is asked for any more, whatever an operator does."""
-        return self in {RolloutState.STOPPED, RolloutState.DONE}
+        """Whether nothing further is announced, whatever an operator does."""
+        return self in _OVER
+
+
+_OVER: Final = frozenset(
+    (MaintenanceState.ANNOUNCED, MaintenanceState.STOPPED, MaintenanceState.DONE)
+)
 
 
 class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """How far the check of a rollout is."""
+    """How far the check of a maintenance is."""
 
     due: bool = False
     """Whether it has to pass before a further unit goes."""
@@ -190,44 +206,3 @@ def read_tags(texts: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"invalid tag {text!r}: expected KEY=VALUE, and each KEY once")
         found[name] = value
     return found
-
-
-class Rollout(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Many units, one after another, under one policy."""
-
-    number: int
-    task: RolloutTask
-    policy: RolloutPolicy
-    units: tuple[RolloutUnit, ...]
-    """In the order in which they have their turn."""
-    state: RolloutState = RolloutState.RUNNING
-    reason: str = ""
-    """Why it is paused, halted or stopped, or what it waits for."""
-    wave: int = 0
-    """The wave that has its turn, from 0."""
-    wave_at: datetime | None = None
-    """When the wave before it was over; None for the first one."""
-    confirmed: bool = False
-    """Whether an operator confirmed this wave."""
-    check: CheckProgress = CheckProgress()
-    requested_by: str = ""
-    requested_at: datetime
-    changed_by: str = ""
-    """Who ordered something about it last."""
-    changed_at: datetime
-    """When its state changed last."""
-    idempotency_key: str = ""
-    """What its request was sent with; a request with an equal one means this rollout."""
-
-    @property
-    def unconfirmed(self) -> bool:
-        """Whether its wave waits for an operator."""
-        confirms = self.policy.pause_seconds == CONFIRM and self.wave_at is not None
-        return confirms and not self.confirmed and self.state is RolloutState.RUNNING
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether something may still happen to one of its units."""
-        if self.state in {RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED}:
-            return True
-        return any(unit.state is UnitState.RUNNING for unit in self.units)

@@ -1,4 +1,4 @@
-"""What a rollout asks for, and what it waits for."""
+"""What a maintenance whose units take turns asks for, and what it waits for."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,61 +6,63 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, Bench
-from forewarn.maintenance import planner, rollout_model
-from forewarn.maintenance import rollout as deciding
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import footprints, planner, turns, units
+from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.model import (
     Drain,
     Hold,
     HoldKind,
     HostState,
-    Operation,
     Refused,
-    RollingState,
-)
-from forewarn.maintenance.rollout import (
-    Ask,
-    Done,
-    Footprint,
-    Obstacle,
-    RolloutOrderKind,
-    Stop,
-    UnitNews,
-    Wait,
-)
-from forewarn.maintenance.rollout_model import (
-    CONFIRM,
-    RolloutPolicy,
-    RolloutState,
-    RolloutUnit,
-    UnitState,
 )
 from forewarn.maintenance.time_windows import Span
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType, TargetKind
-from rollout_world import ALWAYS, FAILED, HOUR, OPENS, RUNNING, WAITING, World, rollout, windowed
+from forewarn.maintenance.turns import Ask, Done, MaintenanceOrder, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.units import (
+    CONFIRM,
+    MaintenanceState,
+    TurnPolicy,
+    Unit,
+    UnitKind,
+    UnitState,
+)
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from turn_world import (
+    ALWAYS,
+    FAILED,
+    HOUR,
+    OPENS,
+    RUNNING,
+    WAITING,
+    World,
+    maintenance,
+    windowed,
+)
 
 
 def test_by_default_one_unit_goes_after_another_and_then_it_is_done() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     assert world.asked() == ["h0"]
     assert world.waits() is Obstacle.AT_ONCE
     world.end("h0")
     assert world.asked() == ["h1"]
     world.end("h1")
     assert isinstance(world.step(), Done)
-    assert world.rollout.state is RolloutState.DONE
+    assert world.maintenance.state is MaintenanceState.DONE
 
 
 @pytest.mark.parametrize(("at_once", "count"), [("2", 2), ("50%", 2), ("100%", 4), ("1%", 1)])
 def test_so_many_go_at_once_as_the_policy_says(at_once: str, count: int) -> None:
-    assert len(World(rollout(at_once=at_once)).asked()) == count
+    assert len(World(maintenance(at_once=at_once)).asked()) == count
 
 
 def test_two_units_that_take_two_domains_of_a_scope_do_not_go_at_once() -> None:
-    world = World(rollout(at_once="4"), h0={"web": 0}, h1={"web": 1}, h2={"web": 0}, h3={"db": 1})
+    world = World(
+        maintenance(at_once="4"), h0={"web": 0}, h1={"web": 1}, h2={"web": 0}, h3={"db": 1}
+    )
     assert world.asked() == ["h0", "h2", "h3"]
     assert world.waits() is Obstacle.UPDATE_DOMAIN
-    assert "h" in world.unit("h1").reason
+    assert "web" in world.unit("h1").reason
     world.end("h0")
     assert world.asked() == []
     world.end("h2")
@@ -68,21 +70,21 @@ def test_two_units_that_take_two_domains_of_a_scope_do_not_go_at_once() -> None:
 
 
 def test_a_unit_with_several_domains_of_a_scope_goes_alone_there() -> None:
-    several = {"web": deciding.SEVERAL}
-    world = World(rollout("h0", "h1", at_once="4"), h0=several, h1=several)
+    several = {"web": SEVERAL}
+    world = World(maintenance("h0", "h1", at_once="4"), h0=several, h1=several)
     assert world.asked() == ["h0"]
     assert world.waits() is Obstacle.UPDATE_DOMAIN
 
 
 def test_of_each_place_one_unit_goes_at_a_time() -> None:
-    world = World(rollout(at_once="4", spread="fault-domain"))
+    world = World(maintenance(at_once="4", spread="fault-domain"))
     world.places = {"h0": {"rack1"}, "h1": {"rack1"}, "h2": {"rack2"}, "h3": {"rack2", "rack1"}}
     assert world.asked() == ["h0", "h2"]
     assert world.waits() is Obstacle.SPREAD
 
 
 def test_a_blocked_unit_says_why_and_keeps_no_other_from_going() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     world.other = {"h0": "web-0 has 12.1"}
     assert world.asked() == ["h1"]
     assert world.unit("h0").reason == "web-0 has 12.1"
@@ -90,27 +92,27 @@ def test_a_blocked_unit_says_why_and_keeps_no_other_from_going() -> None:
     step = world.step()
     assert isinstance(step, Wait)
     assert step.obstacle is Obstacle.MAINTENANCE
-    assert step.until == NOW + deciding.LOOK_AGAIN_AFTER
-    assert "h0" in world.rollout.reason
+    assert step.until == NOW + turns.LOOK_AGAIN_AFTER
+    assert "h0" in world.maintenance.reason
     world.other = {}
     assert world.asked() == ["h0"]
 
 
 def test_what_the_rules_refuse_is_asked_again_later() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     refusal = Refused(ErrorCode.NOT_ELIGIBLE, "scope web is off")
-    world.rollout = deciding.refused(world.rollout, 0, refusal, NOW)
+    world.maintenance = turns.refused(world.maintenance, 0, refusal, NOW)
     assert world.asked() == ["h1"]
     assert world.unit("h0").reason == "scope web is off"
     world.end("h1")
     assert world.waits() is Obstacle.REFUSED
-    world.now += deciding.ASK_AGAIN_AFTER
+    world.now += turns.ASK_AGAIN_AFTER
     assert world.asked() == ["h0"]
     assert world.unit("h0").retry_at is None
 
 
 def test_a_wave_begins_when_the_one_before_is_over() -> None:
-    world = World(rollout("h0", "h1", "h2", waves={"h1": 1, "h2": 1}, at_once="3"))
+    world = World(maintenance("h0", "h1", "h2", waves={"h1": 1, "h2": 1}, at_once="3"))
     assert world.asked() == ["h0"]
     assert world.waits() is Obstacle.UNITS
     world.end("h0")
@@ -118,7 +120,7 @@ def test_a_wave_begins_when_the_one_before_is_over() -> None:
 
 
 def test_a_pause_lies_between_two_waves() -> None:
-    world = World(rollout("h0", "h1", waves={"h1": 1}, pause_seconds=600))
+    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=600))
     world.asked()
     world.end("h0")
     step = world.step()
@@ -130,52 +132,52 @@ def test_a_pause_lies_between_two_waves() -> None:
 
 
 def test_a_wave_that_has_to_be_confirmed_waits_for_an_operator() -> None:
-    world = World(rollout("h0", "h1", waves={"h1": 1}, pause_seconds=CONFIRM))
+    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=CONFIRM))
     world.asked()
     with pytest.raises(Refused):
-        world.order(RolloutOrderKind.RESUME)
+        world.order(MaintenanceOrder.RESUME)
     world.end("h0")
     assert world.waits() is Obstacle.CONFIRMATION
     world.now += 1000 * HOUR
     assert world.waits() is Obstacle.CONFIRMATION
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h1"]
 
 
 def test_resuming_ends_a_pause_between_waves_early() -> None:
-    world = World(rollout("h0", "h1", waves={"h1": 1}, pause_seconds=600))
+    world = World(maintenance("h0", "h1", waves={"h1": 1}, pause_seconds=600))
     world.asked()
     world.end("h0")
     assert world.waits() is Obstacle.PAUSE
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h1"]
 
 
 def test_the_first_failure_halts_it_and_recalls_what_has_not_started() -> None:
-    world = World(rollout(at_once="2"))
+    world = World(maintenance(at_once="2"))
     world.asked()
     world.end("h0", FAILED, "1.1 is Failed: no power")
     step = world.step()
     assert isinstance(step, Stop)
     assert "h0" in step.reason
-    assert world.rollout.state is RolloutState.HALTED
-    assert deciding.to_recall(world.rollout) == [2]
+    assert world.maintenance.state is MaintenanceState.HALTED
+    assert turns.to_recall(world.maintenance) == ["1.2"]
     assert world.waits() is Obstacle.OPERATOR
 
 
 def test_a_failure_of_the_last_unit_halts_it_until_an_operator_decides() -> None:
-    world = World(rollout("h0"))
+    world = World(maintenance("h0"))
     world.asked()
     world.end("h0", FAILED)
     assert isinstance(world.step(), Stop)
     assert world.waits() is Obstacle.OPERATOR
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert isinstance(world.step(), Done)
     assert world.unit("h0").state is FAILED
 
 
 def test_so_many_failures_halt_it_as_the_policy_says() -> None:
-    world = World(rollout(stop_after=2))
+    world = World(maintenance(stop_after=2))
     for name in ("h0", "h1"):
         assert world.asked() == [name]
         world.end(name, FAILED)
@@ -183,81 +185,81 @@ def test_so_many_failures_halt_it_as_the_policy_says() -> None:
 
 
 def test_a_failure_that_was_accepted_does_not_halt_it_again() -> None:
-    world = World(rollout())
+    world = World(maintenance())
     world.asked()
     world.end("h0", FAILED)
     world.step()
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h1"]
     world.end("h1", FAILED)
     assert isinstance(world.step(), Stop)
 
 
 def test_a_failed_unit_is_retried_or_skipped() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     world.asked()
     world.end("h0", FAILED)
     world.step()
-    world.order(RolloutOrderKind.RETRY, "h0")
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.RETRY, "h0")
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h0"]
     world.end("h0", FAILED)
     world.step()
-    world.order(RolloutOrderKind.SKIP, "H0".lower())
-    world.order(RolloutOrderKind.RESUME)
+    world.order(MaintenanceOrder.SKIP, "H0".lower())
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h1"]
     world.end("h1")
     assert isinstance(world.step(), Done)
 
 
 def test_a_unit_that_waits_is_skipped_and_one_under_way_is_not() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     world.asked()
-    world.order(RolloutOrderKind.SKIP, "h1")
+    world.order(MaintenanceOrder.SKIP, "h1")
     with pytest.raises(Refused) as refused:
-        world.order(RolloutOrderKind.SKIP, "h0")
+        world.order(MaintenanceOrder.SKIP, "h0")
     assert refused.value.code is ErrorCode.CONFLICT
     with pytest.raises(Refused) as refused:
-        world.order(RolloutOrderKind.SKIP, "h9")
+        world.order(MaintenanceOrder.SKIP, "h9")
     assert refused.value.code is ErrorCode.NOT_FOUND
     with pytest.raises(Refused) as refused:
-        world.order(RolloutOrderKind.SKIP, "h1")
+        world.order(MaintenanceOrder.SKIP, "h1")
     assert refused.value.code is ErrorCode.CONFLICT
 
 
 def test_a_pause_leaves_what_is_announced_and_asks_for_nothing_further() -> None:
-    world = World(rollout())
+    world = World(maintenance())
     world.asked()
-    world.order(RolloutOrderKind.PAUSE)
-    assert deciding.to_recall(world.rollout) == []
+    world.order(MaintenanceOrder.PAUSE)
+    assert turns.to_recall(world.maintenance) == []
     world.end("h0")
     assert world.waits() is Obstacle.OPERATOR
     with pytest.raises(Refused):
-        world.order(RolloutOrderKind.PAUSE)
-    world.order(RolloutOrderKind.RESUME)
+        world.order(MaintenanceOrder.PAUSE)
+    world.order(MaintenanceOrder.RESUME)
     assert world.asked() == ["h1"]
 
 
 def test_a_stop_recalls_what_is_announced_and_is_final() -> None:
-    world = World(rollout())
+    world = World(maintenance())
     world.asked()
-    world.order(RolloutOrderKind.STOP)
-    assert deciding.to_recall(world.rollout) == [1]
+    world.order(MaintenanceOrder.STOP)
+    assert turns.to_recall(world.maintenance) == ["1.1"]
     assert isinstance(world.step(), Done)
-    assert world.rollout.goes_on
+    assert world.maintenance.open
     world.end("h0", WAITING)
-    assert not world.rollout.goes_on
-    for kind in RolloutOrderKind:
+    assert not world.maintenance.open
+    for kind in MaintenanceOrder:
         with pytest.raises(Refused) as refused:
             world.order(kind, "h0")
         assert refused.value.code is ErrorCode.TOO_LATE
 
 
 def test_a_unit_without_machines_is_left_out() -> None:
-    world = World(rollout("h0", "h1"))
+    world = World(maintenance("h0", "h1"))
     gone = Footprint(machines=(), domains={})
-    world.rollout, step = deciding.step(
-        world.rollout,
+    world.maintenance, step = turns.step(
+        world.maintenance,
         lambda unit: gone if unit.name == "h0" else world.footprint(unit),
         lambda unit, takes: "",
         NOW,
@@ -306,7 +308,7 @@ def test_a_blackout_closes_a_window_and_delays_what_has_none() -> None:
     assert isinstance(step, Wait)
     assert step.until is not None
     assert until - HOUR < step.until < until
-    always = World(rollout(blackouts=blackouts))
+    always = World(maintenance(blackouts=blackouts))
     step = always.step()
     assert isinstance(step, Wait)
     assert step.obstacle is Obstacle.WINDOW
@@ -326,7 +328,7 @@ def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
     day: datetime, hours: int
 ) -> None:
     names = [f"h{n}" for n in range(20)]
-    world = World(rollout(*names, windows=("daily 02:00-05:00",), zone="Europe/Berlin"))
+    world = World(maintenance(*names, windows=("daily 02:00-05:00",), zone="Europe/Berlin"))
     world.now = day
     started: list[datetime] = []
     while len(started) < len(names) and world.now < day + 24 * HOUR:
@@ -335,9 +337,9 @@ def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
             (index,) = step.units
             start = max(world.now + 15 * MINUTE, step.window.opens)
             started.append(start)
-            world.rollout = deciding.asked(world.rollout, index, index + 1, world.now)
+            world.maintenance = turns.asked(world.maintenance, index, index + 1, world.now)
             world.now = start
-            world.end(world.rollout.units[index].name)
+            world.end(world.maintenance.units[index].name)
         else:
             assert isinstance(step, Wait)
             assert step.until is not None
@@ -349,8 +351,8 @@ def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
 
 def test_a_drain_begins_in_the_window() -> None:
     world = windowed()
-    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.rollout.units)
-    world.rollout = msgspec.structs.replace(world.rollout, units=units)
+    units = tuple(msgspec.structs.replace(unit, drain=True) for unit in world.maintenance.units)
+    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
     step = world.step()
     assert isinstance(step, Wait)
     assert step.until == OPENS
@@ -359,51 +361,66 @@ def test_a_drain_begins_in_the_window() -> None:
 
 
 def test_a_policy_whose_windows_are_too_short_says_so() -> None:
-    world = World(rollout(windows=("daily 22:00-22:10",), notice_seconds=3600))
+    world = World(maintenance(windows=("daily 22:00-22:10",), notice_seconds=3600))
     world.now = OPENS - HOUR - timedelta(seconds=1)
     assert world.asked() == ["h0"]  # announced an hour before
-    short = World(rollout(windows=("daily 22:00-22:10",), cutoff_seconds=3600))
+    short = World(maintenance(windows=("daily 22:00-22:10",), cutoff_seconds=3600))
     step = short.step()
     assert isinstance(step, Wait)
-    assert step.why == deciding.NO_WINDOW
+    assert step.why == turns.NO_WINDOW
 
 
-def test_what_is_asked_for_carries_the_window_and_the_longer_notice() -> None:
+def test_a_unit_starts_in_the_window_and_after_the_longer_notice() -> None:
     world = windowed()
-    unit, window = world.unit("h0"), Span(OPENS, OPENS + HOUR)
-    asked = deciding.request(world.rollout, unit, world.footprint(unit), window, NOW)
-    assert (asked.opens_at, asked.closes_at, asked.not_before) == (OPENS, OPENS + HOUR, None)
-    assert (asked.host, asked.machines, asked.scope) == ("h0", (), "")
-    longer = World(rollout(notice_seconds=3600))
-    asked = deciding.request(longer.rollout, unit, world.footprint(unit), ALWAYS, NOW)
-    assert (asked.opens_at, asked.closes_at) == (None, None)
-    assert asked.not_before is not None
-    assert asked.not_before >= NOW + HOUR
+    start = turns.start_of(world.maintenance, Span(OPENS, OPENS + HOUR), NOW)
+    assert start == Start(not_before=None, notice_seconds=0, opens_at=OPENS, closes_at=OPENS + HOUR)
+    longer = turns.start_of(maintenance(notice_seconds=3600), ALWAYS, NOW)
+    assert (longer.opens_at, longer.closes_at) == (None, None)
+    assert longer.not_before is not None
+    assert NOW + HOUR <= longer.not_before <= NOW + HOUR + SECOND
 
 
-def test_a_scope_whose_machines_are_partly_done_asks_for_the_others() -> None:
-    unit = RolloutUnit(name="Web", kind=TargetKind.SCOPE, done=("web-0",))
-    takes = Footprint(machines=("web-0", "Web-1"), domains={})
-    asked = deciding.request(rollout(), unit, takes, ALWAYS, NOW)
-    assert (asked.scope, asked.machines) == ("", ("Web-1",))
-    fresh = RolloutUnit(name="Web", kind=TargetKind.SCOPE)
-    assert deciding.request(rollout(), fresh, takes, ALWAYS, NOW).scope == "Web"
+def once(closes_at: datetime, **policy: Any) -> World:
+    """A maintenance in one window of its own, which closes then."""
+    of = maintenance("h0", "h1", **policy)
+    return World(msgspec.structs.replace(of, opens_at=OPENS, closes_at=closes_at))
 
 
-def test_a_host_whose_machines_are_partly_done_asks_for_the_others() -> None:
-    unit = RolloutUnit(name="h0", kind=TargetKind.HOST, done=("web-0",))
-    takes = Footprint(machines=("web-0", "web-1"), domains={})
-    asked = deciding.request(rollout(), unit, takes, ALWAYS, NOW)
-    assert (asked.host, asked.machines) == ("", ("web-1",))
+def test_the_window_of_the_maintenance_itself_goes_before_those_of_the_policy() -> None:
+    world = once(OPENS + HOUR, windows=("daily 02:00-03:00",))
+    step = world.step()
+    assert isinstance(step, Wait)
+    assert step.until is not None
+    assert timedelta(0) < OPENS - step.until - 15 * MINUTE <= MINUTE
+    world.now = step.until
+    step = world.step()
+    assert isinstance(step, Ask)
+    assert step.window == Span(OPENS, OPENS + HOUR)
 
 
-def test_a_unit_of_which_nothing_is_left_is_done() -> None:
-    world = World(rollout("h0"))
-    units = tuple(msgspec.structs.replace(unit, done=("on-h0",)) for unit in world.rollout.units)
-    world.rollout = msgspec.structs.replace(world.rollout, units=units)
-    assert isinstance(world.step(), Wait)
+def test_a_window_that_closes_leaves_what_has_not_gone_skipped() -> None:
+    world = once(OPENS + HOUR)
+    world.now = OPENS
+    assert world.asked() == ["h0"]
+    world.now = OPENS + 50 * MINUTE  # whose notice would be over too late
+    world.end("h0")
+    assert world.step() == Wait(obstacle=Obstacle.WINDOW, until=world.now)
+    skipped = world.unit("h1")
+    assert (skipped.state, skipped.changed_at) == (UnitState.SKIPPED, world.now)
+    assert "23:00" in skipped.reason
     assert world.unit("h0").state is UnitState.DONE
     assert isinstance(world.step(), Done)
+
+
+def test_what_is_under_way_when_the_window_closes_is_not_skipped() -> None:
+    world = once(OPENS + HOUR, at_once="2")
+    world.takes = {"h0": {"web": 0}, "h1": {"web": 1}}
+    world.now = OPENS
+    assert world.asked() == ["h0"]
+    world.now = OPENS + 50 * MINUTE
+    world.step()
+    assert [unit.state for unit in world.maintenance.units] == [RUNNING, UnitState.SKIPPED]
+    assert world.maintenance.state is MaintenanceState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -417,81 +434,98 @@ def test_a_unit_of_which_nothing_is_left_is_done() -> None:
 )
 def test_a_policy_that_cannot_be_read_is_refused(policy: dict[str, Any]) -> None:
     with pytest.raises(Refused) as refused:
-        deciding.check_policy(RolloutPolicy(**policy))
+        turns.check_policy(TurnPolicy(**policy))
     assert refused.value.code is ErrorCode.INVALID
 
 
 # What became of units.
 
 
-def followed(bench: Bench, unit: RolloutUnit) -> RolloutUnit:
-    """A unit that asked for maintenance 1 of the bench."""
-    unit = msgspec.structs.replace(unit, state=RUNNING, maintenance=1)
-    of = msgspec.structs.replace(rollout(), units=(unit,))
-    operations: list[Operation] = list(bench.snapshot.operations.values())
-    news = UnitNews(maintenances=bench.snapshot.maintenances, operations={1: operations}, drains={})
-    return deciding.follow(of, news, bench.now).units[0]
+def left(unit: Unit) -> bool:
+    """No machine of any unit is left that is not done."""
+    del unit
+    return False
 
 
-SCOPE = RolloutUnit(name="web", kind=TargetKind.SCOPE)
+def followed(bench: Bench, unit: Unit, *, has_machines: bool = False, **more: Any) -> Unit:
+    """A unit whose operation is 1.1 of the bench."""
+    unit = msgspec.structs.replace(unit, state=RUNNING, operation=1)
+    of = msgspec.structs.replace(maintenance(), units=(unit,))
+    return turns.follow(
+        of, bench.snapshot.operations, {}, lambda unit: has_machines, bench.now, **more
+    ).units[0]
 
 
-def test_a_unit_is_done_when_its_last_domain_is_up_again() -> None:
+DOMAIN = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, scope="web")
+
+
+def test_a_unit_is_done_when_its_operation_is_completed_and_its_domain_is_up() -> None:
     bench = Bench()
-    bench.ask(EventType.REBOOT, scope="web")
-    for step in ("1.1", "1.2", "1.3"):
-        assert followed(bench, SCOPE).state is RUNNING
-        bench.let_pass(15 * MINUTE)
-        bench.finish(step)
-    assert followed(bench, SCOPE).state is UnitState.DONE
+    bench.policy = msgspec.structs.replace(bench.policy, settle=MINUTE)
+    bench.ask(EventType.REBOOT, "web-0", "web-3")
+    bench.let_pass(15 * MINUTE)
+    bench.finish("1.1")
+    assert bench.operation("1.1").status is EventStatus.COMPLETED
+    assert followed(bench, DOMAIN).state is RUNNING
+    bench.let_pass(MINUTE)
+    unit = followed(bench, DOMAIN)
+    assert (unit.state, unit.done) == (UnitState.DONE, ("web-0", "web-3"))
+
+
+def test_a_unit_that_has_more_machines_has_another_turn() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", "web-3")
+    bench.let_pass(15 * MINUTE)
+    assert followed(bench, DOMAIN, has_machines=True).state is RUNNING
+    bench.finish("1.1")
+    unit = followed(bench, DOMAIN, has_machines=True)
+    assert (unit.state, unit.done) == (WAITING, ("web-0", "web-3"))
 
 
 def test_a_unit_whose_operation_failed_has_failed() -> None:
     bench = Bench()
-    bench.ask(EventType.REBOOT, scope="web")
+    bench.ask(EventType.REBOOT, "web-0")
     bench.let_pass(15 * MINUTE)
     bench.finish("1.1", succeeded=False, message="no power")
-    unit = followed(bench, SCOPE)
+    unit = followed(bench, DOMAIN)
     assert unit.state is FAILED
+    assert "1.1" in unit.reason
     assert "no power" in unit.reason
     assert unit.changed_at == bench.now
+    assert unit.done == ()
 
 
-def test_a_unit_whose_window_closed_waits_again_and_knows_what_is_done() -> None:
+def test_a_unit_whose_window_closed_waits_again() -> None:
     bench = Bench()
-    bench.ask(EventType.REBOOT, scope="web", closes_at=NOW + HOUR)
-    bench.let_pass(50 * MINUTE)
-    bench.finish("1.1")
-    unit = followed(bench, SCOPE)
-    assert (unit.state, unit.done) == (WAITING, ("web-0", "web-3"))
-    held = Bench()
-    held.ask(EventType.REBOOT, "web-0", closes_at=NOW + HOUR)
-    held.hold(HoldKind.EVERYTHING)
-    assert "held" in followed(held, SCOPE).reason
-    held.let_pass(HOUR)
-    assert followed(held, SCOPE).state is WAITING
+    bench.ask(EventType.REBOOT, "web-0", closes_at=NOW + HOUR)
+    bench.hold(HoldKind.EVERYTHING)
+    assert followed(bench, DOMAIN).state is RUNNING
+    bench.let_pass(HOUR)
+    unit = followed(bench, DOMAIN)
+    assert (unit.state, unit.done) == (WAITING, ())
+    assert unit.reason == bench.operation("1.1").outcome
 
 
-def test_a_unit_that_its_rollout_recalled_waits_again_and_one_that_others_cancelled_failed() -> (
-    None
-):
+def test_a_unit_that_was_recalled_waits_again_and_one_that_others_cancelled_has_failed() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0")
-    bench.cancel(maintenance=1)
-    assert followed(bench, msgspec.structs.replace(SCOPE, recalled=True)).state is WAITING
-    assert followed(bench, SCOPE).state is FAILED
-
-
-def test_a_unit_whose_rolling_update_is_paused_has_failed() -> None:
-    bench = Bench()
-    bench.ask(EventType.REBOOT, scope="web")
     bench.cancel("1.1")
-    assert bench.snapshot.maintenances[1].rolling_updates[0].state is RollingState.PAUSED
-    assert followed(bench, SCOPE).state is FAILED
+    assert followed(bench, msgspec.structs.replace(DOMAIN, recalled=True)).state is WAITING
+    assert followed(bench, DOMAIN).state is FAILED
 
 
-def test_a_unit_that_history_has_forgotten_has_failed() -> None:
-    assert followed(Bench(), SCOPE).state is FAILED
+def test_the_unit_of_a_host_does_not_answer_for_machines_that_have_left_the_host() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, host="h0")
+    bench.move(web_0="h1", web_3="h1")
+    assert bench.operation("1.1").status is EventStatus.CANCELED
+    unit = followed(bench, Unit(name="h0", kind=UnitKind.HOST))
+    assert (unit.state, unit.reason, unit.done) == (UnitState.DONE, "", ())
+
+
+def test_a_unit_that_history_has_forgotten_has_failed_and_one_not_recalled_yet_goes_on() -> None:
+    assert followed(Bench(), DOMAIN).state is RUNNING
+    assert followed(Bench(), DOMAIN, lost={"1.1"}).state is FAILED
 
 
 @pytest.mark.parametrize(
@@ -507,41 +541,40 @@ def test_a_unit_that_history_has_forgotten_has_failed() -> None:
 def test_a_unit_follows_the_drain_of_its_host(
     drain: dict[str, Any] | None, state: UnitState
 ) -> None:
-    unit = RolloutUnit(name="h0", kind=TargetKind.HOST, drain=True, state=RUNNING)
-    of = msgspec.structs.replace(rollout(), units=(unit,))
+    unit = Unit(name="h0", kind=UnitKind.HOST, drain=True, state=RUNNING)
+    of = msgspec.structs.replace(maintenance(), units=(unit,))
     drains = {}
     if drain is not None:
         drains["h0"] = Drain(host="h0", requested_at=NOW, changed_at=NOW, **drain)
-    news = UnitNews(maintenances={}, operations={}, drains=drains)
-    assert deciding.follow(of, news, NOW).units[0].state is state
+    assert turns.follow(of, {}, drains, left, NOW).units[0].state is state
 
 
 def test_the_footprint_of_machines_is_their_domains_and_places() -> None:
     machines = Bench().snapshot.machines
     some = [machines[name] for name in ("web-0", "web-3", "batch_0")]
-    takes = deciding.footprint(some, "host")
+    takes = footprints.footprint(some, "host")
     assert takes.domains == {"web": 0, "batch": machines["batch_0"].update_domain}
     assert takes.places == {"h0"}
-    several = deciding.footprint([machines["web-0"], machines["web-1"]], "fault-domain")
-    assert several.domains == {"web": deciding.SEVERAL}
+    several = footprints.footprint([machines["web-0"], machines["web-1"]], "fault-domain")
+    assert several.domains == {"web": SEVERAL}
     assert all(place.startswith("web/") for place in several.places)
     tagged = msgspec.structs.replace(machines["web-0"], tags=(("role", "leader"), ("x", "y")))
-    assert deciding.footprint([tagged], "tag:role").places == {"leader"}
+    assert footprints.footprint([tagged], "tag:role").places == {"leader"}
 
 
 def test_nothing_but_a_terminal_status_ends_a_unit() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0")
-    assert followed(bench, SCOPE).state is RUNNING
+    assert followed(bench, DOMAIN).state is RUNNING
     bench.let_pass(15 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.STARTED
-    assert followed(bench, SCOPE).state is RUNNING
+    assert followed(bench, DOMAIN).state is RUNNING
     bench.finish("1.1")
-    assert followed(bench, SCOPE).state is UnitState.DONE
+    assert followed(bench, DOMAIN).state is UnitState.DONE
 
 
 def test_tags_are_read_as_people_write_them() -> None:
-    read = rollout_model.read_tags
+    read = units.read_tags
     assert read([]) == {}
     assert read(["rack=r1", "os=", "query=a=b"]) == {"rack": "r1", "os": "", "query": "a=b"}
     for wrong in (["rack"], ["=r1"], ["rack=r1", "rack=r2"]):
@@ -552,18 +585,18 @@ def test_tags_are_read_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     "policy", [{"zone": "Mars/Olympus"}, {"windows": ("some other day",)}], ids=str
 )
-def test_a_policy_that_can_not_be_read_any_more_halts_the_rollout(policy: dict[str, Any]) -> None:
-    """It could when the rollout began: the machine's time zones are others now."""
-    world = World(rollout("h0", "h1"))
+def test_a_policy_that_can_not_be_read_any_more_halts_it(policy: dict[str, Any]) -> None:
+    """It could when the maintenance began: the machine's time zones are others now."""
+    world = World(maintenance("h0", "h1"))
     assert world.asked() == ["h0"]
-    broken = msgspec.structs.replace(world.rollout.policy, **policy)
-    world.rollout = msgspec.structs.replace(world.rollout, policy=broken)
+    broken = msgspec.structs.replace(world.maintenance.policy, **policy)
+    world.maintenance = msgspec.structs.replace(world.maintenance, policy=broken)
     for _ in range(2):
         step = world.step()
         assert isinstance(step, Stop)
-        assert world.rollout.state is RolloutState.HALTED
+        assert world.maintenance.state is MaintenanceState.HALTED
         assert next(iter(policy)) in step.reason
-        world.order(RolloutOrderKind.RESUME)
+        world.order(MaintenanceOrder.RESUME)
 
 
 HOLDS = [

@@ -1,9 +1,9 @@
-"""A service that is killed again and again during a rollout: each unit has its turn once.
+"""A service that is killed again and again during a maintenance: each unit has its turn once.
 
 A check follows each unit, and is killed with the service, too.
 
 Failures name the seed; SEED and SERVICE_KILLS in the environment set it and the kills. The
-judge is the history. `make test` kills a service after every commit: control/test_rollouts.
+judge is the history. `make test` kills a service after every commit: control/test_maintenances.
 """
 
 import os
@@ -23,7 +23,7 @@ from seeds import SEED
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 
 LONGEST_LIFE = 1.0
-"""Seconds: a whole rollout takes a few seconds."""
+"""Seconds: the whole maintenance takes a few seconds."""
 
 pytestmark = pytest.mark.soak
 
@@ -52,12 +52,14 @@ def approve(service: Running) -> None:
         service.operator.ask("POST", "/v1/approvals", {"references": waiting})
 
 
-def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
+def test_a_maintenance_that_is_killed_at_random_moments_asks_for_each_unit_once(
     tmp_path: Path,
 ) -> None:
     chance = random.Random(SEED)
     looks = tmp_path / "looks"
-    check = f'[[rollout.check]]\nname = "looks"\nprogram = ["/bin/sh", "-c", "echo >> {looks}"]\n'
+    check = (
+        f'[[maintenance.check]]\nname = "looks"\nprogram = ["/bin/sh", "-c", "echo >> {looks}"]\n'
+    )
     service = Running(tmp_path, more=check)
     service.start()
     assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
@@ -66,7 +68,7 @@ def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
         "machines": MACHINES,
         "policy": {"at_once": "2", "waves": ["1", "rest"], "check": "looks"},
     }
-    started = service.operator.ask("POST", "/v1/rollouts", body)
+    started = service.operator.ask("POST", "/v1/maintenances", body)
     assert started.status == 201, started.body
     for _ in range(KILLS):
         end = time.monotonic() + chance.uniform(0, LONGEST_LIFE)
@@ -76,18 +78,18 @@ def test_a_rollout_that_is_killed_at_random_moments_asks_for_each_unit_once(
         service.start()
 
     def done() -> Any:
-        found = service.operator.get("/v1/rollouts/1")
-        assert found["rollout"]["state"] in {"running", "done"}, (SEED, found)
+        found = service.operator.get("/v1/maintenances/1")
+        assert found["maintenance"]["state"] in {"running", "done"}, (SEED, found)
         approve(service)
-        return found if found["rollout"]["state"] == "done" else None
+        return found if found["maintenance"]["state"] == "done" else None
 
-    rollout = patience.until(done, lambda: SEED)
+    found = patience.until(done, lambda: SEED)
 
     operations = service.operator.get("/v1/history?limit=1000")["operations"]
     done = Counter(name for o in operations for event in o["events"] for name in event["machines"])
     assert {o["status"] for o in operations} == {"Completed"}, f"SEED={SEED}"
     assert done == dict.fromkeys(MACHINES, 1), f"SEED={SEED}"
-    assert {unit["state"] for unit in rollout["units"]} == {"done"}
-    last = max(datetime.fromisoformat(unit["changed_at"]) for unit in rollout["units"])
+    assert {unit["state"] for unit in found["units"]} == {"done"}
+    last = max(datetime.fromisoformat(unit["changed_at"]) for unit in found["units"])
     assert looks.stat().st_mtime >= last.timestamp(), "the last unit was not checked"
     assert service.stop() == 0

@@ -1,4 +1,4 @@
-"""Rollouts over the API and at the command line."""
+"""Maintenance by units and a policy, over the API and at the command line."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import ManualClock
 from forewarn.connectors.settings import CommandConnectorSettings
-from forewarn.server.settings import RolloutCheck, RolloutSettings
+from forewarn.server.settings import MaintenanceSettings, UnitCheck
 from forewarn.store.sqlite import InMemoryStore
 from server.running import ME, Client, Running, fleet, settings_in
 
@@ -42,15 +42,15 @@ def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) ->
 
 
 def start(client: Client, *, dry_run: bool = False, status: int = 201, **body: Any) -> Any:
-    path = "/v1/rollouts?dry_run=true" if dry_run else "/v1/rollouts"
-    answer = client.ask("POST", path, {"event_type": "Reboot", **body})
+    path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
+    answer = client.ask("POST", path, {"event_type": "Reboot", "policy": {}, **body})
     assert answer.status == status, answer.body
     return answer.json
 
 
 def order(client: Client, kind: str, unit: str = "", *, number: int = 1, status: int = 200) -> Any:
     body = {"order": kind, "unit": unit}
-    answer = client.ask("POST", f"/v1/rollouts/{number}/orders", body)
+    answer = client.ask("POST", f"/v1/maintenances/{number}/orders", body)
     assert answer.status == status, answer.body
     return answer.json
 
@@ -64,13 +64,13 @@ def until(
     approving: bool = True,
     checking: bool = False,
 ) -> Any:
-    """Approve and let time pass until a rollout is so; return it.
+    """Approve and let time pass until a maintenance is so; return it.
 
     With `checking`, time passes slowly while no unit is under way: a real program runs.
     """
 
     def reached() -> Any:
-        detail = client.get(f"/v1/rollouts/{number}")
+        detail = client.get(f"/v1/maintenances/{number}")
         if ready(detail):
             return detail
         for event in client.get("/v1/events")["events"]:
@@ -80,53 +80,55 @@ def until(
         clock.advance(timedelta(seconds=5 if fast else 0.05))
         return None
 
-    return patience.until(reached, lambda: client.get(f"/v1/rollouts/{number}"))
+    return patience.until(reached, lambda: client.get(f"/v1/maintenances/{number}"))
 
 
 def is_state(*states: str) -> Callable[[Any], bool]:
-    return lambda detail: detail["rollout"]["state"] in states
+    return lambda detail: detail["maintenance"]["state"] in states
 
 
 def is_running(detail: Any) -> bool:
-    return bool(detail["rollout"]["units"]["running"])
+    return bool(detail["maintenance"]["units"]["running"])
 
 
 def test_a_plan_tells_waves_and_what_goes_first_and_starts_nothing(client: Client) -> None:
-    plan = start(client, dry_run=True, hosts=["h0", "h1"], drain=False, duration_seconds=60)
+    plan = start(client, dry_run=True, hosts=["h0", "h1"], duration_seconds=60)
     assert plan["dry_run"]
-    assert plan["rollout"]["number"] == 0
+    assert plan["maintenance"]["number"] == 0
     (wave,) = plan["plan"]["waves"]
     assert sorted(wave["units"]) == ["h0", "h1"]
     assert len(plan["plan"]["first"]) == 1
-    assert client.get("/v1/rollouts")["rollouts"] == []
+    assert client.get("/v1/maintenances")["maintenances"] == []
 
 
-def test_a_rollout_of_machines_runs_to_its_end(client: Client, clock: ManualClock) -> None:
+def test_units_have_their_turns_to_the_end(client: Client, clock: ManualClock) -> None:
     started = start(client, machines=["web-0", "web-1"], policy={"waves": ["1", "rest"]})
-    assert started["rollout"]["number"] == 1
-    assert started["rollout"]["waves"] == 2
-    assert started["rollout"]["requested_by"] == ME
+    assert started["maintenance"]["number"] == 1
+    assert started["maintenance"]["waves"] == 2
+    assert started["maintenance"]["requested_by"] == ME
     detail = until(client, clock, is_state("done"))
     assert {unit["state"] for unit in detail["units"]} == {"done"}
     assert {unit["wave"] for unit in detail["units"]} == {1, 2}
-    (listed,) = client.get("/v1/rollouts")["rollouts"]
+    (listed,) = client.get("/v1/maintenances")["maintenances"]
     assert listed["units"]["done"] == 2
 
 
-def test_a_request_that_is_sent_again_starts_no_second_rollout(client: Client) -> None:
+def test_a_request_that_is_sent_again_starts_no_second_maintenance(client: Client) -> None:
     first = start(client, machines=["web-0"], idempotency_key="k1")
     again = start(client, machines=["WEB-0"], idempotency_key="k1")
-    assert again["rollout"]["number"] == first["rollout"]["number"]
+    assert again["maintenance"]["number"] == first["maintenance"]["number"]
     start(client, machines=["web-1"], idempotency_key="k1", status=409)
+    assert start(client, hosts=["h1"], idempotency_key="k3")["maintenance"]["number"] == 2
+    start(client, hosts=["h1"], drain=True, idempotency_key="k3", status=409)
     start(client, machines=["web-1"], idempotency_key="k2")
     start(client, machines=["web-2"])
     start(client, machines=["web-2"])
-    assert len(client.get("/v1/rollouts")["rollouts"]) == 4
+    assert len(client.get("/v1/maintenances")["maintenances"]) == 5
 
 
 def test_all_hosts_are_drained_and_rebooted(client: Client, clock: ManualClock) -> None:
     before = {host["name"]: host["boot_id"] for host in _hosts(client)}
-    start(client, all_hosts=True)
+    start(client, all_hosts=True, drain=True)
     until(client, clock, is_state("done"))
     after = {host["name"]: host["boot_id"] for host in _hosts(client)}
     assert before.keys() == after.keys()
@@ -138,21 +140,21 @@ def _hosts(client: Client) -> list[Any]:
     return [client.get(f"/v1/hosts/{host['name']}")["host"] for host in found]
 
 
-def test_a_cancelled_unit_halts_the_rollout_until_an_operator_decides(
+def test_a_cancelled_unit_halts_the_maintenance_until_an_operator_decides(
     client: Client, clock: ManualClock
 ) -> None:
     start(client, machines=["web-0", "web-1"])
     detail = until(client, clock, is_running, approving=False)
-    number = next(unit["maintenance"] for unit in detail["units"] if unit["maintenance"])
-    client.ask("POST", "/v1/cancellations", {"references": [str(number)]})
+    operation = next(unit["operation"] for unit in detail["units"] if unit["operation"])
+    client.ask("POST", "/v1/cancellations", {"references": [operation]})
     detail = until(client, clock, is_state("halted"), approving=False)
     failed = next(unit["name"] for unit in detail["units"] if unit["state"] == "failed")
-    (alert,) = [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]
-    assert alert["about"] == "rollout 1"
+    (alert,) = [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "halted"]
+    assert alert["about"] == "1"
     order(client, "retry", failed)
-    assert order(client, "resume")["rollout"]["state"] == "running"
+    assert order(client, "resume")["maintenance"]["state"] == "running"
     until(client, clock, is_state("done"))
-    assert not [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "rollout-halted"]
+    assert not [a for a in client.get("/v1/alerts")["items"] if a["kind"] == "halted"]
 
 
 def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
@@ -161,13 +163,13 @@ def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
     start(client, machines=["web-0", "web-1", "web-2"], policy={"order": "listed"})
     until(client, clock, is_running, approving=False)
     paused = order(client, "pause")
-    assert paused["rollout"]["state"] == "paused"
-    assert paused["rollout"]["changed_by"] == ME
+    assert paused["maintenance"]["state"] == "paused"
+    assert paused["maintenance"]["changed_by"] == ME
     skipped = order(client, "skip", "web-2")
-    assert skipped["rollout"]["units"]["skipped"] == 1
+    assert skipped["maintenance"]["units"]["skipped"] == 1
     order(client, "stop")
     detail = until(client, clock, lambda d: not is_running(d), approving=False)
-    assert detail["rollout"]["state"] == "stopped"
+    assert detail["maintenance"]["state"] == "stopped"
     assert client.get("/v1/events")["events"] == []
     order(client, "resume", status=409)
 
@@ -212,16 +214,16 @@ def test_orders_that_make_no_sense_are_refused(client: Client) -> None:
     order(client, "pause", "web-0", status=400)
     order(client, "retry", "web-9", status=404)
     order(client, "resume", status=409)
-    assert client.ask("GET", "/v1/rollouts/9").status == 404
+    assert client.ask("GET", "/v1/maintenances/9").status == 404
 
 
 def test_the_list_has_pages(client: Client) -> None:
     for _ in range(3):
         start(client, machines=["web-0"])
-    page = client.get("/v1/rollouts?limit=2")
-    assert [one["number"] for one in page["rollouts"]] == [3, 2]
-    rest = client.get(f"/v1/rollouts?limit=2&cursor={page['next']}")
-    assert [one["number"] for one in rest["rollouts"]] == [1]
+    page = client.get("/v1/maintenances?limit=2")
+    assert [one["number"] for one in page["maintenances"]] == [3, 2]
+    rest = client.get(f"/v1/maintenances?limit=2&cursor={page['next']}")
+    assert [one["number"] for one in rest["maintenances"]] == [1]
     assert rest["next"] == ""
 
 
@@ -238,26 +240,26 @@ def test_the_command_line_plans_starts_orders_and_shows(
     assert "plan" in noted
     status, printed, _ = cli("rollout", "start", *given, "--pause", "confirm")
     assert status == ExitStatus.OK
-    assert "rollout 1" in printed
+    assert "maintenance 1" in printed
     until(client, clock, is_running, approving=False)
-    assert cli("rollout", "pause", "1")[0] == ExitStatus.OK
-    assert "paused" in cli("rollout", "list")[1]
-    assert cli("rollout", "resume", "1")[0] == ExitStatus.OK
-    until(client, clock, lambda detail: detail["rollout"]["units"]["done"] == 1)
-    until(client, clock, lambda detail: "resume" in detail["rollout"]["reason"])
-    status, printed, noted = cli("rollout", "watch", "1")
+    assert cli("maintenance", "pause", "1")[0] == ExitStatus.OK
+    assert "paused" in cli("maintenance", "list")[1]
+    assert cli("maintenance", "resume", "1")[0] == ExitStatus.OK
+    until(client, clock, lambda detail: detail["maintenance"]["units"]["done"] == 1)
+    until(client, clock, lambda detail: "resume" in detail["maintenance"]["reason"])
+    status, printed, noted = cli("maintenance", "watch", "1")
     assert status == ExitStatus.ALERTS
     assert "resume 1" in noted
-    assert cli("rollout", "skip", "1", "web-9")[0] == ExitStatus.NOT_FOUND
-    assert cli("rollout", "resume", "1")[0] == ExitStatus.OK
+    assert cli("maintenance", "skip", "1", "web-9")[0] == ExitStatus.NOT_FOUND
+    assert cli("maintenance", "resume", "1")[0] == ExitStatus.OK
     until(client, clock, is_state("done"))
-    status, printed, _ = cli("rollout", "watch", "1")
+    status, printed, _ = cli("maintenance", "watch", "1")
     assert status == ExitStatus.OK
     assert "web-0" in printed
-    status, printed, _ = cli("rollout", "show", "1")
+    status, printed, _ = cli("maintenance", "show", "1")
     assert "2 done" in printed
-    document = json.loads(cli("rollout", "show", "1", "--json")[1])
-    assert document["rollout"]["state"] == "done"
+    document = json.loads(cli("maintenance", "show", "1", "--json")[1])
+    assert document["maintenance"]["state"] == "done"
 
 
 def test_windows_and_blackouts_are_given_at_the_command_line(cli: Cli) -> None:
@@ -288,13 +290,13 @@ def test_mistakes_at_the_command_line_are_told(cli: Cli, given: tuple[str, ...])
 def test_schedule_means_all_of_several_targets(client: Client, cli: Cli) -> None:
     status, printed, _ = cli("schedule", "reboot", "--host", "h0", "--host", "h1")
     assert status == ExitStatus.OK
-    assert "rollout 1" in printed
-    detail = client.get("/v1/rollouts/1")
+    assert "maintenance 1" in printed
+    detail = client.get("/v1/maintenances/1")
     assert sorted(unit["name"] for unit in detail["units"]) == ["h0", "h1"]
     assert not any(unit["drain"] for unit in detail["units"])
     status, *_ = cli("schedule", "reboot", "web-0", "--scope", "batch", "--dry-run")
     assert status == ExitStatus.OK
-    assert len(client.get("/v1/rollouts")["rollouts"]) == 1
+    assert len(client.get("/v1/maintenances")["maintenances"]) == 1
     for more in (("--opens", "+1h"), ("--no-notice",), ("--to-host", "h2")):
         status, *_ = cli("schedule", "reboot", "--host", "h0", "--host", "h1", *more)
         assert status == ExitStatus.USAGE
@@ -321,21 +323,21 @@ def checked(tmp_path: Path, clock: ManualClock) -> Iterator[Client]:
     settings = settings_in(tmp_path)
     good = tmp_path / "good"
     checks = (
-        RolloutCheck(name="file", program=("test", "-e", str(good))),
-        RolloutCheck(name="fine", program=("true",)),
+        UnitCheck(name="file", program=("test", "-e", str(good))),
+        UnitCheck(name="fine", program=("true",)),
     )
     connector = msgspec.structs.replace(
         settings.connector, command=CommandConnectorSettings(state=str(tmp_path / "commands"))
     )
     settings = msgspec.structs.replace(
-        settings, rollout=RolloutSettings(check=checks), connector=connector
+        settings, maintenance=MaintenanceSettings(check=checks), connector=connector
     )
     with Running(settings, InMemoryStore(), clock) as running:
         assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
         yield running.client()
 
 
-def test_a_rollout_halts_with_what_its_check_says_and_goes_on_when_it_passes(
+def test_a_maintenance_halts_with_what_its_check_says_and_goes_on_when_it_passes(
     checked: Client, clock: ManualClock, tmp_path: Path
 ) -> None:
     policy = {"check": "file", "check_tries": 1, "check_within_seconds": 30}
@@ -343,20 +345,20 @@ def test_a_rollout_halts_with_what_its_check_says_and_goes_on_when_it_passes(
     assert len(plan["plan"]["first"]) == 1
     start(checked, machines=["web-0", "web-1"], policy=policy)
     detail = until(checked, clock, is_state("halted"), checking=True)
-    assert "file" in detail["rollout"]["reason"]
-    assert "exit status 1" in detail["rollout"]["reason"]
+    assert "file" in detail["maintenance"]["reason"]
+    assert "exit status 1" in detail["maintenance"]["reason"]
     assert detail["policy"]["check"] == "file"
-    assert {alert["kind"] for alert in checked.get("/v1/alerts")["items"]} == {"rollout-halted"}
+    assert {alert["kind"] for alert in checked.get("/v1/alerts")["items"]} == {"halted"}
     metrics = checked.ask("GET", "/metrics").body.decode()
-    assert 'forewarn_rollouts{state="halted"} 1.0' in metrics
-    assert 'forewarn_rollouts{state="running"} 0.0' in metrics
-    assert 'forewarn_rollout_units{state="done"} 1.0' in metrics
-    assert 'forewarn_rollout_units{state="waiting"} 1.0' in metrics
+    assert 'forewarn_maintenances{state="halted"} 1.0' in metrics
+    assert 'forewarn_maintenances{state="running"} 0.0' in metrics
+    assert 'forewarn_units{state="done"} 1.0' in metrics
+    assert 'forewarn_units{state="waiting"} 1.0' in metrics
     (tmp_path / "good").touch()
     order(checked, "resume")
     until(checked, clock, is_state("done"), checking=True)
     metrics = checked.ask("GET", "/metrics").body.decode()
-    assert 'forewarn_rollout_units{state="done"} 0.0' in metrics
+    assert 'forewarn_units{state="done"} 0.0' in metrics
 
 
 def test_a_check_that_no_setting_names_is_refused(checked: Client) -> None:
@@ -364,7 +366,7 @@ def test_a_check_that_no_setting_names_is_refused(checked: Client) -> None:
     assert answer["error"]["code"] == "not-found"
 
 
-def test_until_a_time_the_rollout_waits_for_approval(client: Client, clock: ManualClock) -> None:
+def test_until_a_time_a_unit_waits_for_approval(client: Client, clock: ManualClock) -> None:
     later = (clock.now() + timedelta(hours=9)).isoformat()
     policy = {"approval_until": later}
     start(client, machines=["web-0"], policy=policy)

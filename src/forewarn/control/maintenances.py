@@ -1,0 +1,533 @@
+"""Drives maintenances: has the plane take each step. And prepares one from what an operator names.
+
+`maintenance.turns` decides. The end of an operation lets the units of its own maintenance go on in
+its transaction; a step here follows what else may concern a maintenance (the end of other
+maintenance, a released hold, a drain, an order), and the time that the step before named. A check
+runs beside the steps, and what it came to is recorded as a change of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control import lookup
+from forewarn.control.plane import Plane, Stepped
+from forewarn.control.ticker import AFTER_TROUBLE, LONGEST_NAP, Steps
+from forewarn.control.unit_of_work import Decide, UnitOfWork, Work
+from forewarn.maintenance import (
+    commands,
+    footprints,
+    host_drain,
+    host_plan,
+    notice,
+    planner,
+    turn_check,
+    turn_plan,
+    turns,
+)
+from forewarn.maintenance.footprints import UnitsInWorld
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    HostState,
+    Machine,
+    Maintenance,
+    Operation,
+    Policy,
+    Refused,
+    Scope,
+    key,
+    mapped,
+    unknown,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.turns import Ask, Check, MaintenanceOrder, Wait
+from forewarn.maintenance.units import (
+    MAX_UNITS,
+    MaintenanceState,
+    TurnPolicy,
+    Unit,
+    UnitKind,
+    UnitState,
+)
+from forewarn.maintenance.world import World
+from forewarn.store.port import Reading, StoreError
+from forewarn.vocabulary import ErrorCode, EventType, TargetKind
+
+GAP_SECONDS = 0.1
+"""The least time between two rounds: in a storm of changes, one round serves many."""
+
+LONGEST_GAP_SECONDS = 10.0
+
+SHARE = 0.1
+"""The part of the time that rounds take at most: the writer has guests to serve, too."""
+
+RECORD_AGAIN: Final = timedelta(seconds=1)
+"""How long to wait before a check's result is recorded again: the store was away."""
+
+CHECK_MARGIN: Final = timedelta(seconds=30)
+"""How much longer than a check may take its result is waited for: the program's end, and a store
+that is away for a moment. Then another replica runs it."""
+
+replace = msgspec.structs.replace
+
+_log = structlog.get_logger(__name__)
+
+
+class UnitTargets(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator names; each host, update domain of a scope, and machine is a unit."""
+
+    hosts: tuple[str, ...] = ()
+    all_hosts: bool = False
+    """Every host that a machine is on, and that the connector can drain."""
+    scopes: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    """Machines with all of these tags, each a unit."""
+
+    def named(self, units: Iterable[Unit]) -> tuple[str, ...]:
+        """Return what is named, of hosts and machines what that means in the fleet."""
+        chosen = (unit.name for unit in units if unit.kind is not UnitKind.UPDATE_DOMAIN)
+        return (*self.scopes, *chosen)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator asks for, to be done by units under a policy."""
+
+    request: Request
+    """Without machines, scope and host."""
+    targets: UnitTargets
+    policy: TurnPolicy
+    drain: bool = False
+    """Whether hosts that the connector can drain are drained and rebooted."""
+
+    @property
+    def more(self) -> tuple[object, ...]:
+        """What it asks for beside the request, alike where that is the same."""
+        named = (self.targets.machines, self.targets.scopes)
+        keys = (sorted(set(map(key, names))) for names in named)
+        hosts = sorted(set(self.targets.hosts))
+        tags, all_hosts = self.targets.tags, self.targets.all_hosts
+        return (*keys, hosts, all_hosts, tags, self.policy, self.drain)
+
+
+class Checks(Protocol):
+    """Runs the checks that the settings name."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """What a policy may name."""
+
+    async def run(self, run: CheckRun) -> CheckResult:
+        """Run a check to its end, within the time that it may take; what goes wrong has failed."""
+
+
+class Maintenances(Steps[int]):
+    """Drives all maintenances that are open. Lives on the event loop's thread.
+
+    `scale` is how many seconds of the clock are one of a check's program.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        clock: Clock,
+        survey: Callable[[], Awaitable[HostSurvey]],
+        checks: Checks,
+        *,
+        replica: str = "",
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__("maintenances", clock, "maintenance")
+        self._plane = plane
+        self._survey = survey
+        self.checks = checks
+        self._replica = replica
+        self._margin = CHECK_MARGIN * max(1.0, scale)
+        self.open: dict[int, Maintenance] = {}
+        """Every maintenance that is open, as of the last change."""
+        self._due: set[int] = set()
+        """Those that a change may concern."""
+        self._wake_at: dict[int, datetime] = {}
+        """When each is due at the latest."""
+        self._blocked: set[int] = set()
+        """Those that other maintenance, or a hold, may be in the way of."""
+        self._drained: set[int] = set()
+        """Those that have drained hosts."""
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed, and wake up where it may concern a maintenance."""
+        for maintenance in changes.maintenances:
+            self._put(maintenance)
+        freed = changes.released or changes.machines or changes.removed_machines
+        if freed or any(not one.live or one.gives_way for one in changes.operations):
+            self._due |= self._blocked
+        if changes.drains:
+            self._due |= self._blocked | self._drained
+        if self._due:
+            self._wake.set()
+
+    def _put(self, maintenance: Maintenance) -> None:
+        number = maintenance.number
+        before = self.open.pop(number, None)
+        for known in (self._due, self._blocked, self._drained):
+            known.discard(number)
+        if maintenance.open:
+            self.open[number] = maintenance
+            self._due.add(number)
+            if any(unit.drain for unit in maintenance.units):
+                self._drained.add(number)
+        else:
+            self._wake_at.pop(number, None)
+        if maintenance.units and (before is None or before.state is not maintenance.state):
+            _log.info(
+                "maintenance",
+                maintenance=number,
+                state=maintenance.state,
+                reason=maintenance.reason,
+            )
+
+    async def _round(self) -> timedelta:
+        began = self._clock.monotonic()
+        await super()._round()
+        gap = (self._clock.monotonic() - began) / SHARE
+        await self._clock.wait(min(max(GAP_SECONDS, gap), LONGEST_GAP_SECONDS), self._stop)
+        until = min(self._wake_at.values(), default=None)
+        nap = LONGEST_NAP if until is None else until - self._clock.now()
+        return max(timedelta(0), min(nap, LONGEST_NAP))
+
+    def _going(self) -> list[int]:
+        now = self._clock.now()
+        late = {number for number, at in self._wake_at.items() if at <= now}
+        return sorted(self._due | late)
+
+    async def _drive(self, each: int) -> datetime | None:
+        self._due.discard(each)
+        self._wake_at[each] = self._clock.now() + AFTER_TROUBLE  # where this fails
+        until = await super()._drive(each)
+        self._wake_at.pop(each, None)
+        if until is not None and each in self.open:
+            self._wake_at[each] = until
+        return until
+
+    def _step(self, each: int, survey: HostSurvey | None) -> "Future[Stepped]":
+        replica, margin = self._replica, self._margin
+        return self._plane.order(take_turns, each, survey, replica=replica, margin=margin)
+
+    def _ordered(self, each: int, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
+        self._blocked.discard(each)
+        if stepped.blocked and each in self.open:
+            self._blocked.add(each)
+        return None if stepped.check is None else self._run_check(stepped.check)
+
+    async def _look(self) -> HostSurvey:
+        return await self._survey()
+
+    async def _run_check(self, run: CheckRun) -> None:
+        """Run a check and record how it ended, however long the store is away."""
+        try:
+            result = await self.checks.run(run)
+        except Exception as error:  # noqa: BLE001 - an exception is a failure too
+            _log.exception("a check failed to run", maintenance=run.maintenance, check=run.name)
+            result = CheckResult(passed=False, message=f"{type(error).__name__}: {error}")
+        _log.info(
+            "check", maintenance=run.maintenance, check=run.name, **msgspec.structs.asdict(result)
+        )
+        while True:
+            try:
+                recorded = self._plane.order(record_check, run, result)
+                return await asyncio.wrap_future(recorded)
+            except StoreError as error:
+                _log.warning("the result of a check waits for the store", reason=error)
+            except Exception:  # noqa: BLE001 - the check runs again when its lease is over
+                _log.exception(
+                    "the result of a check was not recorded", maintenance=run.maintenance
+                )
+                return None
+            await self._clock.wait(RECORD_AGAIN.total_seconds(), self._stop)
+            if self._stop.is_set():
+                return None
+
+
+# What `Plane.order` does in a transaction. A step asks for all units that may go and notes that it
+# has, so that whoever is killed in between has done both or neither. So with a check: who has noted
+# that it runs is the one to run it.
+
+
+def start(
+    unit: UnitOfWork, decided: Decide, wanted: Maintenance, asked: Asked
+) -> Work[Maintenance]:
+    """Start a maintenance that was prepared; the answer is it, with its number.
+
+    One that was started already under its idempotency key is answered as it is now.
+    """
+    if (known := lookup.granted(unit, asked.request, *asked.more)) is not None:
+        return Work(known)
+    number = unit.next_maintenance_number()
+    decision = decided(unit, commands.start_maintenance, wanted, number)
+    assert decision.maintenance is not None
+    return Work(decision.maintenance, decision.changes)
+
+
+def take_turns(
+    unit: UnitOfWork,
+    decided: Decide,
+    number: int,
+    survey: HostSurvey | None,
+    *,
+    replica: str = "",
+    margin: timedelta = CHECK_MARGIN,
+) -> Work[Stepped]:
+    """Have the units of a maintenance go on that can, or halt it, or note what became of them.
+
+    A check that is to run now is this replica's to run; its result is waited for so much longer
+    than it may take.
+    """
+    before = unit.world.maintenances.get(number)
+    if before is None or not before.open:
+        return Work(Stepped())
+    lost = _recalled(unit, before)
+    decision = decided(unit, commands.take_turns, number, lost)
+    following, step, changes = decision.maintenance, decision.step, decision.changes
+    assert following is not None
+    if isinstance(step, Ask):
+        if survey is None:
+            return Work(Stepped(changed=bool(changes), survey=True), changes)
+        unit.apply(changes)
+        for index in step.units:
+            following = _drain(unit, following, index, survey)
+        changes = Changes(maintenances=(following,))
+    elif isinstance(step, Check):
+        following = turn_check.begun(following, step.run, replica, margin)
+        changes = replace(changes, maintenances=(following,))
+    stepped = Stepped(
+        changed=following != before or bool(changes),
+        check=step.run if isinstance(step, Check) else None,
+        blocked=any(one.state is UnitState.WAITING and one.reason for one in following.units),
+        wake_at=step.until if isinstance(step, Wait) else None,
+    )
+    return Work(stepped, changes)
+
+
+def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
+    """Recall the operations of units that are under way; return those that nobody knows."""
+    running = (one for one in maintenance.units if one.state is UnitState.RUNNING)
+    names = {f"{maintenance.number}.{one.operation}" for one in running if not one.drain}
+    return names - unit.operations(names).keys()
+
+
+def _drain(
+    unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
+) -> Maintenance:
+    """Ask for the drain of a unit's host, as an operator would; return the maintenance after it."""
+    one = maintenance.units[index]
+    wanted = Drain(
+        host=one.name,
+        state=HostState.UP,
+        reboot=True,
+        without_notice=maintenance.without_notice,
+        avoid=turn_plan.drained_soon(maintenance, one),
+        requested_by=maintenance.requested_by,
+        requested_at=unit.now,
+        changed_at=unit.now,
+    )
+    before = unit.drains()
+    try:
+        host_plan.check([wanted], before, survey, lookup.on_hosts(unit, survey))
+    except Refused as refusal:
+        return turns.refused(maintenance, index, refusal, unit.now)
+    asked = turns.asked(maintenance, index, 0, unit.now)
+    drain = host_drain.request(before.get(one.name), wanted, unit.now)
+    unit.apply(Changes(drains=(drain,), maintenances=(asked,)))  # the next one is judged by it
+    return asked
+
+
+def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
+    """Record how a maintenance's check ended, if that run is still waited for."""
+    before = unit.world.maintenances.get(run.maintenance)
+    after = before and turn_check.ended(before, run.number, result)
+    if after is None or after == before:
+        return Work(None)
+    return Work(None, Changes(maintenances=(after,)))
+
+
+def order(
+    unit: UnitOfWork,
+    decided: Decide,
+    number: int,
+    kind: MaintenanceOrder,
+    name: str,
+    *,
+    by: str,
+) -> Work[tuple[Operation, ...]]:
+    """Do what an operator orders; `name` is a unit's. The answer is what was announced."""
+    known = lookup.maintenance(unit, number)
+    if not known.open:
+        turns.order(known, kind, name, by, unit.now)  # which is refused
+    _recalled(unit, known)
+    decision = decided(unit, commands.order_maintenance, number, kind, name, by)
+    return Work(decision.operations, decision.changes)
+
+
+# What an operator asks for.
+
+
+def prepared(
+    reading: Reading,
+    scopes: Mapping[str, Scope],
+    fleet: Mapping[str, Machine],
+    asked: Asked,
+    rules: Policy,
+    *,
+    drained: Collection[str],
+    now: datetime,
+) -> tuple[Maintenance, PlannedTurns]:
+    """Return the maintenance that an operator asks for, as number 0, and its plan.
+
+    `scopes` and `fleet` are all scopes and machines, by key; `drained` the hosts that the connector
+    can drain and reboot.
+
+    Raises:
+        Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
+            (NOT_FOUND), or these are too many units (LIMIT).
+    """
+    request, targets, policy = asked.request, asked.targets, asked.policy
+    planner.check(request)
+    turns.check_policy(policy)
+    if request.event_type is not EventType.REBOOT:
+        drained = ()
+    units, members = _units(scopes, fleet, targets, drained)
+    _check_notice(policy, request.event_type, units, now)
+    if not units:
+        raise Refused(ErrorCode.INVALID, "no unit: name hosts, scopes, machines or tags that exist")
+    if len(units) > MAX_UNITS:
+        message = f"{len(units)} units in one maintenance, at most {MAX_UNITS}: split it"
+        raise Refused(ErrorCode.LIMIT, message, units=len(units), most=MAX_UNITS)
+    takes = {name: footprints.footprint(its, policy.spread) for name, its in members.items()}
+    kinds = {unit.kind for unit in units}
+    maintenance = mapped(
+        Maintenance,
+        request,
+        number=0,
+        targets=targets.named(units),
+        target=_TARGETS[kinds.pop()] if len(kinds) == 1 else TargetKind.MACHINES,
+        description=planner.description(request),
+        units=turn_plan.arranged(units, lambda unit: takes[unit.key], policy),
+        policy=policy,
+        state=MaintenanceState.RUNNING,
+        requested_at=now,
+        changed_at=now,
+        request_digest=planner.digest(request, *asked.more) if request.idempotency_key else "",
+    )
+    machines = {machine.key: machine for its in members.values() for machine in its}
+    world = World(
+        scopes={machine.scope: scopes[machine.scope] for machine in machines.values()},
+        machines=machines,
+        operations=reading.live_operations(),
+        holds=reading.holds(),
+        drains=reading.drains(),
+    )
+    there = UnitsInWorld(maintenance, world, rules.queues)
+    plan = turn_plan.planned(maintenance, lambda unit: takes[unit.key], there.occupied, now)
+    return maintenance, plan
+
+
+_TARGETS: Final = {
+    UnitKind.HOST: TargetKind.HOST,
+    UnitKind.UPDATE_DOMAIN: TargetKind.SCOPE,
+    UnitKind.MACHINES: TargetKind.MACHINES,
+}
+
+
+def _check_notice(
+    policy: TurnPolicy, event_type: EventType, units: Iterable[Unit], now: datetime
+) -> None:
+    drains = any(unit.drain for unit in units)
+    for name, given in (
+        ("approval_until", policy.approval_until),
+        ("notice_seconds", policy.notice_seconds),
+    ):
+        if drains and given:
+            message = (
+                f"{name} is not for hosts that are drained: their machines move away live, with "
+                "the least notice; leave it out, or do not drain the hosts"
+            )
+            raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    least = notice.LEAST.get(event_type, timedelta(minutes=min(notice.TERMINATE_MINUTES)))
+    if 0 < policy.notice_seconds < least.total_seconds():
+        message = (
+            f"notice_seconds {policy.notice_seconds} is too short: a {event_type} has at least "
+            f"{least.total_seconds():.0f} s of notice"
+        )
+        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, where="policy.notice_seconds")
+    until = policy.approval_until
+    if until is not None and until > now + notice.FURTHEST:
+        message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
+        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
+
+
+def _units(
+    scopes: Mapping[str, Scope],
+    fleet: Mapping[str, Machine],
+    targets: UnitTargets,
+    drained: Collection[str],
+) -> tuple[list[Unit], dict[str, list[Machine]]]:
+    """Return the units that are named, each once, and their machines by the units' keys."""
+    hosts = dict.fromkeys(targets.hosts)
+    machines = dict.fromkeys(targets.machines)
+    if targets.all_hosts or targets.tags:
+        wanted = set(targets.tags)
+        for machine in sorted(fleet.values(), key=lambda each: each.key):
+            if targets.all_hosts and machine.host:
+                hosts.setdefault(machine.host)
+            if wanted and wanted <= set(machine.tags):
+                machines.setdefault(machine.name)
+    if targets.all_hosts:
+        hosts |= dict.fromkeys(sorted(drained))
+    on_hosts = _grouped(fleet.values(), lambda each: each.host)
+    of_scopes = _grouped(fleet.values() if targets.scopes else (), lambda each: each.scope)
+    units: list[Unit] = []
+    members: dict[str, list[Machine]] = {}
+
+    def add(unit: Unit, what: str, its: list[Machine]) -> None:
+        if not its and not unit.drain:
+            raise unknown(what, unit.name)
+        if unit.key in members:
+            message = f"{unit.name} is named twice, or is the name of two units"
+            raise Refused(ErrorCode.INVALID, message, name=unit.name)
+        members[unit.key] = its
+        units.append(unit)
+
+    for host in hosts:
+        unit = Unit(name=host, kind=UnitKind.HOST, drain=host in drained)
+        add(unit, "host", on_hosts.get(host, []))
+    for scope in dict.fromkeys(targets.scopes):
+        if not (its := of_scopes.get(key(scope), [])):
+            raise unknown("scope", scope)
+        domains = _grouped(its, lambda each: str(each.update_domain))
+        for domain in sorted(map(int, domains)):
+            unit = planner.of_domain(scopes[key(scope)].name, domain)
+            add(unit, "scope", domains[str(domain)])
+    for name in machines:
+        its = [fleet[key(name)]] if key(name) in fleet else []
+        unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),))
+        add(unit, "machine", its)
+    return units, members
+
+
+def _grouped(
+    machines: Iterable[Machine], of: Callable[[Machine], str]
+) -> Mapping[str, list[Machine]]:
+    found: dict[str, list[Machine]] = {}
+    for machine in machines:
+        found.setdefault(of(machine), []).append(machine)
+    return found

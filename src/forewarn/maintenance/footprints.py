@@ -1,0 +1,185 @@
+"""What units take while they are under way, and what of other maintenance is in their way."""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance import host_plan, planner
+from forewarn.maintenance.model import Drain, Machine, Maintenance, Operation, Scope, key, listed
+from forewarn.maintenance.units import NO_MACHINES, Unit, UnitKind, UnitState
+from forewarn.maintenance.world import World
+
+SEVERAL: Final = -1
+"""Stands for several update domains of a scope."""
+
+replace = msgspec.structs.replace
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a unit takes while it is under way."""
+
+    machines: tuple[str, ...]
+    """Their names."""
+    domains: Mapping[str, int]
+    """The update domain of each scope (by key), or SEVERAL."""
+    places: frozenset[str] = frozenset()
+    """Where its machines are, by the policy's `spread`."""
+
+
+def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
+    """Return what machines take."""
+    domains: dict[str, set[int]] = {}
+    places: set[str] = set()
+    names: list[str] = []
+    tag = spread.removeprefix("tag:") if spread.startswith("tag:") else None
+    for machine in machines:
+        names.append(machine.name)
+        domains.setdefault(machine.scope, set()).add(machine.update_domain)
+        if tag is not None:
+            places.update(value for name, value in machine.tags if name == tag)
+        elif spread == "host" and machine.host:
+            places.add(machine.host)
+        elif spread == "fault-domain":
+            places.add(f"{machine.scope}/{machine.fault_domain}")
+    return Footprint(
+        machines=tuple(names),
+        domains={s: SEVERAL if len(found) > 1 else min(found) for s, found in domains.items()},
+        places=frozenset(places),
+    )
+
+
+def in_the_way(
+    unit: Unit,
+    takes: Footprint,
+    live: Iterable[Operation],
+    drains: Iterable[Drain] = (),
+    *,
+    queueing: Container[str] | None = None,
+) -> str:
+    """Return what of the live operations in a unit's scopes keeps it from being asked for.
+
+    The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. A host
+    is not drained before the machines that other `drains` moved to it are home again. In scopes
+    that are not among `queueing`, what waits for another update domain is announced all the same;
+    None: all queue.
+    """
+    names = {key(name) for name in takes.machines}
+    for drain in drains if unit.drain else ():
+        if drain.goes_on and drain.host != unit.name:
+            here = [g.name for g in drain.guests if g.to_host == unit.name or key(g.name) in names]
+            if here:
+                return f"{listed(here)} of host {drain.host} is there until that host is up again"
+    # By start order, so that the store's order does not decide what is told. What is held, or has
+    # its window ahead, gives way to other update domains.
+    for operation in sorted(live, key=planner.start_order):
+        if not operation.status.over:
+            shared = [name for name in operation.machines if key(name) in names]
+            if shared:
+                return f"{listed(shared)} has {operation.id}, which is {operation.status}"
+        for event in () if operation.gives_way else operation.events:
+            mine = takes.domains.get(event.scope)
+            queues = unit.drain or queueing is None or event.scope in queueing
+            if queues and mine is not None and mine != event.update_domain:
+                domain = f"update domain {event.update_domain} of {event.scope}"
+                return f"{domain} has {operation.id}, which is {operation.status}"
+    return ""
+
+
+class UnitsInWorld:
+    """The units of a maintenance in the World: their machines, and what is in their way.
+
+    `queues` tells of a scope whether what waits for another update domain is not announced.
+    """
+
+    def __init__(
+        self, maintenance: Maintenance, world: World, queues: Callable[[Scope], bool]
+    ) -> None:
+        self._maintenance = maintenance
+        self._world = world
+        self._queues = queues
+        self._done: dict[str, set[str]] | None = None
+        """By scope, the machines that its update domains have done."""
+
+    def machines(self, unit: Unit) -> list[Machine]:
+        """Return the machines of a unit that are not done, in the order of their names."""
+        world = self._world
+        done = set(unit.done)
+        if unit.kind is UnitKind.HOST:
+            found = world.machines_on(unit.name)
+            its = world.drains.get(unit.name) if unit.drain else None
+            if its is not None and (unit.state is UnitState.RUNNING or not host_plan.is_up(its)):
+                # Those that have moved away come home: until then it takes their update domains,
+                # also where somebody else has drained it before the unit's turn.
+                there = {machine.key for machine in found}
+                away = (key(guest.name) for guest in its.guests)
+                found += [world.machines[n] for n in away if n in world.machines and n not in there]
+        elif unit.kind is UnitKind.UPDATE_DOMAIN:
+            done |= self._done_in(unit.scope)
+            members = world.machines_of(unit.scope)
+            found = [one for one in members if one.update_domain == unit.update_domain]
+        else:
+            found = [world.machines[name] for name in unit.machines if name in world.machines]
+        return sorted((one for one in found if one.key not in done), key=planner.natural)
+
+    def footprint(self, unit: Unit) -> Footprint:
+        """Return what a unit takes while it is under way."""
+        return footprint(self.machines(unit), self._maintenance.policy.spread)
+
+    def occupied(self, unit: Unit, takes: Footprint) -> str:
+        """Return what holds a unit, or is in its way; `""` if it can go."""
+        world = self._world
+        machines = [world.machines[key(name)] for name in takes.machines]
+        host = unit.name if unit.kind is UnitKind.HOST else self._maintenance.to_host
+        if held := planner.on_hold(machines, world.holds.values(), host):
+            return held
+        live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
+        queueing = {scope for scope in takes.domains if self._queues(world.scopes[scope])}
+        drains = world.drains.values() if unit.drain else ()
+        return in_the_way(unit, takes, live.values(), drains, queueing=queueing)
+
+    def grown(self, maintenance: Maintenance) -> Maintenance:
+        """Return the maintenance with what its scopes have got since.
+
+        An update domain that was empty in its turn waits again as soon as it has machines. Once all
+        units are over, so do domains that got machines after their turn, and new ones.
+        """
+        if maintenance.state.over:
+            return maintenance
+        waits = {"state": UnitState.WAITING, "reason": ""}
+        after = [
+            replace(unit, **waits) if _was_empty(unit) and self.machines(unit) else unit
+            for unit in maintenance.units
+        ]
+        if any(not unit.state.over for unit in after):
+            return replace(maintenance, units=tuple(after))
+        places = {
+            (unit.scope, unit.update_domain): index
+            for index, unit in enumerate(after)
+            if unit.kind is UnitKind.UPDATE_DOMAIN
+        }
+        for scope in dict.fromkeys(scope for scope, _ in places):
+            done = self._done_in(scope)
+            left = {m.update_domain for m in self._world.machines_of(scope) if m.key not in done}
+            for domain in sorted(left):
+                index = places.get((scope, domain))
+                if index is None:
+                    name = self._world.scopes[scope].name
+                    wave = max(unit.wave for unit in after)
+                    after.append(planner.of_domain(name, domain, wave=wave))
+                elif after[index].state is UnitState.DONE:
+                    after[index] = replace(after[index], **waits)
+        return replace(maintenance, units=tuple(after))
+
+    def _done_in(self, scope: str) -> set[str]:
+        if self._done is None:
+            self._done = {}
+            for unit in self._maintenance.units:
+                if unit.kind is UnitKind.UPDATE_DOMAIN:
+                    self._done.setdefault(unit.scope, set()).update(unit.done)
+        return self._done.get(scope, set())
+
+
+def _was_empty(unit: Unit) -> bool:
+    skipped = unit.state is UnitState.SKIPPED and unit.reason == NO_MACHINES
+    return skipped and unit.kind is UnitKind.UPDATE_DOMAIN

@@ -1,0 +1,755 @@
+"""What a maintenance does next: `step(maintenance, footprints, occupied, now)`.
+
+A maintenance has units, which take their turns under a policy; what a unit becomes is an operation,
+or the drain of a host. `follow` takes over what became of the units that are under way; `step` then
+says which go, or what the maintenance waits for. Both are pure, and are asked again after each
+change and at the time that `step` names (`Transitions.take_turns`). What is asked for and the
+maintenance are saved in one transaction, so that a crash neither loses nor repeats a unit.
+
+A unit that cannot go now (a live event of one of its machines, another update domain of its scope)
+says why and keeps no other from going. A unit that fails counts towards `stop_after`; then the
+maintenance halts, what has not started is cancelled, and an operator decides.
+
+    running --pause--> paused       running --fail--> halted       paused halted --resume--> running
+    running paused halted --stop--> stopped                        running --end--> done
+"""
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from forewarn.maintenance import notice, time_windows, turn_check, units
+from forewarn.maintenance.footprints import SEVERAL, Footprint
+from forewarn.maintenance.model import (
+    Drain,
+    HostState,
+    Maintenance,
+    Operation,
+    Refused,
+    key,
+    listed,
+)
+from forewarn.maintenance.time_windows import Span
+from forewarn.maintenance.turn_check import CheckRun
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
+"""How long a unit waits after the rules refused its maintenance."""
+
+LOOK_AGAIN_AFTER: Final = timedelta(seconds=60)
+"""When to look again at units that something else is in the way of, whatever was told."""
+
+NO_WINDOW: Final = "no window of the policy is long enough"
+"""Why nothing can be asked for within the next year."""
+
+MAX_REASON: Final = 500
+"""Characters of a reason that are kept: an outcome may be long, and there are many units."""
+
+replace = msgspec.structs.replace
+
+
+Footprints: TypeAlias = Callable[[Unit], Footprint]
+"""From a unit to what it takes, in the fleet as it is now."""
+
+Occupied: TypeAlias = Callable[[Unit, Footprint], str]
+"""Tells what of other maintenance is in the way of a unit; `""` for nothing."""
+
+
+class Obstacle(StrEnum):
+    """What a maintenance waits for."""
+
+    UNITS = "units"
+    """The units that are under way."""
+    AT_ONCE = "at-once"
+    """As many units as the policy allows are under way."""
+    UPDATE_DOMAIN = "update-domain"
+    """Units under way have another update domain of the same scope."""
+    SPREAD = "spread"
+    """Units under way are in the same place."""
+    MAINTENANCE = "maintenance"
+    """Other maintenance is in the way."""
+    REFUSED = "refused"
+    """The rules refused the maintenance; it is asked for again."""
+    WINDOW = "window"
+    PAUSE = "pause"
+    """The pause between two waves."""
+    CONFIRMATION = "confirmation"
+    CHECK = "check"
+    """The check has not passed yet since a unit ended."""
+    OPERATOR = "operator"
+    """It is paused or halted."""
+
+    @property
+    def words(self) -> str:
+        """What people read of it in a plan."""
+        return _WORDS.get(self, self.value)
+
+
+_WORDS: Final = {
+    Obstacle.UNITS: "earlier units",
+    Obstacle.AT_ONCE: "the limit of units at once",
+    Obstacle.UPDATE_DOMAIN: "update domains",
+    Obstacle.MAINTENANCE: "other maintenance",
+    Obstacle.REFUSED: "the rules",
+    Obstacle.WINDOW: "windows",
+    Obstacle.PAUSE: "pauses between waves",
+    Obstacle.OPERATOR: "an operator",
+}
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask for the maintenance of units, or the drains of their hosts, each by itself."""
+
+    units: tuple[int, ...]
+    """Their places in `Maintenance.units`."""
+    window: Span
+    """When they may start."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the check: nothing is asked for before it has passed."""
+
+    run: CheckRun
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing to ask for now."""
+
+    obstacle: Obstacle
+    until: datetime | None = None
+    """When to ask again even if nothing changes; None for never."""
+    why: str = ""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Too many units failed, or the check did."""
+
+    reason: str
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing follows any more."""
+
+
+Step: TypeAlias = Ask | Check | Wait | Stop | Done
+
+
+def check_policy(policy: units.TurnPolicy) -> None:
+    """Refuse a policy that cannot be read (INVALID)."""
+    for where, windows in (("policy.zone", ()), ("policy.windows", policy.windows)):
+        try:
+            time_windows.check(windows, policy.zone)
+        except ValueError as error:
+            raise Refused(ErrorCode.INVALID, str(error), where=where) from error
+    waves = policy.waves[:-1] if policy.waves[-1:] == ("rest",) else policy.waves
+    amounts = "a number of units or a part of all, such as 5 or 10%"
+    for name, texts, pattern, expected in (
+        ("at_once", (policy.at_once,), units.AMOUNT, amounts),
+        ("waves", waves, units.AMOUNT, f"{amounts}; the last one may be rest"),
+        ("spread", (policy.spread,), units.SPREAD, "host, fault-domain or tag:KEY"),
+    ):
+        for text in texts:
+            if not re.fullmatch(pattern, text):
+                message = f"invalid {name} {text[:80]!r}: expected {expected}"
+                raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+    for blackout in policy.blackouts:
+        if blackout.opens >= blackout.closes:
+            message = f"the blackout from {notice.spoken(blackout.opens)} ends before it begins"
+            raise Refused(ErrorCode.INVALID, message, where="policy.blackouts")
+
+
+# What became of the units that are under way.
+
+
+def follow(
+    maintenance: Maintenance,
+    operations: Mapping[str, Operation],
+    drains: Mapping[str, Drain],
+    has_machines: Callable[[Unit], bool],
+    now: datetime,
+    *,
+    concerned: Iterable[int] | None = None,
+    lost: Container[str] = frozenset(),
+) -> Maintenance:
+    """Return the maintenance with what became of its units that are under way.
+
+    `operations` are those that are known; `lost` names those of which history holds nothing.
+    `has_machines` tells whether a unit has machines that are not done. `concerned` are the places
+    of the units to look at: of thousands, one has ended; None for all.
+    """
+    after = list(maintenance.units)
+    has_ended = False
+    for index in range(len(after)) if concerned is None else concerned:
+        unit = after[index]
+        if unit.state is not UnitState.RUNNING:
+            continue
+        name = f"{maintenance.number}.{unit.operation}"
+        if unit.drain:
+            followed = _follow_drain(unit, drains.get(unit.name))
+        elif (operation := operations.get(name)) is not None:
+            followed = _follow(unit, operation)
+        elif name in lost:
+            followed = _failed(unit, f"{name} is not in the history any more")
+        else:
+            continue
+        if followed.state is UnitState.DONE and not unit.drain and has_machines(followed):
+            followed = replace(followed, state=UnitState.WAITING)
+        if followed.state is not unit.state:
+            followed = replace(followed, changed_at=now)
+            has_ended = True
+        after[index] = followed
+    following = _with_units(maintenance, after)
+    return turn_check.needed(following) if has_ended else following
+
+
+def _follow(unit: Unit, operation: Operation) -> Unit:
+    """Return a unit after its operation; DONE where nothing keeps what is left from going."""
+    if operation.status is EventStatus.FAILED:
+        return _failed(unit, f"{operation.id} is Failed: {operation.outcome}")
+    if operation.live:
+        return unit
+    if operation.status is EventStatus.COMPLETED:
+        done = dict.fromkeys((*unit.done, *map(key, operation.machines)))
+        return replace(unit, state=UnitState.DONE, reason="", done=tuple(done))
+    outcome = operation.outcome
+    # The unit of a host does not answer for machines that have left the host.
+    if outcome == left_host(operation.on_host):
+        return replace(unit, state=UnitState.DONE, reason="")
+    closes = operation.closes_at
+    if unit.recalled or (closes is not None and outcome == notice.window_closes(closes)):
+        return replace(unit, state=UnitState.WAITING, reason=outcome[:MAX_REASON])
+    return _failed(unit, f"{operation.id} is {operation.status}: {outcome}")
+
+
+def _follow_drain(unit: Unit, drain: Drain | None) -> Unit:
+    if drain is None:
+        return _failed(unit, f"host {unit.name} is not drained")
+    if drain.state is HostState.STUCK:
+        return _failed(unit, f"the drain is stuck: {drain.reason}")
+    if drain.state is not HostState.UP:
+        reason = f"{drain.state}: {drain.reason}" if drain.reason else str(drain.state)
+        return replace(unit, reason=reason[:MAX_REASON])
+    if drain.reboot_asked_at is None:
+        return _failed(unit, "the host was undrained")
+    return replace(unit, state=UnitState.DONE, reason="")
+
+
+def _failed(unit: Unit, reason: str) -> Unit:
+    return replace(unit, state=UnitState.FAILED, reason=reason[:MAX_REASON].removesuffix(": "))
+
+
+def left_host(host: str) -> str:
+    """Return why an operation is cancelled whose machines have all left the host."""
+    return f"its machines have left host {host}"
+
+
+def _with_units(maintenance: Maintenance, after: Sequence[Unit]) -> Maintenance:
+    new = tuple(after)
+    return maintenance if new == maintenance.units else replace(maintenance, units=new)
+
+
+# What follows.
+
+
+def step(
+    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
+) -> tuple[Maintenance, Step]:
+    """Return what a maintenance, as `follow` returned it, does now; and it with its reasons.
+
+    `footprints` are what each unit takes, `occupied` tells what of other maintenance is in the way.
+    """
+    if maintenance.state.over:
+        return maintenance, Done()
+    census = _census(maintenance.units)
+    failed = [unit for unit in census.failed if not unit.accepted]
+    if (
+        maintenance.state is MaintenanceState.RUNNING
+        and len(failed) >= maintenance.policy.stop_after
+    ):
+        names = listed([unit.name for unit in failed])
+        reason = f"{names} failed: {failed[0].reason}"[:MAX_REASON]
+        return _halted(maintenance, reason, now), Stop(reason=reason)
+    if maintenance.state is not MaintenanceState.RUNNING:
+        return maintenance, Wait(obstacle=Obstacle.OPERATOR, why=maintenance.reason)
+    try:  # it could be read when it began, but this machine may have other time zones
+        time_windows.check(maintenance.policy.windows, maintenance.policy.zone)
+    except ValueError as error:
+        why = f"the windows cannot be read any more: {error}"[:MAX_REASON]
+        return _halted(maintenance, why, now), Stop(reason=why)
+    checks = turn_check.blocks(maintenance)
+    if not census.running and not census.waiting and not checks:
+        return replace(maintenance, state=MaintenanceState.DONE, reason="", changed_at=now), Done()
+    if checks:
+        maintenance, step = _check(maintenance, now)
+    else:
+        maintenance, step = _step(maintenance, census, footprints, occupied, now=now)
+    if isinstance(step, Wait) and step.why != maintenance.reason:
+        maintenance = replace(maintenance, reason=step.why)
+    elif isinstance(step, Ask) and maintenance.reason:
+        maintenance = replace(maintenance, reason="")
+    return maintenance, step
+
+
+class _Census(msgspec.Struct, frozen=True):
+    """The units by what they are at."""
+
+    waiting: list[int]
+    """Their places in `Maintenance.units`."""
+    running: list[Unit]
+    failed: list[Unit]
+
+
+def _census(every: Sequence[Unit]) -> _Census:
+    """Look at each unit once: a maintenance has thousands, and asks after each change."""
+    waiting, running, failed = UnitState.WAITING, UnitState.RUNNING, UnitState.FAILED
+    found = _Census([], [], [])
+    for index, unit in enumerate(every):
+        state = unit.state
+        if state is waiting:
+            found.waiting.append(index)
+        elif state is running:
+            found.running.append(unit)
+        elif state is failed:
+            found.failed.append(unit)
+    return found
+
+
+def _step(
+    maintenance: Maintenance,
+    census: _Census,
+    footprints: Footprints,
+    occupied: Occupied,
+    *,
+    now: datetime,
+) -> tuple[Maintenance, Step]:
+    policy, every = maintenance.policy, maintenance.units
+    waves = {unit.wave for unit in census.running}
+    wave = min(waves | {every[index].wave for index in census.waiting})
+    if wave > maintenance.wave:
+        maintenance = replace(maintenance, wave=wave, wave_at=now, confirmed=False)
+    if (pause := _pause(maintenance, now)) is not None:
+        return maintenance, pause
+    maintenance = turn_check.needed_after_pause(maintenance)
+    if turn_check.blocks(maintenance):
+        return _check(maintenance, now)
+    room = units.amount(policy.at_once, len(every)) - len(census.running)
+    if room <= 0:
+        return maintenance, Wait(obstacle=Obstacle.AT_ONCE)
+    waiting = [index for index in census.waiting if every[index].wave == wave]
+    if not waiting:
+        return maintenance, Wait(obstacle=Obstacle.UNITS)
+    by_drain = all(every[index].drain for index in waiting)
+    window = _window(maintenance, now, by_drain=by_drain)
+    if window is None:
+        return _closed(maintenance, now), Wait(obstacle=Obstacle.WINDOW, until=now)
+    if isinstance(window, Wait):
+        return maintenance, window
+    return _ask(
+        maintenance,
+        waiting,
+        now,
+        room=room,
+        window=window,
+        footprints=footprints,
+        occupied=occupied,
+    )
+
+
+def _check(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Step]:
+    policy, progress = maintenance.policy, maintenance.check
+    tried = f"check {policy.check} failed {progress.failed} of {policy.check_tries} times"
+    why = f"{tried}: {progress.reason}"[:MAX_REASON].removesuffix(": ")
+    if progress.failed >= policy.check_tries:
+        return _halted(maintenance, why, now), Stop(reason=why)
+    if (until := turn_check.waits_until(maintenance, now)) is not None:
+        told = why if progress.failed else f"check {policy.check} has not passed yet"
+        return maintenance, Wait(obstacle=Obstacle.CHECK, until=until, why=told)
+    return maintenance, Check(run=turn_check.next_run(maintenance, now))
+
+
+def _pause(maintenance: Maintenance, now: datetime) -> Wait | None:
+    if maintenance.wave_at is None or maintenance.confirmed:
+        return None
+    name = f"wave {maintenance.wave + 1}"
+    if maintenance.unconfirmed:
+        why = f"{name} waits for 'forewarn maintenance resume {maintenance.number}'"
+        return Wait(obstacle=Obstacle.CONFIRMATION, why=why)
+    until = maintenance.wave_at + timedelta(seconds=maintenance.policy.pause_seconds)
+    if until <= now:
+        return None
+    return Wait(
+        obstacle=Obstacle.PAUSE, until=until, why=f"{name} begins at {notice.spoken(until)}"
+    )
+
+
+def notice_of(maintenance: Maintenance) -> timedelta:
+    """Return the notice that its guests have."""
+    least = notice.LEAST.get(maintenance.event_type)
+    if least is None:  # a Terminate's is its scale set's own
+        least = timedelta(minutes=max(notice.TERMINATE_MINUTES))
+    return max(least, timedelta(seconds=maintenance.policy.notice_seconds))
+
+
+def not_before(maintenance: Maintenance, now: datetime) -> datetime:
+    """Return when a unit that is asked for now may start without approval, at the earliest."""
+    earliest = now + notice_of(maintenance)
+    until = maintenance.policy.approval_until
+    return earliest if until is None else max(earliest, until)
+
+
+def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span | Wait | None:
+    """Return the next window that a unit fits into, or the wait until it may be asked for.
+
+    An operation is asked for before its window opens, so that its notice is over when it opens; a
+    drain is asked for in the window. None: the one window that there is is over.
+    """
+    policy = maintenance.policy
+    second = timedelta(seconds=1)
+    lead = timedelta(0) if by_drain else notice_of(maintenance) + second
+    earliest = now if by_drain else not_before(maintenance, now) + second
+    cutoff = timedelta(seconds=policy.cutoff_seconds)
+    opens, closes = maintenance.opens_at, maintenance.closes_at
+    spans: Iterable[Span] = [Span(opens or time_windows.FIRST, closes or time_windows.ENDLESS)]
+    if opens is None and closes is None:
+        spans = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
+    for span in spans:
+        if max(earliest, span.opens) >= span.closes or max(now, span.opens) > span.closes - cutoff:
+            continue
+        asked_at = max(span.opens, time_windows.FIRST + lead) - lead
+        if asked_at <= now:
+            return span
+        why = f"the window opens at {notice.spoken(span.opens)}"
+        return Wait(obstacle=Obstacle.WINDOW, until=asked_at, why=why)
+    if closes is not None:
+        return None
+    return Wait(obstacle=Obstacle.WINDOW, until=now + timedelta(days=1), why=NO_WINDOW)
+
+
+def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
+    """Return the maintenance without what does not fit into its window any more."""
+    assert maintenance.closes_at is not None
+    left_out = {
+        "state": UnitState.SKIPPED,
+        "reason": notice.window_closes(maintenance.closes_at),
+        "changed_at": now,
+    }
+    return _with_units(
+        maintenance,
+        [
+            replace(unit, **left_out) if unit.state is UnitState.WAITING else unit
+            for unit in maintenance.units
+        ],
+    )
+
+
+class _Taken:
+    """What the units under way take."""
+
+    def __init__(self) -> None:
+        self._domains: dict[str, tuple[int, str]] = {}
+        self._places: dict[str, str] = {}
+
+    def add(self, unit: Unit, takes: Footprint) -> None:
+        for scope, domain in takes.domains.items():
+            there = self._domains.get(scope, (domain, ""))
+            # Machines that moved may have brought two units under way into one scope.
+            self._domains[scope] = domain if there[0] == domain else SEVERAL, unit.name
+        for place in takes.places:
+            self._places[place] = unit.name
+
+    def in_the_way(self, takes: Footprint) -> tuple[Obstacle, str] | None:
+        for scope, domain in takes.domains.items():
+            there = self._domains.get(scope)
+            if there is not None and (there[0] != domain or domain == SEVERAL):
+                why = f"{there[1]} has another update domain of {scope}"
+                return Obstacle.UPDATE_DOMAIN, why
+        for place in takes.places:
+            if (name := self._places.get(place)) is not None:
+                return Obstacle.SPREAD, f"{name} is under way in {place}"
+        return None
+
+
+def _ask(
+    maintenance: Maintenance,
+    waiting: Sequence[int],
+    now: datetime,
+    *,
+    room: int,
+    window: Span,
+    footprints: Footprints,
+    occupied: Occupied,
+) -> tuple[Maintenance, Step]:
+    """Choose the units that can go now; the others say why they cannot."""
+    every = list(maintenance.units)
+    taken = _Taken()
+    running = [unit for unit in every if unit.state is UnitState.RUNNING]
+    for unit in running:
+        taken.add(unit, footprints(unit))
+    chosen: list[int] = []
+    obstacles: list[Obstacle] = []
+    until: list[datetime] = []
+    for index in waiting:
+        unit = every[index]
+        if unit.retry_at is not None and unit.retry_at > now:
+            obstacles.append(Obstacle.REFUSED)
+            until.append(unit.retry_at)
+            continue
+        takes = footprints(unit)
+        if not takes.machines and not unit.drain:
+            state, reason = UnitState.SKIPPED, units.NO_MACHINES
+            if unit.done:
+                state, reason = UnitState.DONE, ""
+            every[index] = replace(unit, state=state, reason=reason, changed_at=now)
+            continue
+        found = taken.in_the_way(takes)
+        if found is None and (other := occupied(unit, takes)):
+            found = Obstacle.MAINTENANCE, other
+            until.append(now + LOOK_AGAIN_AFTER)
+        if found is not None:
+            obstacles.append(found[0])
+            every[index] = replace(unit, reason=found[1][:MAX_REASON])
+            continue
+        chosen.append(index)
+        taken.add(unit, takes)
+        if len(chosen) == room:
+            break
+    maintenance = _with_units(maintenance, every)
+    if chosen:
+        return maintenance, Ask(units=tuple(chosen), window=window)
+    if not obstacles:  # all were skipped
+        return maintenance, Wait(obstacle=Obstacle.UNITS, until=now)
+    blocked = [every[index] for index in waiting if not every[index].state.over]
+    names = listed([unit.name for unit in blocked])
+    why = "" if running else f"{names} cannot go now: {blocked[0].reason}"[:MAX_REASON]
+    return maintenance, Wait(obstacle=obstacles[0], until=min(until, default=None), why=why)
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """When the operation of a unit may start."""
+
+    not_before: datetime | None
+    """None for as soon as its notice allows."""
+    notice_seconds: int
+    """How long its notice is at the least; 0 for the least of its type."""
+    opens_at: datetime | None
+    closes_at: datetime | None
+
+
+def start_of(maintenance: Maintenance, window: Span, now: datetime) -> Start:
+    """Return when the operation of a unit may start that is asked for now."""
+    policy = maintenance.policy
+    opens_at = window.opens if window.opens > now else None
+    earliest = not_before(maintenance, now) + timedelta(seconds=1)
+    is_given = policy.notice_seconds > 0 or policy.approval_until is not None
+    longer = is_given and earliest > window.opens
+    asked: datetime | None = None
+    if longer:
+        asked = notice.whole_seconds(earliest)
+    elif policy.notice_seconds:
+        asked = max(now + timedelta(seconds=policy.notice_seconds), opens_at or now)
+    return Start(
+        not_before=asked,
+        notice_seconds=0 if longer else policy.notice_seconds,
+        opens_at=opens_at,
+        closes_at=None if window.closes == time_windows.ENDLESS else window.closes,
+    )
+
+
+def asked(maintenance: Maintenance, index: int, operation: int, now: datetime) -> Maintenance:
+    """Return the maintenance after a unit's operation (which one) or drain (0) was asked for."""
+    return _put(
+        maintenance,
+        index,
+        state=UnitState.RUNNING,
+        operation=operation,
+        reason="",
+        recalled=False,
+        retry_at=None,
+        changed_at=now,
+    )
+
+
+def refused(maintenance: Maintenance, index: int, refusal: Refused, now: datetime) -> Maintenance:
+    """Return the maintenance after the rules refused a unit: it is asked for again later."""
+    reason = refusal.message[:MAX_REASON]
+    return _put(maintenance, index, reason=reason, retry_at=now + ASK_AGAIN_AFTER)
+
+
+def _put(maintenance: Maintenance, index: int, **fields: object) -> Maintenance:
+    every = list(maintenance.units)
+    every[index] = replace(every[index], **fields)
+    return replace(maintenance, units=tuple(every))
+
+
+def _resting(maintenance: Maintenance) -> Maintenance:
+    """Return the maintenance without what its units waited for: now they wait for an operator."""
+    return _with_units(
+        maintenance,
+        [
+            replace(unit, reason="") if unit.state is UnitState.WAITING else unit
+            for unit in maintenance.units
+        ],
+    )
+
+
+def _halted(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
+    return _recalled(
+        replace(maintenance, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
+    )
+
+
+def _recalled(maintenance: Maintenance) -> Maintenance:
+    return _with_units(
+        maintenance,
+        [
+            replace(unit, recalled=True)
+            if unit.state is UnitState.RUNNING and not unit.drain
+            else unit
+            for unit in _resting(maintenance).units
+        ],
+    )
+
+
+def to_recall(maintenance: Maintenance) -> list[str]:
+    """Return the ids of the operations that are to be cancelled where they have not started."""
+    return [
+        f"{maintenance.number}.{unit.operation}"
+        for unit in maintenance.units
+        if unit.recalled and unit.state is UnitState.RUNNING
+    ]
+
+
+# What operators order.
+
+
+class MaintenanceOrder(StrEnum):
+    """An order about a maintenance that has units."""
+
+    PAUSE = "pause"
+    """Ask for nothing further; what is announced goes on."""
+    RESUME = "resume"
+    """Go on after a pause or a halt, or begin the wave that waits for it."""
+    STOP = "stop"
+    """End it, and cancel what has not started."""
+    SKIP = "skip"
+    """Leave a unit out."""
+    RETRY = "retry"
+    """Give a unit that failed or was skipped another turn."""
+
+
+def order(
+    maintenance: Maintenance,
+    kind: MaintenanceOrder,
+    unit: str,
+    by: str,
+    now: datetime,
+    *,
+    reason: str = "",
+) -> Maintenance:
+    """Return the maintenance after an operator's order; `reason` says more than who gave it.
+
+    Raises:
+        Refused: It makes no sense now (CONFLICT), or not any more (TOO_LATE), or there is no such
+            unit (NOT_FOUND).
+    """
+    if maintenance.state.over:
+        message = f"maintenance {maintenance.number} is {maintenance.state}"
+        if maintenance.state is MaintenanceState.ANNOUNCED:
+            message = f"all of maintenance {maintenance.number} is announced: nothing follows"
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=maintenance.number)
+    new = maintenance
+    match kind:
+        case MaintenanceOrder.PAUSE:
+            if maintenance.state is not MaintenanceState.RUNNING:
+                raise _conflict(maintenance)
+            told = reason or f"paused by {by}"
+            new = _resting(replace(maintenance, state=MaintenanceState.PAUSED, reason=told))
+        case MaintenanceOrder.RESUME:
+            new = _resumed(maintenance, now)
+        case MaintenanceOrder.STOP:
+            told = reason or f"stopped by {by}"
+            new = _recalled(replace(maintenance, state=MaintenanceState.STOPPED, reason=told))
+        case MaintenanceOrder.SKIP:
+            new = _skipped(maintenance, unit, by, now)
+        case MaintenanceOrder.RETRY:
+            new = _retried(maintenance, unit, now)
+    changed_at = maintenance.changed_at if new.state is maintenance.state else now
+    return replace(new, changed_by=by, changed_at=changed_at)
+
+
+def _resumed(maintenance: Maintenance, now: datetime) -> Maintenance:
+    if maintenance.state is MaintenanceState.RUNNING:
+        if _pause(maintenance, now) is None:
+            raise _conflict(maintenance)
+        return replace(maintenance, confirmed=True, reason="")
+    return going_on(maintenance)
+
+
+def going_on(maintenance: Maintenance) -> Maintenance:
+    """Return the maintenance as it goes on: failures accepted, and its check run again."""
+    after = [
+        replace(unit, accepted=True) if unit.state is UnitState.FAILED else unit
+        for unit in maintenance.units
+    ]
+    again = turn_check.begin_again(_with_units(maintenance, after))
+    return replace(again, state=MaintenanceState.RUNNING, reason="")
+
+
+def _skipped(maintenance: Maintenance, name: str, by: str, now: datetime) -> Maintenance:
+    index = _index(maintenance, name)
+    unit = maintenance.units[index]
+    if unit.state is UnitState.RUNNING:
+        message = (
+            f"{unit.name} is under way: undrain it first"
+            if unit.drain
+            else f"{unit.name} is under way: cancel {maintenance.number}.{unit.operation} first"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number, unit=unit.name)
+    if unit.state.over and unit.state is not UnitState.FAILED:
+        raise _conflict_of(maintenance, unit, "only a waiting or failed unit can be skipped")
+    return _put(
+        maintenance, index, state=UnitState.SKIPPED, reason=f"skipped by {by}", changed_at=now
+    )
+
+
+def _retried(maintenance: Maintenance, name: str, now: datetime) -> Maintenance:
+    index = _index(maintenance, name)
+    unit = maintenance.units[index]
+    if unit.state not in {UnitState.FAILED, UnitState.SKIPPED}:
+        raise _conflict_of(maintenance, unit, "only a failed or skipped unit can be retried")
+    return _put(
+        maintenance,
+        index,
+        state=UnitState.WAITING,
+        reason="",
+        accepted=False,
+        recalled=False,
+        retry_at=None,
+        changed_at=now,
+    )
+
+
+def _index(maintenance: Maintenance, name: str) -> int:
+    for index, unit in enumerate(maintenance.units):
+        if name in {unit.name, unit.key} or unit.key == key(name):
+            return index
+    message = (
+        f"no unit {name!r} in maintenance {maintenance.number}: "
+        f"see 'forewarn maintenance show {maintenance.number}'"
+    )
+    raise Refused(ErrorCode.NOT_FOUND, message, maintenance=maintenance.number, unit=name)
+
+
+def _conflict(maintenance: Maintenance) -> Refused:
+    message = f"maintenance {maintenance.number} is {maintenance.state}"
+    return Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number)
+
+
+def _conflict_of(maintenance: Maintenance, unit: Unit, expected: str) -> Refused:
+    message = f"{unit.name} of maintenance {maintenance.number} is {unit.state}: {expected}"
+    return Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number, unit=unit.name)

@@ -1,0 +1,195 @@
+"""The JSON of maintenances: the shapes of requests and answers, as `schemas` has the others."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from forewarn import vocabulary
+from forewarn.maintenance import model, planner
+from forewarn.maintenance.time_windows import MAX_WINDOWS
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.units import (
+    MAX_UNITS,
+    MaintenanceState,
+    TurnPolicy,
+    UnitKind,
+    UnitState,
+)
+from forewarn.server.operator.schemas import (
+    Body,
+    ListPage,
+    Moment,
+    Names,
+    OperationView,
+    ShortText,
+    Value,
+)
+
+
+class Blackout(Value, frozen=True, kw_only=True):
+    """When no unit may start."""
+
+    opens: Moment
+    closes: Moment
+
+
+class PolicyBody(TurnPolicy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the units of a maintenance take their turns."""
+
+    windows: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_WINDOWS)] = ()
+    zone: ShortText = "UTC"
+    blackouts: tuple[Blackout, ...] = ()  # type: ignore[assignment] # with zones
+    approval_until: Moment | None = None
+    check: ShortText = ""
+
+
+UnitNames = Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_UNITS)]
+
+
+class MaintenanceRequest(Body, frozen=True, kw_only=True):
+    """What is done to which machines, scopes or hosts, and how.
+
+    Machines alone, one scope or one host are announced at once, or refused. With a policy, a drain,
+    tags or several of these, each host, update domain and machine is a unit that has its turn.
+    """
+
+    event_type: vocabulary.EventType
+    machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
+    """Names in any case; a name given twice counts once."""
+    scopes: UnitNames = ()
+    """All machines of each."""
+    hosts: UnitNames = ()
+    """As the fleet file spells them: all machines on each."""
+    all_hosts: bool = False
+    """Every host that a machine is on, or that the connector can drain."""
+    tags: dict[ShortText, ShortText] = msgspec.field(default_factory=dict)
+    """The machines that have all of these."""
+    policy: PolicyBody | None = None
+    """Null for the default, where there is more than one unit."""
+    drain: bool = False
+    """For a Reboot: whether hosts that the connector can drain and reboot are drained."""
+    source: vocabulary.EventSource = vocabulary.EventSource.PLATFORM
+    not_before: Moment | None = None
+    """Null for as soon as the least notice allows. What needs no notice waits for it too."""
+    notice_seconds: Annotated[int, msgspec.Meta(ge=0, le=planner.MAX_NOTICE_SECONDS)] = 0
+    """NotBefore as so much after the request; 0 for as `not_before` says."""
+    opens_at: Moment | None = None
+    """Nothing starts before it, approved or not. Null for no such limit."""
+    closes_at: Moment | None = None
+    """What has not started by then is cancelled. Null for no such limit."""
+    duration_seconds: Annotated[int, msgspec.Meta(ge=-1, le=planner.MAX_DURATION_SECONDS)] = -1
+    """The expected interruption; 0 none, -1 unknown."""
+    description: Annotated[str, msgspec.Meta(max_length=planner.MAX_DESCRIPTION)] | None = None
+    """Null for the default of the type and source."""
+    live_migration: bool = False
+    """A Freeze that moves the machines to other hosts."""
+    to_host: str = ""
+    """Where a move goes; `""`: the connector chooses."""
+    host_boot_id: str = ""
+    """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
+    no_notice: bool = False
+    """It has happened already: an unforeseen failure."""
+    without_notice: bool = False
+    """Whether machines whose scope is off may stop without any notice."""
+    indivisible: bool = False
+    """Whether the host's machines can only go down all at once, as when the host itself is patched:
+    refused where that would take down two update domains of a scope."""
+    idempotency_key: ShortText = ""
+    """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
+
+    @property
+    def has_units(self) -> bool:
+        """Whether its units take their turns by a policy."""
+        groups = bool(self.machines) + len(self.scopes) + len(self.hosts)
+        return (
+            self.policy is not None or self.drain or self.all_hosts or bool(self.tags) or groups > 1
+        )
+
+
+class UnitCounts(Value, frozen=True, kw_only=True):
+    """How many units are in each state."""
+
+    waiting: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+class UnitView(Value, frozen=True, kw_only=True):
+    """What has its turn as one."""
+
+    name: str
+    kind: UnitKind
+    wave: int
+    """From 1."""
+    state: UnitState
+    reason: str
+    """Why it waits, failed or was skipped."""
+    drain: bool
+    """Whether its host is drained and rebooted."""
+    operation: str
+    """Its latest operation; `""` for none."""
+    machines: Names
+    """While it waits: the machines that it would take now."""
+    changed_at: datetime | None
+
+
+class MaintenanceView(model.Impact, frozen=True, kw_only=True):
+    """What an operator asked for, and how far it is."""
+
+    number: int
+    """0 in a dry run."""
+    targets: tuple[str, ...]
+    requested_by: str
+    requested_at: datetime
+    without_notice: bool
+    announced: int
+    """How many operations it has had."""
+    state: MaintenanceState
+    reason: str
+    """Why it is paused, halted or stopped, or what it waits for."""
+    changed_by: str
+    changed_at: datetime | None
+    wave: int
+    """The wave that has its turn, from 1."""
+    waves: int
+    """0 where it has no units."""
+    unconfirmed: bool
+    """Whether this wave waits for an operator."""
+    units: UnitCounts
+
+
+class MaintenanceDetail(Value, frozen=True, kw_only=True):
+    """A maintenance, its units and its operations."""
+
+    maintenance: MaintenanceView
+    policy: TurnPolicy
+    units: tuple[UnitView, ...]
+    operations: tuple[OperationView, ...]
+
+
+class MaintenancePlan(MaintenanceDetail, frozen=True, kw_only=True):
+    """What a request for maintenance became, or would become."""
+
+    dry_run: bool
+    superseded: tuple[OperationView, ...]
+    """Pending operations that it cancelled."""
+    plan: PlannedTurns | None
+    """How its units will have their turns; null where they have no policy."""
+
+
+class MaintenancePage(ListPage, frozen=True, kw_only=True):
+    """Maintenances, newest first."""
+
+    maintenances: tuple[MaintenanceView, ...]
+
+
+class MaintenanceOrderRequest(Body, frozen=True, kw_only=True):
+    """An order about a maintenance."""
+
+    order: MaintenanceOrder
+    unit: ShortText = ""
+    """The unit to skip or to retry."""

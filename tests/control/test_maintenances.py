@@ -1,0 +1,691 @@
+"""Maintenances through the control plane: unit by unit, halted, killed, at cross purposes."""
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import NOW, SECOND
+from control.conftest import done, put
+from control.unit_site import REBOOT, ManualChecks, UnitSite, asked_for, played
+from forewarn.control import maintenances
+from forewarn.control.maintenances import UnitTargets
+from forewarn.control.plane import Stepped
+from forewarn.maintenance import fleet_file, planner
+from forewarn.maintenance.model import (
+    Changes,
+    HoldKind,
+    HostState,
+    Refused,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.turns import MaintenanceOrder, Obstacle
+from forewarn.maintenance.units import (
+    CheckProgress,
+    MaintenanceState,
+    TurnOrder,
+    UnitState,
+)
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType, TargetKind
+
+RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
+FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
+
+
+def test_a_maintenance_of_hosts_asks_for_one_after_another_until_it_is_done() -> None:
+    async def story(site: UnitSite) -> None:
+        begun = site.begin()
+        assert [unit.state for unit in begun.units] == [RUNNING, WAITING, WAITING]
+        assert site.maintenance() == begun
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    site = played(story)
+    assert set(site.states().values()) == {DONE}
+    assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+    assert {o.maintenance for o in site.all_operations()} == {1}
+    machines = {o.id: (o.on_host, o.machines) for o in site.all_operations()}
+    assert sorted(machines.values()) == [
+        ("h1", ("db", "web-0")),
+        ("h1", ("web-1",)),
+        ("h2", ("web-2",)),
+        ("h3", ("cache",)),
+    ]
+    for index, unit in enumerate(site.maintenance().units):
+        its = [o.on_host for o in site.all_operations() if o.unit == index]
+        assert set(its) == {unit.name}
+
+
+def test_hosts_that_can_be_drained_are_drained_and_rebooted() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(all_hosts=True), drained=("h1", "h2", "h3"))
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+
+    site = played(story)
+    assert sorted(site.reboots) == ["h1", "h2", "h3"]
+    assert set(site.states().values()) == {DONE}
+    assert {drain.state for drain in site.drains().values()} == {HostState.UP}
+    assert site.where("web-0", "web-2", "cache") == ["h1", "h2", "h3"]
+
+
+def test_a_drain_that_is_stuck_halts_the_maintenance() -> None:
+    async def story(site: UnitSite) -> None:
+        site.reboot_fails = True
+        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
+        site.reboot_fails = False
+
+    site = played(story)
+    assert sorted(site.states().values()) == [FAILED, WAITING]
+    assert "permission denied" in site.maintenance().reason
+
+
+def test_a_failure_halts_it_and_cancels_what_has_not_started() -> None:
+    async def story(site: UnitSite) -> None:
+        site.failing = {"cache"}
+        site.begin(UnitTargets(machines=("cache", "db")), at_once="2")
+        await site.reach(lambda: list(site.states().values()) == [RUNNING] * 2, approving=False)
+        its = f"1.{site.unit('cache').operation}"
+        done(site.plane.approve_for_guests([its], by="test"))
+        await site.reach(site.is_in(MaintenanceState.HALTED), approving=False)
+        await site.reach(lambda: site.unit("db").state is WAITING, approving=False, rounds=20)
+
+    site = played(story)
+    assert site.unit("cache").state is FAILED
+    assert "no memory" in site.maintenance().reason
+    assert not site.live()
+
+
+def test_after_a_failure_it_goes_on_with_a_retry() -> None:
+    async def story(site: UnitSite) -> None:
+        site.failing = {"cache"}
+        site.begin(UnitTargets(machines=("cache", "db")))
+        await site.reach(site.is_in(MaintenanceState.HALTED))
+        site.failing = set()
+        site.order(MaintenanceOrder.RETRY, "CACHE")
+        site.order(MaintenanceOrder.RESUME)
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    assert set(played(story).states().values()) == {DONE}
+
+
+def test_a_pause_leaves_what_is_announced() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(hosts=("h2", "h3", "h1")), order=TurnOrder.LISTED)
+        site.order(MaintenanceOrder.PAUSE)
+        await site.reach(lambda: DONE in site.states().values())
+        await site.settle()
+        assert site.states() == {"h2": DONE, "h3": WAITING, "h1": WAITING}
+        site.order(MaintenanceOrder.RESUME)
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    played(story)
+
+
+def test_a_stop_cancels_what_is_announced() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin()
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        site.order(MaintenanceOrder.STOP)
+        assert not site.live()
+        await site.reach(lambda: not site.maintenance().open, rounds=20)
+
+    site = played(story)
+    assert site.maintenance().state is MaintenanceState.STOPPED
+    assert {o.status for o in site.all_operations()} == {EventStatus.CANCELED}
+
+
+def test_what_has_started_goes_on_after_a_stop_and_is_followed() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(scopes=("web",)))
+        await site.reach(lambda: any(o.status is EventStatus.STARTED for o in site.live()))
+        site.order(MaintenanceOrder.STOP)
+        await site.reach(lambda: not site.maintenance().open)
+
+    site = played(story)
+    assert sorted(site.states().values()) == [DONE, WAITING]
+    assert site.unit("web/0").done == ("web-0",)
+    assert [o.status for o in site.all_operations()] == [EventStatus.COMPLETED]
+
+
+def test_two_maintenances_that_want_the_same_machines_both_come_to_their_end() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(at_once="3")
+        site.begin(UnitTargets(machines=("web-0", "web-1", "web-2", "db")), at_once="4")
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=600)
+        await site.reach(site.is_in(MaintenanceState.DONE, number=2), rounds=600)
+
+    site = played(story)
+    assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+
+
+def test_a_unit_whose_machine_is_gone_is_left_out() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED)
+        done(site.plane.remove_machines(["db"]))
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    site = played(story)
+    assert site.states() == {"cache": DONE, "db": SKIPPED}
+
+
+def test_a_unit_that_other_maintenance_holds_up_says_so_and_lets_others_go() -> None:
+    async def story(site: UnitSite) -> None:
+        done(site.plane.request(Request(event_type=EventType.FREEZE, machines=("db",))))
+        site.begin(UnitTargets(machines=("db", "cache")))
+        await site.reach(lambda: site.unit("cache", 2).state is RUNNING, approving=False)
+        assert "1.1" in site.unit("db", 2).reason
+        await site.reach(site.is_in(MaintenanceState.DONE, number=2))
+
+    played(story)
+
+
+def test_a_unit_whose_guest_holds_says_so_and_keeps_no_other_from_going() -> None:
+    async def story(site: UnitSite) -> None:
+        targets = UnitTargets(machines=("db", "cache", "web-0"))
+        site.begin(targets, at_once="2", order=TurnOrder.LISTED)
+        await site.reach(lambda: site.unit("db").state is RUNNING, approving=False)
+        done(site.plane.hold(HoldKind.MACHINE, "db", reason="a backup", by="ann"))
+        await site.reach(lambda: list(site.states().values()).count(DONE) == 2)
+        assert site.unit("db").state is RUNNING
+        done(site.plane.release(HoldKind.MACHINE, "db"))
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    played(story)
+
+
+def test_a_unit_whose_host_has_no_machines_any_more_is_left_out() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(order=TurnOrder.LISTED)
+        with site.store.read() as reading:
+            gone = [machine.name for machine in reading.machines().values() if machine.host == "h3"]
+        done(site.plane.remove_machines(gone))
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    assert sorted(played(story).states().values()) == [DONE, DONE, SKIPPED]
+
+
+def test_a_unit_whose_window_closes_has_its_turn_in_the_next_one() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(machines=("cache",)), windows=("daily 12:30-13:00",))
+        await site.reach(lambda: site.unit("cache").state is RUNNING, approving=False)
+        done(site.plane.hold(HoldKind.MACHINE, "cache", reason="", by="ann"))
+        await site.reach(lambda: site.unit("cache").state is WAITING, approving=False)
+        assert site.clock.now() >= NOW + timedelta(hours=1)
+        done(site.plane.release(HoldKind.MACHINE, "cache"))
+        site.clock.advance(timedelta(hours=23))
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    site = played(story)
+    assert [o.status for o in site.all_operations()] == [
+        EventStatus.CANCELED,
+        EventStatus.COMPLETED,
+    ]
+    started = site.all_operations()[1].started_at
+    assert started is not None
+    assert started >= NOW + timedelta(hours=24, minutes=30)
+
+
+def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once() -> None:
+    kill_at = 1
+    while True:
+        site = UnitSite()
+
+        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
+            site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
+            site.store.last_commit = site.store.commits + kill_at
+
+            def over() -> bool:
+                return site.maintenance().state is MaintenanceState.DONE
+
+            for _ in range(300):
+                await site.settle()
+                if over():
+                    return
+                try:
+                    site.approve()
+                except StoreUnavailable:
+                    continue
+                await site.settle()
+                site.clock.advance(20 * SECOND)
+            raise AssertionError(site.maintenance())
+
+        site.play(story)
+        assert len(site.all_operations()) == 3, kill_at
+        assert {o.status for o in site.all_operations()} == {EventStatus.COMPLETED}
+        if not site.kills:
+            assert kill_at > 6
+            return
+        kill_at += 1
+
+
+@pytest.mark.parametrize("scope", ["web", "batch"])
+def test_a_service_that_is_killed_after_any_commit_announces_each_domain_once(scope: str) -> None:
+    """Also where nobody named a policy."""
+    three = [{"name": f"batch-{n}", "update_domain": n} for n in range(3)]
+    kill_at = 1
+    while True:
+        site = UnitSite()
+        fleet = {"availability_set": [{"name": "batch", "update_domains": 3, "machines": three}]}
+        done(site.plane.apply_fleet(msgspec.convert(fleet, fleet_file.Fleet)))
+
+        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
+            done(site.plane.request(Request(event_type=EventType.REBOOT, scope=scope)))
+            site.store.last_commit = site.store.commits + kill_at
+            for _ in range(300):
+                await site.settle()
+                if site.maintenance().state is MaintenanceState.DONE:
+                    return
+                site.approve()
+                await site.settle()
+                site.clock.advance(20 * SECOND)
+            raise AssertionError(site.maintenance())
+
+        site.play(story)
+        operations = site.all_operations()
+        assert len(operations) == len(site.maintenance().units), kill_at
+        assert {o.status for o in operations} == {EventStatus.COMPLETED}
+        if not site.kills:
+            assert kill_at > 6
+            return
+        kill_at += 1
+
+
+def test_a_unit_that_the_rules_refuse_says_why_and_waits() -> None:
+    async def story(site: UnitSite) -> None:
+        preempt = msgspec.structs.replace(REBOOT, event_type=EventType.PREEMPT)
+        begun = site.start_as_asked(asked_for(UnitTargets(machines=("db",)), preempt))
+        assert "priority" in begun.units[0].reason
+
+    site = played(story)
+    unit = site.unit("db")
+    assert (unit.state, unit.operation) == (WAITING, 0)
+    assert unit.retry_at is not None
+
+
+def test_several_scopes_have_one_domain_each_announced_at_once() -> None:
+    site = UnitSite()
+    batch = {"name": "batch", "machines": [{"name": "batch-0"}, {"name": "batch-1"}]}
+    wanted = msgspec.convert({"availability_set": [batch]}, fleet_file.Fleet)
+    done(site.plane.apply_fleet(wanted))
+    begun = site.begin(UnitTargets(scopes=("batch", "web")), at_once="100%")
+    assert begun.target is TargetKind.SCOPE
+    assert begun.targets == ("batch", "web")
+    assert sorted(o.machines for o in site.live()) == [("batch-0",), ("web-0",)]
+    assert site.states() == {
+        "batch/0": RUNNING,
+        "web/0": RUNNING,
+        "batch/1": WAITING,
+        "web/1": WAITING,
+    }
+
+
+def test_a_request_that_is_sent_again_starts_nothing_more_and_another_is_refused() -> None:
+    site = UnitSite()
+    keyed = msgspec.structs.replace(REBOOT, idempotency_key="k")
+    first = site.start_as_asked(asked_for(DB_AND_CACHE, keyed))
+    again = msgspec.structs.replace(keyed, requested_by="bob")
+    assert site.start_as_asked(asked_for(DB_AND_CACHE, again)) == first
+    same = UnitTargets(machines=("Cache", "db", "cache"))
+    with site.store.read() as reading:
+        digest = reading.maintenances([1])[1].request_digest
+    assert planner.digest(keyed, *asked_for(same, keyed).more) == digest
+    other = msgspec.structs.replace(keyed, event_type=EventType.FREEZE)
+    for wanted in (
+        asked_for(UnitTargets(machines=("db",)), keyed),
+        asked_for(DB_AND_CACHE, keyed, at_once="2"),
+        asked_for(DB_AND_CACHE, other),
+    ):
+        with pytest.raises(Refused) as refused:
+            site.start_as_asked(wanted)
+        assert (refused.value.code, refused.value.facts) == (
+            ErrorCode.CONFLICT,
+            {"maintenance": 1},
+        )
+    with site.store.read() as reading:
+        assert [one.number for one in reading.latest_maintenances(None, 9)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("targets", "code"),
+    [
+        (UnitTargets(), ErrorCode.INVALID),
+        (UnitTargets(hosts=("h9",)), ErrorCode.NOT_FOUND),
+        (UnitTargets(scopes=("none",)), ErrorCode.NOT_FOUND),
+        (UnitTargets(machines=("none",)), ErrorCode.NOT_FOUND),
+        (UnitTargets(tags=(("role", "leader"),)), ErrorCode.INVALID),
+        (UnitTargets(machines=("db", "DB")), ErrorCode.INVALID),
+        (UnitTargets(scopes=("web", "WEB")), ErrorCode.INVALID),
+    ],
+)
+def test_targets_that_name_nothing_are_refused(targets: UnitTargets, code: ErrorCode) -> None:
+    with pytest.raises(Refused) as refused:
+        UnitSite().prepare(asked_for(targets))
+    assert refused.value.code is code
+
+
+def test_machines_are_named_by_their_tags() -> None:
+    site = UnitSite()
+    tagged = {"machine": [{"name": "db", "host": "h1", "tags": {"role": "leader"}}]}
+    done(site.plane.apply_fleet(msgspec.convert(tagged, fleet_file.Fleet)))
+    begun = site.begin(UnitTargets(tags=(("role", "leader"),), machines=("cache",)))
+    assert sorted(begun.targets) == sorted(unit.name for unit in begun.units) == ["cache", "db"]
+
+
+def test_an_order_for_what_is_over_or_unknown_is_refused() -> None:
+    site = UnitSite()
+    site.begin()
+    site.order(MaintenanceOrder.STOP)
+    for number, code in ((1, ErrorCode.TOO_LATE), (9, ErrorCode.NOT_FOUND)):
+        with pytest.raises(Refused) as refused:
+            site.order(MaintenanceOrder.RESUME, number=number)
+        assert (refused.value.code, refused.value.facts) == (code, {"maintenance": number})
+
+
+def test_an_order_tells_what_it_has_announced() -> None:
+    site = UnitSite()
+    site.begin()
+    site.order(MaintenanceOrder.PAUSE)
+    assert site.order(MaintenanceOrder.SKIP, "h2") == ()
+    done(site.plane.cancel(["1.1"], reason="not now"))
+    (announced,) = site.order(MaintenanceOrder.RESUME)
+    assert (announced.id, announced.on_host) == ("1.2", "h3")
+
+
+# The check.
+
+CHECKED = {"check": "smoke", "check_tries": 2, "check_within_seconds": 200}
+YEARS = timedelta(days=800)
+DB_AND_CACHE = UnitTargets(machines=("db", "cache"))
+
+
+def test_each_unit_is_followed_by_a_check() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    site = played(story)
+    assert [run.number for run in site.checks.runs] == [1, 2]
+    assert {run.name for run in site.checks.runs} == {"smoke"}
+    assert {run.seconds for run in site.checks.runs} == {100}
+
+
+def test_no_further_unit_is_asked_for_while_a_check_runs() -> None:
+    async def story(site: UnitSite) -> None:
+        site.checks.open.clear()
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(lambda: bool(site.checks.runs))
+        await site.settle()
+        assert sorted(site.states().values()) == [DONE, WAITING]
+        site.checks.open.set()
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    played(story)
+
+
+def test_a_check_that_fails_too_often_halts_the_maintenance_and_passes_after_a_resume() -> None:
+    async def story(site: UnitSite) -> None:
+        site.checks.fails = 2
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(MaintenanceState.HALTED))
+        assert "cold caches" in site.maintenance().reason
+        first, second = (run.began_at for run in site.checks.runs)
+        assert second - first >= 100 * SECOND
+        site.order(MaintenanceOrder.RESUME)
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    site = played(story)
+    assert len(site.checks.runs) == 4
+
+
+def test_a_check_that_raises_has_failed() -> None:
+    class Broken(ManualChecks):
+        async def run(self, run: CheckRun) -> CheckResult:
+            raise OSError("no disk")
+
+    async def story(site: UnitSite) -> None:
+        site.begin(DB_AND_CACHE, **CHECKED)
+        await site.reach(site.is_in(MaintenanceState.HALTED))
+
+    site = UnitSite()
+    site.checks = Broken()
+    assert "no disk" in played(story, site).maintenance().reason
+
+
+def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit() -> None:
+    kill_at = 1
+    while True:
+        site = UnitSite()
+
+        async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
+            site.begin(DB_AND_CACHE, **CHECKED)
+            site.store.last_commit = site.store.commits + kill_at
+            for _ in range(300):
+                await site.settle()
+                if site.maintenance().state is MaintenanceState.DONE:
+                    return
+                try:
+                    site.approve()
+                except StoreUnavailable:
+                    continue
+                await site.settle()
+                site.clock.advance(20 * SECOND)
+            raise AssertionError(site.maintenance())
+
+        site.play(story)
+        assert site.maintenance().check.passed_at is not None
+        ended = [unit.changed_at for unit in site.maintenance().units if unit.changed_at]
+        assert site.maintenance().check.passed_at >= max(ended), kill_at
+        if not site.kills:
+            assert kill_at > 8
+            return
+        kill_at += 1
+
+
+def test_only_one_replica_runs_a_check_and_another_when_its_lease_is_over() -> None:
+    site = UnitSite()
+
+    def step(replica: str) -> Stepped:
+        margin = timedelta(seconds=30)
+        order = site.plane.order
+        return done(order(maintenances.take_turns, 1, None, replica=replica, margin=margin))
+
+    site.begin(DB_AND_CACHE, order=TurnOrder.LISTED, **CHECKED)
+    due = msgspec.structs.replace(site.maintenance(), check=CheckProgress(due=True))
+    put(site.plane, Changes(maintenances=(due,)))
+    first = step("r1").check
+    assert first is not None
+    second = step("r2")
+    assert second.check is None
+    assert second.wake_at == site.clock.now() + timedelta(seconds=130)
+    done(site.plane.release_claims("r2", alone=False))
+    assert step("r2").check is None
+    done(site.plane.release_claims("r1", alone=False))
+    third = step("r2").check
+    assert third is not None
+    site.clock.advance(130 * SECOND)
+    fourth = step("r1").check
+    assert fourth is not None
+    for stale in (first, third):
+        done(site.plane.order(maintenances.record_check, stale, CheckResult(passed=True)))
+        assert site.maintenance().check.lease_until is not None
+    done(site.plane.order(maintenances.record_check, fourth, CheckResult(passed=True)))
+    assert step("r1").check is None
+    assert site.maintenance().check.lease_until is None
+
+
+def test_one_that_drains_hosts_takes_no_other_notice_than_theirs() -> None:
+    for given in (
+        {"drained": ("h1",), "approval_until": NOW},
+        {"drained": ("h1",), "notice_seconds": 1800},
+        {"approval_until": NOW + YEARS},
+    ):
+        with pytest.raises(Refused) as refused:
+            UnitSite().begin(**given)
+        assert refused.value.code is ErrorCode.INVALID
+
+
+@pytest.mark.parametrize(
+    ("event_type", "least"), [(EventType.REBOOT, 900), (EventType.REDEPLOY, 600)]
+)
+def test_a_policy_takes_no_notice_below_the_least(event_type: EventType, least: int) -> None:
+    def prepare(seconds: int) -> None:
+        request = Request(event_type=event_type)
+        asked = asked_for(UnitTargets(scopes=("web",)), request, notice_seconds=seconds)
+        UnitSite().prepare(asked)
+
+    prepare(least)
+    with pytest.raises(Refused) as refused:
+        prepare(least - 1)
+    assert refused.value.code is ErrorCode.NOTICE_TOO_SHORT
+    assert refused.value.facts == {"where": "policy.notice_seconds"}
+
+
+def test_until_a_time_no_unit_starts_without_approval() -> None:
+    until = NOW + timedelta(hours=5)
+
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(scopes=("web",)), approval_until=until)
+        await site.reach(lambda: RUNNING in site.states().values(), approving=False)
+        done(site.plane.approve_for_guests(["1.1"], by="test"))
+        await site.reach(lambda: len(site.all_operations()) > 1, approving=False)
+        site.clock.advance(timedelta(hours=4))
+        await site.settle()
+        assert {o.status for o in site.live()} == {EventStatus.SCHEDULED}
+        await site.reach(site.is_in(MaintenanceState.DONE), approving=False, rounds=1500)
+
+    site = played(story)
+    first, *later = sorted(site.all_operations(), key=lambda o: o.id)
+    assert first.started_at is not None
+    assert first.started_at < until
+    assert later
+    assert all(o.started_at is not None and o.started_at >= until for o in later)
+
+
+def farm_of(hosts: int, *, shared: bool, settle: int = 0) -> fleet_file.Fleet:
+    """Hosts with three machines each: of one update domain of three scopes, or each alone."""
+    machines = {
+        scope: [
+            {"name": f"{scope}-{n}", "host": f"h{n + 1}", "update_domain": n} for n in range(hosts)
+        ]
+        for scope in ("web", "app", "db")
+    }
+    sets = [
+        {"name": scope, "update_domains": hosts, "machines": its, "settle_seconds": settle}
+        for scope, its in machines.items()
+    ]
+    alone = [{"name": m["name"], "host": m["host"]} for its in machines.values() for m in its]
+    plain = {"availability_set": sets} if shared else {"machine": alone}
+    return msgspec.convert(plain, fleet_file.Fleet)
+
+
+class Farm(UnitSite):
+    """Hosts that are drained."""
+
+    def __init__(self, of: fleet_file.Fleet) -> None:
+        super().__init__(of)
+        self.home = {machine.name: machine.host for machine in self.machines()}
+        self.names = tuple(sorted(set(self.home.values())))
+        self.number = 1
+        """Of the maintenance that is followed."""
+        self.together: dict[frozenset[str], None] = {}
+        """The units that were seen under way together, in the order of that."""
+
+    def roll(self, *, approving: bool = False, **policy: Any) -> PlannedTurns:
+        """Plan the drain and reboot of all, carry it out to its end, and return the plan."""
+
+        async def story(site: UnitSite) -> None:
+            site.begin(UnitTargets(hosts=self.names), drained=self.names, **policy)
+            await self.reach(self.ended, approving=approving, rounds=3000)
+
+        plan = self.plan(UnitTargets(hosts=self.names), drained=self.names, **policy)
+        played(story, self)
+        return plan
+
+    def ended(self) -> bool:
+        names = (name for name, state in self.states(self.number).items() if state is RUNNING)
+        self.together[frozenset(names)] = None
+        return self.maintenance(self.number).state is not MaintenanceState.RUNNING
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_while_hosts_are_drained_each_machine_moves_away_once_and_home_once(
+    *, shared: bool
+) -> None:
+    farm = Farm(farm_of(4, shared=shared))
+    plan = farm.roll(at_once="2")
+    assert (plan.drained, plan.units) == (4, 4)
+    assert farm.maintenance().state is MaintenanceState.DONE
+    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
+
+
+def test_a_host_is_drained_when_the_machines_of_another_drain_are_home_again() -> None:
+    farm = Farm(farm_of(3, shared=False))
+
+    async def story(_: UnitSite) -> None:
+        await farm.drain("h1", reboot=True)
+        await farm.reach(lambda: "h1" not in farm.where(*farm.home), approving=False)
+        begun = farm.begin(UnitTargets(hosts=("h2", "h3")), drained=farm.names, at_once="2")
+        farm.number = begun.number
+        await farm.settle()
+        assert set(farm.states(farm.number).values()) == {WAITING}
+        assert "of host h1" in farm.unit("h2", farm.number).reason
+        await farm.reach(farm.ended, approving=False, rounds=1000)
+
+    played(story, farm)
+    assert farm.where(*farm.home) == [*farm.home.values()]
+    assert {*Counter(o.machines for o in farm.all_operations()).values()} == {2}
+
+
+def test_two_hosts_that_share_a_scope_are_not_drained_together() -> None:
+    farm = Farm(farm_of(4, shared=True))
+    farm.roll(at_once="2")
+    assert {len(units) for units in farm.together} <= {0, 1}
+    apart = Farm(farm_of(4, shared=False))
+    apart.roll(at_once="2")
+    assert max(len(units) for units in apart.together) == 2
+
+
+def test_a_plan_knows_holds_and_what_is_live() -> None:
+    site = UnitSite()
+    done(site.plane.hold(HoldKind.MACHINE, "cache", reason="storm", by="ann"))
+    assert site.plan(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED).first == ("db",)
+    site.begin(UnitTargets(machines=("db",)))
+    plan = site.plan(UnitTargets(machines=("cache", "db")))
+    assert plan.first == ()
+    assert plan.waits_for is Obstacle.MAINTENANCE
+
+
+def test_all_units_that_may_go_are_asked_for_in_one_step() -> None:
+    site = UnitSite()
+    site.begin(at_once="2", spread="host")
+    assert [*site.states().values()].count(RUNNING) == 2
+    assert sorted(o.id for o in site.all_operations()) == ["1.1", "1.2"]
+    asked = [unit.operation for unit in site.maintenance().units if unit.state is RUNNING]
+    assert sorted(asked) == [1, 2]
+    assert not site.take_turns().changed
+
+
+@pytest.mark.parametrize("kind", [HoldKind.MACHINE, HoldKind.HOST])
+def test_a_unit_that_is_on_hold_gives_its_place_to_others(kind: HoldKind) -> None:
+    place = "h3" if kind is HoldKind.HOST else "cache"
+
+    async def story(site: UnitSite) -> None:
+        done(site.plane.hold(kind, place, reason="storm", by="ann"))
+        site.begin(UnitTargets(machines=("cache", "db")), order=TurnOrder.LISTED)
+        await site.reach(lambda: site.unit("db").state is DONE)
+        assert "on hold, by ann" in site.unit("cache").reason
+        assert site.unit("cache").operation == 0
+        done(site.plane.release(kind, place))
+        await site.settle()
+        site.clock.advance(SECOND)
+        await site.settle()
+        assert site.unit("cache").state is RUNNING
+        await site.reach(site.is_in(MaintenanceState.DONE))
+
+    played(story)
