@@ -78,7 +78,7 @@ class World:
         if not isinstance(step, Ask):
             return []
         for index in step.units:
-            self.maintenance = turns.asked(self.maintenance, index, index + 1, self.now)
+            self.maintenance = turns.asked(self.maintenance, {index: index + 1}, self.now)
         return [self.maintenance.units[index].name for index in step.units]
 
     def end(self, name: str, state: UnitState = UnitState.DONE, reason: str = "") -> None:

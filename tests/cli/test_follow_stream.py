@@ -96,3 +96,21 @@ def test_waiting_goes_on_without_a_stream_until_one_is_free() -> None:
     assert looks == [False, True]
     with pytest.raises(Failed):
         list(follow.events(Scripted(taken)))
+
+
+def test_waiting_prints_what_changes_once_and_ends_with_what_an_operator_has_to_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    states = [{"web/0": "running"}, {"web/0": "running", "web/1": "waiting"}, {"web/0": "failed"}]
+    looks = iter(states)
+
+    def look() -> follow.Progress:
+        facts = next(looks)
+        why = "web/0 failed" if facts == states[-1] else ""
+        return follow.Progress(False, why, dict, facts)
+
+    with pytest.raises(Failed) as failed:
+        follow.wait(Scripted((b": alive\n\n",) * 3), look, types=(), shown_by="")
+    assert (failed.value.status, failed.value.message) == (ExitStatus.ALERTS, "web/0 failed")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert printed == [["web/0", "running"], ["web/1", "waiting"], ["web/0", "failed"]]

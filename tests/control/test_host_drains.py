@@ -117,6 +117,8 @@ class Rebooted(SimulatedConnector):
 class Site:
     """A service without sockets, whose processes can be killed and started again."""
 
+    rules = Policy()
+
     def __init__(self, of: fleet_file.Fleet = FLEET) -> None:
         self.store = Mortal()
         self.clock = ManualClock(NOW)
@@ -138,7 +140,7 @@ class Site:
 
     def _wire(self) -> None:
         self.feed = Changefeed()
-        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), self._mint, Policy())
+        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), self._mint, self.rules)
         self.hosts = HostDrains(
             self.plane, self.connector, self.clock, self.machines, self.host_back
         )

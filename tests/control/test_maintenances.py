@@ -16,8 +16,10 @@ from forewarn.control.plane import Stepped
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import (
     Changes,
+    Enablement,
     HoldKind,
     HostState,
+    Policy,
     Refused,
 )
 from forewarn.maintenance.planner import Request
@@ -28,6 +30,7 @@ from forewarn.maintenance.units import (
     CheckProgress,
     MaintenanceState,
     TurnOrder,
+    UnitKind,
     UnitState,
 )
 from forewarn.store.port import StoreUnavailable
@@ -147,7 +150,7 @@ def test_what_has_started_goes_on_after_a_stop_and_is_followed() -> None:
         await site.reach(lambda: not site.maintenance().open)
 
     site = played(story)
-    assert sorted(site.states().values()) == [DONE, WAITING]
+    assert sorted(site.states().values()) == [DONE, SKIPPED]
     assert site.unit("web/0").done == ("web-0",)
     assert [o.status for o in site.all_operations()] == [EventStatus.COMPLETED]
 
@@ -295,16 +298,52 @@ def test_a_service_that_is_killed_after_any_commit_announces_each_domain_once(sc
         kill_at += 1
 
 
+class SiteWithoutRequests(UnitSite):
+    """One whose scopes are off until a machine asks."""
+
+    rules = Policy(enablement=Enablement.FIRST_REQUEST)
+
+
 def test_a_unit_that_the_rules_refuse_says_why_and_waits() -> None:
     async def story(site: UnitSite) -> None:
-        preempt = msgspec.structs.replace(REBOOT, event_type=EventType.PREEMPT)
-        begun = site.start_as_asked(asked_for(UnitTargets(machines=("db",)), preempt))
-        assert "priority" in begun.units[0].reason
+        begun = site.begin(UnitTargets(machines=("db",)))
+        assert "--without-notice" in begun.units[0].reason
 
-    site = played(story)
+    site = played(story, SiteWithoutRequests())
     unit = site.unit("db")
     assert (unit.state, unit.operation) == (WAITING, 0)
     assert unit.retry_at is not None
+
+
+def test_a_deletion_that_cannot_be_is_refused_before_it_begins() -> None:
+    preempt = msgspec.structs.replace(REBOOT, event_type=EventType.PREEMPT)
+    with pytest.raises(Refused) as refusal:
+        UnitSite().prepare(asked_for(UnitTargets(machines=("db",)), preempt))
+    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+
+
+def test_a_deletion_is_of_the_machines_that_there_are_when_it_is_asked_for() -> None:
+    site = UnitSite()
+    machines = [{"index": n, "update_domain": n} for n in range(2)]
+    batch = {"name": "batch", "update_domains": 2, "priority": "low", "machines": machines}
+    wanted = msgspec.convert({"scale_set": [batch]}, fleet_file.Fleet)
+    done(site.plane.apply_fleet(wanted))
+    preempt = msgspec.structs.replace(REBOOT, event_type=EventType.PREEMPT)
+    prepared, _ = site.prepare(asked_for(UnitTargets(scopes=("batch",)), preempt))
+    assert {unit.name: unit.machines for unit in prepared.units} == {
+        "batch/0": ("batch_0",),
+        "batch/1": ("batch_1",),
+    }
+    assert {unit.kind for unit in prepared.units} == {UnitKind.MACHINES}
+
+
+def test_a_maintenance_that_has_no_operation_yet_is_cancelled_by_its_number() -> None:
+    site = UnitSite()
+    done(site.plane.hold(HoldKind.EVERYTHING, "", reason="storm", by="ann"))
+    site.begin(at_once="1")
+    assert site.all_operations() == []
+    assert done(site.plane.cancel(["1"], reason="not today")) == ()
+    assert site.maintenance().state is MaintenanceState.STOPPED
 
 
 def test_several_scopes_have_one_domain_each_announced_at_once() -> None:

@@ -77,11 +77,11 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
         waiting = begun(running, folder, "schedule", "freeze", "m0", "--wait")
         until(lambda: "Scheduled" in (folder / "out").read_text())
 
-        def tells_news() -> bool:
+        def tells_of_changes() -> bool:
             running.call("postpone", "1", "+20m")
             return (folder / "out").read_text().count("1.1  Scheduled") > 1
 
-        until(tells_news)
+        until(tells_of_changes)
         assert running.call("approve", "1").returncode == 0
         assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
         assert "1.1  Completed" in (folder / "out").read_text()

@@ -111,6 +111,7 @@ def test_units_have_their_turns_to_the_end(client: Client, clock: ManualClock) -
     assert {unit["wave"] for unit in detail["units"]} == {1, 2}
     (listed,) = client.get("/v1/maintenances")["maintenances"]
     assert listed["units"]["done"] == 2
+    assert listed["operations"] == {"Completed": 2}
 
 
 def test_a_request_that_is_sent_again_starts_no_second_maintenance(client: Client) -> None:

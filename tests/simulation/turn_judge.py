@@ -223,7 +223,11 @@ class TurnJudge:
         failed = [o for o in new.units if o.state is UnitState.FAILED and not o.accepted]
         if len(failed) >= policy.stop_after:
             raise Wrong(f"{which} although {len(failed)} units have failed")
-        self._see_places(unit, [one for one in running if one.name != unit.name], which, seen)
+        others = [one for one in running if one.name != unit.name]
+        others = [
+            one for one in others if not self._gives_way(f"{new.number}.{one.operation}", seen)
+        ]
+        self._see_places(unit, others, which, seen)
         if unit.drain:
             self._see_drain(unit, which, seen)
             return
@@ -237,6 +241,12 @@ class TurnJudge:
         if old is not None and operation.status is EventStatus.QUEUED and not early:
             raise Wrong(f"{which}, and {operation.id} waits for {operation.waits_for}")
         self._see_window(new, operation, which, seen.now)
+
+    def _gives_way(self, name: str, seen: Seen) -> bool:
+        """Whether an operation is Queued and waits for no other: held, or its window is ahead."""
+        operation = seen.operations.get(name) or self._memory.all_operations.get(name)
+        queued = operation is not None and operation.status is EventStatus.QUEUED
+        return queued and not operation.waits_for
 
     def _see_window(
         self, maintenance: Maintenance, operation: Operation, which: str, now: datetime

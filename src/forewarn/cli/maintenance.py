@@ -275,7 +275,7 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
     maintenance = detail.maintenance
     if maintenance.state in _RESTING and not maintenance.units.running:
         yield f"{_state(maintenance)} ({_goes_on(detail)})"
-    elif maintenance.unconfirmed:
+    elif maintenance.unconfirmed or _waits_for_an_acknowledgement(detail):
         yield maintenance.reason
     for operation in detail.operations:
         if operation.outcome_unknown:
@@ -288,6 +288,13 @@ def _faults(detail: "maintenance_schemas.MaintenanceDetail") -> Iterator[str]:
         if not detail.units:
             ended = [o for o in detail.operations if o.status is not EventStatus.COMPLETED]
             yield from (f"{one.id} {one.status}: {one.outcome}".rstrip(": ") for one in ended)
+
+
+def _waits_for_an_acknowledgement(detail: "maintenance_schemas.MaintenanceDetail") -> bool:
+    """Tell whether nothing goes on before somebody acknowledges a failure of it."""
+    ids = [one.id for one in detail.operations if one.status is EventStatus.FAILED]
+    waits = not detail.maintenance.units.running
+    return waits and any(f"acknowledge {one}" in detail.maintenance.reason for one in ids)
 
 
 _RESTING: Final = frozenset(("paused", "halted"))
@@ -438,6 +445,15 @@ def _draw_further(units: Iterable["maintenance_schemas.UnitView"]) -> None:
     output.note("Each is announced when the one before has ended well and its machines are back.")
 
 
+def _standing(maintenance: "maintenance_schemas.MaintenanceView") -> str:
+    """Return the state, or how the operations are where all of it was announced at once."""
+    if maintenance.state != "announced":
+        return str(maintenance.state)
+    counts = maintenance.operations
+    one = counts.keys() if len(counts) == 1 else (f"{n} {s}" for s, n in counts.items())
+    return ", ".join(one)
+
+
 def _progress(maintenance: "maintenance_schemas.MaintenanceView") -> str:
     units = maintenance.units
     counts = {
@@ -456,7 +472,7 @@ def _draw_list(page: "maintenance_schemas.MaintenancePage") -> None:
         {
             "NUMBER": lambda one: one.number,
             "TYPE": lambda one: one.event_type,
-            "STATE": lambda one: one.state,
+            "STATE": _standing,
             "TARGETS": lambda one: output.counted(one.targets),
             "UNITS": _progress,
             "REQUESTED BY": lambda one: one.requested_by,

@@ -169,7 +169,7 @@ class Maintenances(Steps[int]):
         for maintenance in changes.maintenances:
             self._put(maintenance)
         freed = changes.released or changes.machines or changes.removed_machines
-        if freed or any(not one.live or one.gives_way for one in changes.operations):
+        if freed or any(one.status.over or one.gives_way for one in changes.operations):
             self._due |= self._blocked
         if changes.drains:
             self._due |= self._blocked | self._drained
@@ -212,6 +212,7 @@ class Maintenances(Steps[int]):
 
     async def _drive(self, each: int) -> datetime | None:
         self._due.discard(each)
+        self._blocked.add(each)  # what frees it meanwhile is not to be missed
         self._wake_at[each] = self._clock.now() + AFTER_TROUBLE  # where this fails
         until = await super()._drive(each)
         self._wake_at.pop(each, None)
@@ -344,8 +345,8 @@ def _drain(
     try:
         host_plan.check([wanted], before, survey, lookup.on_hosts(unit, survey))
     except Refused as refusal:
-        return turns.refused(maintenance, index, refusal, unit.now)
-    asked = turns.asked(maintenance, index, 0, unit.now)
+        return turns.refused(maintenance, {index: refusal}, unit.now)
+    asked = turns.asked(maintenance, {index: 0}, unit.now)
     drain = host_drain.request(before.get(one.name), wanted, unit.now)
     unit.apply(Changes(drains=(drain,), maintenances=(asked,)))  # the next one is judged by it
     return asked
@@ -406,6 +407,18 @@ def prepared(
     if request.event_type is not EventType.REBOOT:
         drained = ()
     units, members = _units(scopes, fleet, targets, drained)
+    for machine in (machine for its in members.values() for machine in its):
+        planner.check_eligible(request.event_type, scopes[machine.scope])
+    if request.event_type in planner.ALL_DOMAINS_AT_ONCE:
+        # Those there are now: what takes the place of a machine that is deleted is not meant.
+        units = [
+            replace(
+                unit,
+                kind=UnitKind.MACHINES,
+                machines=tuple(machine.key for machine in members[unit.key]),
+            )
+            for unit in units
+        ]
     _check_notice(policy, request.event_type, units, now)
     if not units:
         raise Refused(ErrorCode.INVALID, "no unit: name hosts, scopes, machines or tags that exist")
@@ -413,13 +426,13 @@ def prepared(
         message = f"{len(units)} units in one maintenance, at most {MAX_UNITS}: split it"
         raise Refused(ErrorCode.LIMIT, message, units=len(units), most=MAX_UNITS)
     takes = {name: footprints.footprint(its, policy.spread) for name, its in members.items()}
-    kinds = {unit.kind for unit in units}
+    kinds = {unit.target for unit in units}
     maintenance = mapped(
         Maintenance,
         request,
         number=0,
         targets=targets.named(units),
-        target=_TARGETS[kinds.pop()] if len(kinds) == 1 else TargetKind.MACHINES,
+        target=kinds.pop() if len(kinds) == 1 else TargetKind.MACHINES,
         description=planner.description(request),
         units=turn_plan.arranged(units, lambda unit: takes[unit.key], policy),
         policy=policy,
@@ -439,13 +452,6 @@ def prepared(
     there = UnitsInWorld(maintenance, world, rules.queues)
     plan = turn_plan.planned(maintenance, lambda unit: takes[unit.key], there.occupied, now)
     return maintenance, plan
-
-
-_TARGETS: Final = {
-    UnitKind.HOST: TargetKind.HOST,
-    UnitKind.UPDATE_DOMAIN: TargetKind.SCOPE,
-    UnitKind.MACHINES: TargetKind.MACHINES,
-}
 
 
 def _check_notice(

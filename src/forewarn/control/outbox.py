@@ -26,7 +26,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed, Reached
-from forewarn.maintenance import news
+from forewarn.maintenance import news, turns
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.model import (
     Changes,
@@ -320,11 +320,13 @@ def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[M
     gone = begun.keys() - reading.operations(begun.keys()).keys()
     concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
     return tuple(
-        replace(
-            skipped(maintenance),
-            state=MaintenanceState.HALTED,
-            reason=LOST_OPERATION,
-            changed_at=at,
+        turns.recalled(
+            replace(
+                skipped(maintenance),
+                state=MaintenanceState.HALTED,
+                reason=LOST_OPERATION,
+                changed_at=at,
+            )
         )
         for maintenance in concerned
         if maintenance.state is MaintenanceState.RUNNING

@@ -257,8 +257,12 @@ class Plane:
         self, unit: UnitOfWork, references: Sequence[str], *, reason: str
     ) -> Work[Operations]:
         """Cancel operations that have not started, and whatever has not of maintenances."""
-        named = lookup.resolve(unit, *references)
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
+        # One whose units all wait has no operations yet.
+        waiting = {str(n) for n in whole if n in unit.world.maintenances}
+        named = lookup.resolve(unit, *(one for one in references if one not in waiting))
+        for number in waiting:
+            named |= unit.operations_of_maintenance(int(number))
         return self._run(unit, commands.cancel_operations, named, reason, whole)
 
     @_job

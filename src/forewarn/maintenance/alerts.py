@@ -193,7 +193,7 @@ def _of_maintenance(maintenance: model.Maintenance) -> Iterator[Alert]:
     if maintenance.state is MaintenanceState.HALTED:
         assert since is not None
         reason = maintenance.reason.partition("\n")[0]
-        message = f"halted: {reason}; retry or skip the unit, and resume it, or stop it"
+        message = f"{reason}; retry or skip the unit, then resume, or stop it"
         yield Alert(AlertKind.HALTED, number, message, since)
     elif maintenance.unconfirmed:
         assert maintenance.wave_at is not None

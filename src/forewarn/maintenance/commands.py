@@ -126,6 +126,9 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
     for step in steps:
         enter(maintenance.number, step, asked)
     if maintenance.units:
+        entered = working.maintenances[number]
+        ordinals = {step.unit: n for n, step in enumerate(steps, 1) if step.unit is not None}
+        working.maintenances[number] = turns.asked(entered, ordinals, working.now)
         working.take_turns(number)  # the others say what they wait for
     return working.entered
 
@@ -182,8 +185,16 @@ def order_maintenance(
 ) -> list[str]:
     """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
     maintenance = turns.order(working.known(number), kind, unit, by, working.now)
+    if kind is MaintenanceOrder.PAUSE:  # what is Queued is not announced yet
+        queued = (
+            working.operations[name]
+            for name in working.world.of_maintenance.of(number)
+            if working.operations[name].status is EventStatus.QUEUED
+        )
+        places = [one.unit for one in queued if one.unit is not None]
+        maintenance = turns.recalled(maintenance, places)
     working.maintenances[number] = working.answered = maintenance
-    if maintenance.state is MaintenanceState.STOPPED:
+    if maintenance.state is not MaintenanceState.RUNNING:
         working.recall(maintenance, maintenance.reason)
     working.step = working.take_turns(number)
     return working.entered

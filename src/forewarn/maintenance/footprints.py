@@ -9,6 +9,7 @@ from forewarn.maintenance import host_plan, planner
 from forewarn.maintenance.model import Drain, Machine, Maintenance, Operation, Scope, key, listed
 from forewarn.maintenance.units import NO_MACHINES, Unit, UnitKind, UnitState
 from forewarn.maintenance.world import World
+from forewarn.vocabulary import EventStatus
 
 SEVERAL: Final = -1
 """Stands for several update domains of a scope."""
@@ -72,18 +73,35 @@ def in_the_way(
                 return f"{listed(here)} of host {drain.host} is there until that host is up again"
     # By start order, so that the store's order does not decide what is told. What is held, or has
     # its window ahead, gives way to other update domains.
-    for operation in sorted(live, key=planner.start_order):
+    live = sorted(live, key=planner.start_order)
+    repaired = {
+        one.id
+        for one in live
+        if one.status is EventStatus.FAILED and not names.isdisjoint(map(key, one.awaited))
+    }
+    for operation in live:
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]
             if shared:
                 return f"{listed(shared)} has {operation.id}, which is {operation.status}"
-        for event in () if operation.gives_way else operation.events:
+        # Nor does it wait for what itself waits until its own machines are repaired.
+        waits = operation.gives_way or (not operation.pending and operation.waits_for in repaired)
+        for event in () if waits else operation.events:
             mine = takes.domains.get(event.scope)
             queues = unit.drain or queueing is None or event.scope in queueing
             if queues and mine is not None and mine != event.update_domain:
                 domain = f"update domain {event.update_domain} of {event.scope}"
-                return f"{domain} has {operation.id}, which is {operation.status}"
+                return f"{domain} has {_standing(operation)}"
     return ""
+
+
+def _standing(operation: Operation) -> str:
+    """Return which operation keeps an update domain, how it is, and what would end that."""
+    if operation.status is EventStatus.FAILED:
+        return f"{operation.id}, which failed: acknowledge {operation.id}"
+    if operation.status.over:
+        return f"{operation.id}, whose machines are not back yet"
+    return f"{operation.id}, which is {operation.status}"
 
 
 class UnitsInWorld:
@@ -123,19 +141,28 @@ class UnitsInWorld:
         return sorted((one for one in found if one.key not in done), key=planner.natural)
 
     def footprint(self, unit: Unit) -> Footprint:
-        """Return what a unit takes while it is under way."""
-        return footprint(self.machines(unit), self._maintenance.policy.spread)
+        """Return what a unit takes while it is under way.
+
+        What is Queued and held, or has its window ahead, gives way to others.
+        """
+        found = footprint(self.machines(unit), self._maintenance.policy.spread)
+        name = f"{self._maintenance.number}.{unit.operation}"
+        operation = self._world.operations.get(name)
+        if unit.state is UnitState.RUNNING and operation is not None and operation.gives_way:
+            return replace(found, domains={}, places=frozenset())
+        return found
 
     def occupied(self, unit: Unit, takes: Footprint) -> str:
         """Return what holds a unit, or is in its way; `""` if it can go."""
         world = self._world
         machines = [world.machines[key(name)] for name in takes.machines]
         host = unit.name if unit.kind is UnitKind.HOST else self._maintenance.to_host
-        if held := planner.on_hold(machines, world.holds.values(), host):
+        holds = sorted(world.holds.values(), key=lambda hold: (hold.at, hold.kind, hold.name))
+        if held := planner.on_hold(machines, holds, host):
             return held
         live = {one.id: one for scope in takes.domains for one in world.live_in(scope)}
         queueing = {scope for scope in takes.domains if self._queues(world.scopes[scope])}
-        drains = world.drains.values() if unit.drain else ()
+        drains = [world.drains[host] for host in sorted(world.drains)] if unit.drain else ()
         return in_the_way(unit, takes, live.values(), drains, queueing=queueing)
 
     def grown(self, maintenance: Maintenance) -> Maintenance:

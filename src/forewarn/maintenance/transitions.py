@@ -18,7 +18,7 @@ import msgspec
 from forewarn.maintenance import model, notice, planner, turns
 from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.units import Unit, UnitKind
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import Name, World
 from forewarn.vocabulary import (
     AgentStatus,
@@ -78,6 +78,10 @@ TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = M
 test compares the two."""
 
 
+_RECALLED: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
+"""What of their units has not started is cancelled."""
+
+
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
     """Return the next status of an operation; TOO_LATE if the table has no such transition.
 
@@ -130,6 +134,8 @@ class Transitions:
     """Operations that dropped out of a scope, and may be down in others, or that others pass."""
     entered: list[str] = field(default_factory=list)
     """The ids of new operations."""
+    _pending_of_users: int | None = None
+    """How many events of user-initiated maintenance are pending, once somebody asked."""
 
     def __post_init__(self) -> None:
         """Have the World's tables at hand."""
@@ -192,7 +198,10 @@ class Transitions:
         maintenance = self.maintenances[number]
         off = self.off(step)
         if step.unit is not None:
-            given |= _of_unit(maintenance.units[step.unit])
+            unit = maintenance.units[step.unit]
+            given |= {"target": unit.target, "on_host": unit.host}
+        elif maintenance.target is TargetKind.HOST:
+            given |= {"on_host": maintenance.targets[0]}
         ordinal = maintenance.announced + 1
         operation = model.mapped(
             model.Operation,
@@ -215,12 +224,9 @@ class Transitions:
                 )
                 for scope, members in sorted(planner.by_scope(step.machines).items())
             ),
-            **{"on_host": _host_of(maintenance), **given},
+            **given,
         )
-        entered = replace(maintenance, announced=ordinal)
-        if step.unit is not None:
-            entered = turns.asked(entered, step.unit, ordinal, self.now)
-        self.maintenances[number] = entered
+        self.maintenances[number] = replace(maintenance, announced=ordinal)
         if no_notice:
             not_before = notice.whole_seconds(self.now)
             self._start(replace(operation, not_before=not_before), model.StartCause.NO_NOTICE)
@@ -450,7 +456,7 @@ class Transitions:
             following, step = turns.step(following, its.footprint, its.occupied, self.now)
             if following != self.maintenances[number]:
                 self.maintenances[number] = following
-            if isinstance(step, turns.Stop):
+            if following.state in _RECALLED:
                 self.recall(following, f"maintenance {number} is {following.state}")
                 return step
             if isinstance(step, turns.Wait) and step.until == self.now:
@@ -458,36 +464,49 @@ class Transitions:
             if not isinstance(step, turns.Ask):
                 return step
             drained = tuple(i for i in step.units if following.units[i].drain)
-            for index in (i for i in step.units if i not in drained):
-                self._ask_for(number, index, [*its.machines(following.units[index])], step.window)
+            self._ask_for(
+                number,
+                {
+                    index: its.machines(following.units[index])
+                    for index in step.units
+                    if index not in drained
+                },
+                step.window,
+            )
             following = self.maintenances[number]
             if drained:
                 return replace(step, units=drained)
 
     def _ask_for(
-        self, number: int, index: int, machines: list[model.Machine], window: Span
+        self, number: int, machines: Mapping[int, list[model.Machine]], window: Span
     ) -> None:
-        """Enter the next operation of a unit, or note why the rules refuse it."""
-        maintenance = self.maintenances[number]
-        mark, entered = self.world.mark(), len(self.entered)
-        step = planner.PlannedOperation(machines=next(planner.turns(machines)), unit=index)
-        start = turns.start_of(maintenance, window, self.now)
-        try:
-            self.check(step, maintenance)
-            if (found := self.conflicting(step)) is not None:
-                raise planner.has_event(*found)
-            self.enter(
-                number,
-                step,
-                start.not_before,
-                notice_seconds=start.notice_seconds,
-                opens_at=start.opens_at,
-                closes_at=start.closes_at,
-            )
-        except model.Refused as refusal:
-            self.world.undo(mark)
-            del self.entered[entered:]
-            self.maintenances[number] = turns.refused(maintenance, index, refusal, self.now)
+        """Enter the next operations of units (places), or note why the rules refuse them."""
+        start = turns.start_of(self.maintenances[number], window, self.now)
+        refusals: dict[int, model.Refused] = {}
+        asked: dict[int, int] = {}
+        for index, its in machines.items():
+            mark, entered = self.world.mark(), len(self.entered)
+            step = planner.PlannedOperation(machines=next(planner.turns(its)), unit=index)
+            try:
+                self.check(step, self.maintenances[number])
+                if (found := self.conflicting(step)) is not None:
+                    raise planner.has_event(*found)
+                self.enter(
+                    number,
+                    step,
+                    start.not_before,
+                    notice_seconds=start.notice_seconds,
+                    opens_at=start.opens_at,
+                    closes_at=start.closes_at,
+                )
+            except model.Refused as refusal:
+                self.world.undo(mark)
+                del self.entered[entered:]
+                refusals[index] = refusal
+            else:
+                asked[index] = self.maintenances[number].announced
+        maintenance = turns.asked(self.maintenances[number], asked, self.now)
+        self.maintenances[number] = turns.refused(maintenance, refusals, self.now)
 
     def recall(self, maintenance: model.Maintenance, reason: str) -> None:
         """Cancel what has not started of the units that are recalled; the rest goes on."""
@@ -517,11 +536,13 @@ class Transitions:
 
     def check_limit(self, limit: int, more: int) -> None:
         """Refuse (LIMIT) so many more pending events of user-initiated maintenance."""
-        pending = sum(
-            len(operation.events)
-            for operation in self.operations.values()
-            if operation.source is EventSource.USER and operation.unstarted
-        )
+        if self._pending_of_users is None:
+            self._pending_of_users = sum(
+                len(operation.events)
+                for operation in self.operations.values()
+                if operation.source is EventSource.USER and operation.unstarted
+            )
+        pending = self._pending_of_users
         if pending + more > limit:
             message = (
                 f"too many pending events of user-initiated maintenance: {pending} now, {more} "
@@ -529,6 +550,7 @@ class Transitions:
                 "start"
             )
             raise model.Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
+        self._pending_of_users += more  # as if it were entered, and did not start at once
 
     def look_for_returns(self, operation: model.Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
@@ -776,19 +798,3 @@ class Transitions:
     def covered(self, operation: model.Operation) -> bool:
         """Tell whether a hold keeps an operation from starting."""
         return any(hold.covers(operation) for hold in self.holds.values())
-
-
-def _host_of(maintenance: model.Maintenance) -> str:
-    """Return the host that a maintenance without units is about; `""` for none."""
-    return maintenance.targets[0] if maintenance.target is TargetKind.HOST else ""
-
-
-def _of_unit(unit: Unit) -> dict[str, object]:
-    """Return what an operation has of its unit."""
-    targets = {
-        UnitKind.HOST: TargetKind.HOST,
-        UnitKind.UPDATE_DOMAIN: TargetKind.SCOPE,
-        UnitKind.MACHINES: TargetKind.MACHINES,
-    }
-    host = unit.name if unit.kind is UnitKind.HOST else ""
-    return {"target": targets[unit.kind], "on_host": host}

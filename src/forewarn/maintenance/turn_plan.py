@@ -120,7 +120,7 @@ def _first(
         if isinstance(step, Ask):
             for index in step.units:
                 first.append(maintenance.units[index].name)
-                maintenance = turns.asked(maintenance, index, 0, now)
+                maintenance = turns.asked(maintenance, {index: 0}, now)
             continue
         waiting = any(unit.state is UnitState.WAITING for unit in maintenance.units)
         if not isinstance(step, Wait) or not waiting:

@@ -199,6 +199,8 @@ def follow(
             continue
         if followed.state is UnitState.DONE and not unit.drain and has_machines(followed):
             followed = replace(followed, state=UnitState.WAITING)
+        if followed.state is UnitState.WAITING and maintenance.state is MaintenanceState.STOPPED:
+            followed = replace(followed, state=UnitState.SKIPPED, reason=maintenance.reason)
         if followed.state is not unit.state:
             followed = replace(followed, changed_at=now)
             has_ended = True
@@ -414,30 +416,35 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
     earliest = now if by_drain else not_before(maintenance, now) + second
     cutoff = timedelta(seconds=policy.cutoff_seconds)
     opens, closes = maintenance.opens_at, maintenance.closes_at
+    if closes is not None and closes <= now:
+        return None
     spans: Iterable[Span] = [Span(opens or time_windows.FIRST, closes or time_windows.ENDLESS)]
-    if opens is None and closes is None:
+    is_plain = opens is not None or closes is not None
+    if not is_plain:
         spans = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
     for span in spans:
-        if max(earliest, span.opens) >= span.closes or max(now, span.opens) > span.closes - cutoff:
+        late = (
+            max(earliest, span.opens) >= span.closes or max(now, span.opens) > span.closes - cutoff
+        )
+        if late and not is_plain:  # of a plain window, the operation's own notice decides
             continue
         asked_at = max(span.opens, time_windows.FIRST + lead) - lead
         if asked_at <= now:
             return span
         why = f"the window opens at {notice.spoken(span.opens)}"
         return Wait(obstacle=Obstacle.WINDOW, until=asked_at, why=why)
-    if closes is not None:
-        return None
     return Wait(obstacle=Obstacle.WINDOW, until=now + timedelta(days=1), why=NO_WINDOW)
 
 
 def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
     """Return the maintenance without what does not fit into its window any more."""
     assert maintenance.closes_at is not None
-    left_out = {
-        "state": UnitState.SKIPPED,
-        "reason": notice.window_closes(maintenance.closes_at),
-        "changed_at": now,
-    }
+    return _left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
+
+
+def _left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
+    """Return the maintenance without the units that wait."""
+    left_out = {"state": UnitState.SKIPPED, "reason": reason, "changed_at": now}
     return _with_units(
         maintenance,
         [
@@ -468,7 +475,7 @@ class _Taken:
             if there is not None and (there[0] != domain or domain == SEVERAL):
                 why = f"{there[1]} has another update domain of {scope}"
                 return Obstacle.UPDATE_DOMAIN, why
-        for place in takes.places:
+        for place in sorted(takes.places):  # every replica tells the same
             if (name := self._places.get(place)) is not None:
                 return Obstacle.SPREAD, f"{name} is under way in {place}"
         return None
@@ -498,6 +505,10 @@ def _ask(
         if unit.retry_at is not None and unit.retry_at > now:
             obstacles.append(Obstacle.REFUSED)
             until.append(unit.retry_at)
+            continue
+        if unit.drain and window.opens > now:
+            obstacles.append(Obstacle.WINDOW)
+            until.append(window.opens)
             continue
         takes = footprints(unit)
         if not takes.machines and not unit.drain:
@@ -560,24 +571,35 @@ def start_of(maintenance: Maintenance, window: Span, now: datetime) -> Start:
     )
 
 
-def asked(maintenance: Maintenance, index: int, operation: int, now: datetime) -> Maintenance:
-    """Return the maintenance after a unit's operation (which one) or drain (0) was asked for."""
-    return _put(
-        maintenance,
-        index,
-        state=UnitState.RUNNING,
-        operation=operation,
-        reason="",
-        recalled=False,
-        retry_at=None,
-        changed_at=now,
-    )
+def asked(maintenance: Maintenance, asked_for: Mapping[int, int], now: datetime) -> Maintenance:
+    """Return the maintenance after units (places) were asked for.
+
+    `asked_for` has the ordinals of their operations; 0 for the drain of a host.
+    """
+    fields = {"state": UnitState.RUNNING, "reason": "", "recalled": False, "retry_at": None}
+    after = list(maintenance.units)
+    for index, operation in asked_for.items():
+        after[index] = replace(after[index], operation=operation, changed_at=now, **fields)
+    return replace(maintenance, units=tuple(after))
 
 
-def refused(maintenance: Maintenance, index: int, refusal: Refused, now: datetime) -> Maintenance:
-    """Return the maintenance after the rules refused a unit: it is asked for again later."""
-    reason = refusal.message[:MAX_REASON]
-    return _put(maintenance, index, reason=reason, retry_at=now + ASK_AGAIN_AFTER)
+def refused(
+    maintenance: Maintenance, refusals: Mapping[int, Refused], now: datetime
+) -> Maintenance:
+    """Return the maintenance after the rules refused units (places): they are asked for again.
+
+    What does not fit into its window any more is left out.
+    """
+    after = list(maintenance.units)
+    for index, refusal in refusals.items():
+        closes = maintenance.closes_at
+        if refusal.code is ErrorCode.NOTICE_TOO_SHORT and closes is not None:
+            fields = {"state": UnitState.SKIPPED, "reason": notice.window_closes(closes)}
+            after[index] = replace(after[index], changed_at=now, **fields)
+        else:
+            reason, retry_at = refusal.message[:MAX_REASON], now + ASK_AGAIN_AFTER
+            after[index] = replace(after[index], reason=reason, retry_at=retry_at)
+    return replace(maintenance, units=tuple(after))
 
 
 def _put(maintenance: Maintenance, index: int, **fields: object) -> Maintenance:
@@ -598,21 +620,22 @@ def _resting(maintenance: Maintenance) -> Maintenance:
 
 
 def _halted(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
-    return _recalled(
+    return recalled(
         replace(maintenance, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
     )
 
 
-def _recalled(maintenance: Maintenance) -> Maintenance:
-    return _with_units(
-        maintenance,
-        [
-            replace(unit, recalled=True)
-            if unit.state is UnitState.RUNNING and not unit.drain
-            else unit
-            for unit in _resting(maintenance).units
-        ],
-    )
+def recalled(maintenance: Maintenance, places: Iterable[int] | None = None) -> Maintenance:
+    """Return the maintenance with what has not started of its units recalled.
+
+    `places` are those of some units; None for all that are under way.
+    """
+    some = range(len(maintenance.units)) if places is None else places
+    after = list(_resting(maintenance).units)
+    for index in some:
+        if after[index].state is UnitState.RUNNING and not after[index].drain:
+            after[index] = replace(after[index], recalled=True)
+    return _with_units(maintenance, after)
 
 
 def to_recall(maintenance: Maintenance) -> list[str]:
@@ -673,7 +696,8 @@ def order(
             new = _resumed(maintenance, now)
         case MaintenanceOrder.STOP:
             told = reason or f"stopped by {by}"
-            new = _recalled(replace(maintenance, state=MaintenanceState.STOPPED, reason=told))
+            left_out = _left_out(maintenance, told, now)
+            new = recalled(replace(left_out, state=MaintenanceState.STOPPED, reason=told))
         case MaintenanceOrder.SKIP:
             new = _skipped(maintenance, unit, by, now)
         case MaintenanceOrder.RETRY:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from forewarn.maintenance.time_windows import Span
+from forewarn.vocabulary import TargetKind
 
 CONFIRM: Final = -1
 """The pause before a wave that an operator has to confirm."""
@@ -138,6 +139,23 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     def key(self) -> str:
         """What it is found by: a host as it is written, another name in lower case."""
         return self.name if self.kind is UnitKind.HOST else self.name.lower()
+
+    @property
+    def target(self) -> TargetKind:
+        """What its operations are asked for."""
+        return _TARGETS[self.kind]
+
+    @property
+    def host(self) -> str:
+        """The host that it is; `""` for another unit."""
+        return self.name if self.kind is UnitKind.HOST else ""
+
+
+_TARGETS: Final = {
+    UnitKind.HOST: TargetKind.HOST,
+    UnitKind.UPDATE_DOMAIN: TargetKind.SCOPE,
+    UnitKind.MACHINES: TargetKind.MACHINES,
+}
 
 
 class MaintenanceState(StrEnum):

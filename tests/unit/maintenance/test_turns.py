@@ -101,7 +101,7 @@ def test_a_blocked_unit_says_why_and_keeps_no_other_from_going() -> None:
 def test_what_the_rules_refuse_is_asked_again_later() -> None:
     world = World(maintenance("h0", "h1"))
     refusal = Refused(ErrorCode.NOT_ELIGIBLE, "scope web is off")
-    world.maintenance = turns.refused(world.maintenance, 0, refusal, NOW)
+    world.maintenance = turns.refused(world.maintenance, {0: refusal}, NOW)
     assert world.asked() == ["h1"]
     assert world.unit("h0").reason == "scope web is off"
     world.end("h1")
@@ -337,7 +337,7 @@ def test_in_a_night_in_which_the_clocks_change_the_window_is_as_long_as_it_is(
             (index,) = step.units
             start = max(world.now + 15 * MINUTE, step.window.opens)
             started.append(start)
-            world.maintenance = turns.asked(world.maintenance, index, index + 1, world.now)
+            world.maintenance = turns.asked(world.maintenance, {index: index + 1}, world.now)
             world.now = start
             world.end(world.maintenance.units[index].name)
         else:
@@ -398,11 +398,31 @@ def test_the_window_of_the_maintenance_itself_goes_before_those_of_the_policy() 
     assert step.window == Span(OPENS, OPENS + HOUR)
 
 
+def test_of_several_places_that_are_taken_every_replica_names_the_same() -> None:
+    world = World(maintenance("h0", "h1", "h2", spread="host", at_once="3"))
+    world.places = {"h0": {"b"}, "h1": {"a"}, "h2": {"a", "b", "c"}}
+    assert world.asked() == ["h0", "h1"]
+    world.step()
+    assert world.unit("h2").reason == "h1 is under way in a"
+
+
+def test_a_host_is_not_drained_before_its_window_opens_though_others_are_announced() -> None:
+    world = windowed()
+    drained = msgspec.structs.replace(world.maintenance.units[0], drain=True)
+    units = (drained, *world.maintenance.units[1:])
+    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
+    world.now = OPENS - MINUTE
+    assert world.asked() == ["h1"]
+    world.end("h1")
+    world.now = OPENS
+    assert world.asked() == ["h0"]
+
+
 def test_a_window_that_closes_leaves_what_has_not_gone_skipped() -> None:
     world = once(OPENS + HOUR)
     world.now = OPENS
     assert world.asked() == ["h0"]
-    world.now = OPENS + 50 * MINUTE  # whose notice would be over too late
+    world.now = OPENS + HOUR
     world.end("h0")
     assert world.step() == Wait(obstacle=Obstacle.WINDOW, until=world.now)
     skipped = world.unit("h1")
@@ -417,7 +437,7 @@ def test_what_is_under_way_when_the_window_closes_is_not_skipped() -> None:
     world.takes = {"h0": {"web": 0}, "h1": {"web": 1}}
     world.now = OPENS
     assert world.asked() == ["h0"]
-    world.now = OPENS + 50 * MINUTE
+    world.now = OPENS + HOUR
     world.step()
     assert [unit.state for unit in world.maintenance.units] == [RUNNING, UnitState.SKIPPED]
     assert world.maintenance.state is MaintenanceState.RUNNING

@@ -5,8 +5,8 @@ import pytest
 
 import turn_world
 from builders import MINUTE, NOW, SECOND, Bench, applied
-from forewarn.maintenance import commands, fleet_file, planner, units
-from forewarn.maintenance.model import HoldKind, Maintenance, Refused, StartCause
+from forewarn.maintenance import commands, fleet_file, planner, turns, units
+from forewarn.maintenance.model import Changes, HoldKind, Maintenance, Refused, StartCause
 from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
@@ -360,7 +360,8 @@ def test_a_stopped_maintenance_recalls_what_has_not_started_and_is_over() -> Non
     assert bench.operation("1.1").outcome == bench.maintenance().reason
     assert bench.maintenance().state is MaintenanceState.STOPPED
     assert "bob" in bench.maintenance().reason
-    assert set(states(bench).values()) == {WAITING}
+    assert set(states(bench).values()) == {SKIPPED}
+    assert {unit.reason for unit in bench.maintenance().units} == {bench.maintenance().reason}
     assert not bench.maintenance().open
     with pytest.raises(Refused) as refusal:
         bench.order(MaintenanceOrder.RESUME)
@@ -459,6 +460,79 @@ def test_a_unit_that_is_held_waits_and_keeps_no_other_from_going() -> None:
     bench.release(HoldKind.MACHINE, "web-4")
     bench.take_turns()
     assert shown(bench)["1.3"] == ("web-1", "web-4")
+
+
+def test_a_unit_that_is_retried_goes_ahead_of_what_waits_for_its_failure() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.ask(REBOOT, "web-1")
+    carry_out(bench, "1.1", succeeded=False)
+    assert bench.operation("2.1").waits_for == "1.1"
+    bench.order(MaintenanceOrder.RETRY, "web/0")
+    bench.order(MaintenanceOrder.RESUME)
+    bench.take_turns()
+    assert shown(bench)["1.2"] == ("web-0", "web-3")
+    carry_out(bench, "1.2")
+    bench.take_turns()
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+
+
+def test_a_pause_recalls_what_is_queued_for_it_is_not_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-1", "web-4")
+    bench.ask(REBOOT, scope="web")
+    assert bench.operation("2.1").status is EventStatus.QUEUED
+    bench.order(MaintenanceOrder.PAUSE, number=2)
+    assert bench.operation("2.1").status is EventStatus.CANCELED
+    assert states(bench, 2)["web/0"] is WAITING
+    carry_out(bench, "1.1")
+    bench.take_turns()
+    assert "2.2" not in bench.snapshot.operations
+    bench.order(MaintenanceOrder.RESUME, number=2)
+    assert bench.operation("2.2").machines == ("web-0", "web-3")
+
+
+def test_a_unit_whose_operation_is_held_lets_others_of_its_scope_go() -> None:
+    bench = Bench()
+    for host in ("h0", "h1", "h2"):
+        bench.hold(HoldKind.HOST, host)
+    bench.ask(REBOOT, scope="web")
+    assert bench.operation("1.1").held_at is not None
+    bench.release(HoldKind.HOST, "h1")
+    bench.take_turns()
+    assert bench.operation("1.2").machines == ("web-1", "web-4")
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
+
+
+def test_what_needs_no_notice_goes_until_its_window_closes() -> None:
+    bench = Bench()
+    closes_at = NOW + 10 * MINUTE  # less than the notice of a Reboot
+    bench.ask(REBOOT, scope="shop", source=EventSource.USER, closes_at=closes_at)
+    bench.finish("1.1")
+    assert bench.operation("1.2").status is EventStatus.STARTED
+
+
+def test_what_does_not_fit_into_its_window_any_more_is_left_out_at_once() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web", closes_at=NOW + 20 * MINUTE)
+    bench.now += 10 * MINUTE
+    carry_out(bench, "1.1")
+    assert states(bench) == {"web/0": DONE, "web/1": SKIPPED, "web/2": SKIPPED}
+    assert bench.maintenance().state is MaintenanceState.DONE
+
+
+def test_a_maintenance_that_was_halted_elsewhere_recalls_what_has_not_started() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    halted = turns.recalled(
+        msgspec.structs.replace(
+            bench.maintenance(), state=MaintenanceState.HALTED, reason="the tail is lost"
+        )
+    )
+    bench.snapshot = applied(bench.snapshot, Changes(maintenances=(halted,)))
+    bench.take_turns()
+    assert bench.operation("1.1").status is EventStatus.CANCELED
+    assert set(states(bench).values()) == {WAITING}
 
 
 # The fleet changes.

@@ -5,6 +5,7 @@ test compares.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
@@ -313,7 +314,10 @@ async def list_maintenances(
     def question(reading: Reading) -> maintenance_schemas.MaintenancePage:
         latest = reading.latest_maintenances(int(before) if before else None, limit + 1)
         found, following = routing.page("maintenances", latest, limit, lambda one: str(one.number))
-        shown = tuple(map(views.maintenance, found))
+        counts = reading.outcomes([one.number for one in found])
+        shown = tuple(
+            views.maintenance(one, Counter(counts.get(one.number)).elements()) for one in found
+        )
         return maintenance_schemas.MaintenancePage(maintenances=shown, next=following)
 
     return await backend.read(question)
@@ -362,9 +366,9 @@ async def _detail(
     backend: Backend, value: model.Maintenance, operations: Iterable[model.Operation]
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show one on another thread: while it goes on, this looks at every machine."""
-    inventory = backend.inventory.snapshot()
+    inventory, operations = backend.inventory.snapshot(), tuple(operations)
     return maintenance_schemas.MaintenanceDetail(
-        maintenance=views.maintenance(value),
+        maintenance=views.maintenance(value, [one.status for one in operations]),
         policy=value.policy,
         units=await asyncio.to_thread(views.units, value, inventory),
         operations=await _shown(backend, operations),

@@ -160,6 +160,8 @@ class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     unconfirmed: bool
     """Whether this wave waits for an operator."""
     units: UnitCounts
+    operations: dict[vocabulary.EventStatus, int]
+    """How many of its operations, as far as history has them, have each status that any has."""
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):

@@ -159,8 +159,10 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 # Maintenance.
 
 
-def maintenance(value: model.Maintenance) -> maintenance_schemas.MaintenanceView:
-    """Return a maintenance as lists show it."""
+def maintenance(
+    value: model.Maintenance, statuses: Iterable[EventStatus]
+) -> maintenance_schemas.MaintenanceView:
+    """Return a maintenance as lists show it; `statuses` are those of its operations."""
     counts = Counter(unit.state.value for unit in value.units)
     return model.mapped(
         maintenance_schemas.MaintenanceView,
@@ -169,6 +171,7 @@ def maintenance(value: model.Maintenance) -> maintenance_schemas.MaintenanceView
         waves=max((unit.wave for unit in value.units), default=-1) + 1,
         unconfirmed=value.unconfirmed,
         units=maintenance_schemas.UnitCounts(**counts),
+        operations=dict(Counter(statuses)),
     )
 
 

@@ -195,7 +195,8 @@ def _listed(
     inventory: Inventory,
     now: datetime,
 ) -> ListedMaintenance:
-    view, shown = views.maintenance(value), views.operations(operations, inventory, now)
+    shown = views.operations(operations, inventory, now)
+    view = views.maintenance(value, [one.status for one in operations])
     how = orders.maintenance_standing(view, shown)
     return ListedMaintenance(view, how, _counts(shown, further))
 
@@ -237,7 +238,7 @@ async def show_maintenance(
         its = sorted(reading.operations_of_maintenance(number).values(), key=_ordinal)
         operations = views.operations(its, inventory, now)
         value = known[number]
-        view = views.maintenance(value)
+        view = views.maintenance(value, [one.status for one in its])
         every = views.units(value, inventory)
         return {
             "one": view,
@@ -491,11 +492,12 @@ async def _subject(backend: Backend, form: FilledForm) -> Subject:
         its = reading.operations_of_maintenance(forms.number(reference))
         asked = reading.maintenances([forms.number(reference)])
         further = views.still_to_come(asked.values(), inventory)
+        statuses = [one.status for one in its.values()]
         return replace(
             subject,
             operations=views.operations(its.values(), inventory, now),
             further=sum(further.values()),
-            maintenance=next(map(views.maintenance, asked.values()), None),
+            maintenance=next((views.maintenance(one, statuses) for one in asked.values()), None),
         )
 
     return await backend.read(question)
