@@ -59,6 +59,8 @@ class TargetKind(StrEnum):
     MACHINES = "machines"
     SCOPE = "scope"
     HOST = "host"
+    MIXED = "mixed"
+    """Of a maintenance alone: units of several of these."""
 
 
 class EventSource(StrEnum):

@@ -16,7 +16,6 @@ from forewarn.control.plane import Stepped
 from forewarn.maintenance import fleet_file, planner
 from forewarn.maintenance.model import (
     Changes,
-    Enablement,
     HoldKind,
     HostState,
     Policy,
@@ -34,7 +33,7 @@ from forewarn.maintenance.units import (
     UnitState,
 )
 from forewarn.store.port import StoreUnavailable
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType, TargetKind
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
 FAILED, SKIPPED = UnitState.FAILED, UnitState.SKIPPED
@@ -298,21 +297,31 @@ def test_a_service_that_is_killed_after_any_commit_announces_each_domain_once(sc
         kill_at += 1
 
 
-class SiteWithoutRequests(UnitSite):
-    """One whose scopes are off until a machine asks."""
+class LimitedSite(UnitSite):
+    """One that lets no more user-initiated maintenance in."""
 
-    rules = Policy(enablement=Enablement.FIRST_REQUEST)
+    rules = Policy(user_initiated_limit=1)
 
 
 def test_a_unit_that_the_rules_refuse_says_why_and_waits() -> None:
     async def story(site: UnitSite) -> None:
-        begun = site.begin(UnitTargets(machines=("db",)))
-        assert "--without-notice" in begun.units[0].reason
+        users = msgspec.structs.replace(REBOOT, source=EventSource.USER)
+        machines = UnitTargets(machines=("db", "cache"))
+        begun = site.start_as_asked(asked_for(machines, users, at_once="2", order=TurnOrder.LISTED))
+        assert [unit.state for unit in begun.units] == [RUNNING, WAITING]
 
-    site = played(story, SiteWithoutRequests())
-    unit = site.unit("db")
+    site = played(story, LimitedSite())
+    unit = site.unit("cache")
     assert (unit.state, unit.operation) == (WAITING, 0)
+    assert "user_initiated_limit" in unit.reason
     assert unit.retry_at is not None
+
+
+def test_a_machine_that_would_be_in_two_units_is_refused() -> None:
+    with pytest.raises(Refused) as refusal:
+        UnitSite().plan(UnitTargets(hosts=("h1",), scopes=("db",)))
+    assert refusal.value.code is ErrorCode.INVALID
+    assert refusal.value.facts == {"machine": "db"}
 
 
 def test_a_deletion_that_cannot_be_is_refused_before_it_begins() -> None:

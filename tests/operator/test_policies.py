@@ -124,7 +124,10 @@ def test_a_request_that_is_sent_again_starts_no_second_maintenance(client: Clien
     start(client, machines=["web-1"], idempotency_key="k2")
     start(client, machines=["web-2"])
     start(client, machines=["web-2"])
-    assert len(client.get("/v1/maintenances")["maintenances"]) == 5
+    listed = {"idempotency_key": "k9", "policy": {"order": "listed"}}
+    start(client, machines=["web-1", "web-2"], **listed)
+    start(client, machines=["web-2", "web-1"], status=409, **listed)
+    assert len(client.get("/v1/maintenances")["maintenances"]) == 6
 
 
 def test_all_hosts_are_drained_and_rebooted(client: Client, clock: ManualClock) -> None:
@@ -179,6 +182,9 @@ def test_pause_skip_and_stop_are_recorded_with_who_ordered_them(
     ("body", "status"),
     [
         ({}, 400),
+        ({"machines": ["web-0"], "drain": True}, 400),
+        ({"scopes": ["web"], "machines": ["web-0"]}, 400),
+        ({"machines": ["web-0"], "policy": {"approval_until": "2020-01-01T00:00:00Z"}}, 400),
         ({"hosts": ["h9"]}, 404),
         ({"machines": ["web-0"], "policy": {"windows": ["never"]}}, 400),
         ({"machines": ["web-0"], "policy": {"zone": "Nowhere"}}, 400),

@@ -124,7 +124,9 @@ class TurnJudge:
         which = f"maintenance {new.number} went from {old.state} to {new.state}"
         if changed and old.state.over:
             raise Wrong(which)
-        by_order = old.state in RESTING or new.state is MaintenanceState.STOPPED
+        closed = new.closes_at is not None and old.state is MaintenanceState.RUNNING
+        stops = new.state is MaintenanceState.STOPPED and not closed
+        by_order = old.state in RESTING or stops
         if changed and by_order and new.number not in self._ordered:
             raise Wrong(f"{which} without an order")
         if new.state is MaintenanceState.DONE:

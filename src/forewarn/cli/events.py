@@ -252,7 +252,18 @@ def cancel(
     that have not started. If one REF has nothing left to cancel, none is cancelled.
     """
     answer = service.post("/v1/cancellations", references=references, reason=reason)
-    answer.show(states)
+    answer.show(_cancelled)
+    for number in () if service.as_json else filter(str.isdecimal, dict.fromkeys(references)):
+        maintenance = service.get(f"/v1/maintenances/{number}").tree()["maintenance"]
+        if maintenance["state"] == "stopped":
+            output.say(output.printable(f"maintenance {number} is stopped"))
+
+
+def _cancelled(found: "schemas.OperationList") -> None:
+    """Print what is cancelled, and what goes on; not what was over before."""
+    for operation in found.operations:
+        if operation.status is EventStatus.CANCELED or not operation.status.over:
+            output.say(state(operation))
 
 
 @asks

@@ -137,7 +137,7 @@ def _asking(text: str, *, dry_run: bool) -> Callable[..., None]:
             duration_seconds=times.duration_seconds(duration),
             description=description,
             without_notice=without_notice,
-            drain=not no_drain,
+            drain=not no_drain and kind == "reboot" and bool(host or all_hosts),
             policy=policy,
             wait=wait,
         )

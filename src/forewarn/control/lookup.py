@@ -48,6 +48,9 @@ def _resolved(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
             "or a maintenance such as 12"
         )
         raise Refused(ErrorCode.INVALID, message)
+    if not found and MAINTENANCE.fullmatch(reference) and unit.maintenances([int(reference)]):
+        message = f"nothing of maintenance {reference} is announced yet"
+        raise Refused(ErrorCode.CONFLICT, message, reference=reference)
     if not found:
         message = f"{reference} is unknown, or history no longer holds it: see 'forewarn history'"
         raise Refused(ErrorCode.NOT_FOUND, message, reference=reference)

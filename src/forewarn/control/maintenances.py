@@ -54,6 +54,7 @@ from forewarn.maintenance.turns import Ask, Check, MaintenanceOrder, Wait
 from forewarn.maintenance.units import (
     MAX_UNITS,
     MaintenanceState,
+    TurnOrder,
     TurnPolicy,
     Unit,
     UnitKind,
@@ -113,11 +114,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def more(self) -> tuple[object, ...]:
         """What it asks for beside the request, alike where that is the same."""
-        named = (self.targets.machines, self.targets.scopes)
-        keys = (sorted(set(map(key, names))) for names in named)
-        hosts = sorted(set(self.targets.hosts))
+        machines = [*dict.fromkeys(map(key, self.targets.machines))]
+        scopes = [*dict.fromkeys(map(key, self.targets.scopes))]
+        hosts = [*dict.fromkeys(self.targets.hosts)]
+        if self.policy.order is not TurnOrder.LISTED:  # else their order is asked for, too
+            machines, scopes, hosts = sorted(machines), sorted(scopes), sorted(hosts)
         tags, all_hosts = self.targets.tags, self.targets.all_hosts
-        return (*keys, hosts, all_hosts, tags, self.policy, self.drain)
+        return (machines, scopes, hosts, all_hosts, tags, self.policy, self.drain)
 
 
 class Checks(Protocol):
@@ -394,8 +397,7 @@ def prepared(
 ) -> tuple[Maintenance, PlannedTurns]:
     """Return the maintenance that an operator asks for, as number 0, and its plan.
 
-    `scopes` and `fleet` are all scopes and machines, by key; `drained` the hosts that the connector
-    can drain and reboot.
+    `scopes` and `fleet` are all there are, by key; `drained`, the hosts that can be drained.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -407,6 +409,7 @@ def prepared(
     if request.event_type is not EventType.REBOOT:
         drained = ()
     units, members = _units(scopes, fleet, targets, drained)
+    _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
         planner.check_eligible(request.event_type, scopes[machine.scope])
     if request.event_type in planner.ALL_DOMAINS_AT_ONCE:
@@ -432,7 +435,7 @@ def prepared(
         request,
         number=0,
         targets=targets.named(units),
-        target=kinds.pop() if len(kinds) == 1 else TargetKind.MACHINES,
+        target=kinds.pop() if len(kinds) == 1 else TargetKind.MIXED,
         description=planner.description(request),
         units=turn_plan.arranged(units, lambda unit: takes[unit.key], policy),
         policy=policy,
@@ -476,6 +479,9 @@ def _check_notice(
         )
         raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, where="policy.notice_seconds")
     until = policy.approval_until
+    if until is not None and until <= now:
+        message = f"approval_until is over: expected a time after {notice.spoken(now)}"
+        raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
     if until is not None and until > now + notice.FURTHEST:
         message = f"approval_until is more than {notice.FURTHEST.days} days ahead"
         raise Refused(ErrorCode.INVALID, message, where="policy.approval_until")
@@ -528,6 +534,17 @@ def _units(
         unit = Unit(name=name, kind=UnitKind.MACHINES, machines=(key(name),))
         add(unit, "machine", its)
     return units, members
+
+
+def _check_once(units: Iterable[Unit], members: Mapping[str, list[Machine]]) -> None:
+    """Refuse (INVALID) a machine that is in two units: it would go down twice."""
+    place: dict[str, str] = {}
+    for unit in units:
+        for machine in members[unit.key]:
+            other = place.setdefault(machine.key, unit.name)
+            if other != unit.name:
+                message = f"{machine.name} is in {other} and in {unit.name}: name it once"
+                raise Refused(ErrorCode.INVALID, message, machine=machine.name)
 
 
 def _grouped(

@@ -247,7 +247,7 @@ class Plane:
             if lookup.EVENT.fullmatch(reference):
                 ids.append(reference.upper())
                 continue
-            for operation in lookup.resolve(unit, reference).values():
+            for operation in lookup.chosen(unit, [reference], lambda o: o.pending).values():
                 ids.extend(event.id for event in operation.events)
         approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=unit.now)
         return self._approve(unit, tuple(ids), approval, None)

@@ -95,6 +95,8 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     not_before: datetime | None = None
     scopes: tuple[str, ...] = ()
     """Keys; at most MAX_NAMES."""
+    targets: tuple[str, ...] = ()
+    """What maintenance was asked for; at most MAX_NAMES."""
     machines: tuple[str, ...] = ()
     """At most MAX_NAMES."""
     machine_count: int = 0
@@ -156,6 +158,9 @@ _MAINTENANCE: Final = {
     MaintenanceState.HALTED: NewsType.MAINTENANCE_HALTED,
     MaintenanceState.STOPPED: NewsType.MAINTENANCE_STOPPED,
 }
+
+_AT_ONCE: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
+"""What the first decision about a maintenance may come to."""
 
 _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
 
@@ -367,8 +372,12 @@ def _of_maintenance(
 ) -> None:
     kinds: list[NewsType] = []
     counts = _units(after)
-    if before is None:
-        kinds += [NewsType.MAINTENANCE_SCHEDULED] if after.number in new else []
+    if before is None and after.number in new:
+        kinds.append(NewsType.MAINTENANCE_SCHEDULED)
+        if after.state in _AT_ONCE:
+            kinds.append(_MAINTENANCE[after.state])
+    elif before is None:
+        return
     else:
         if counts != _units(before):
             kinds.append(NewsType.MAINTENANCE_PROGRESSED)
@@ -386,6 +395,7 @@ def _of_maintenance(
         target=after.target,
         description=after.description,
         duration_seconds=after.duration_seconds,
+        targets=after.targets[:MAX_NAMES],
         machines=after.targets[:MAX_NAMES] if after.target is TargetKind.MACHINES else (),
         machine_count=len(after.targets) if after.target is TargetKind.MACHINES else 0,
         scopes=tuple(map(key, after.targets))[:MAX_NAMES]

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -140,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def targets(world: World, request: Request) -> list[model.Machine]:
     """Return the machines that a request names, ordered by name."""
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
-        message = "expected machines, a scope or a host, and only one of these"
+        message = "expected something to maintain: machines, scopes, hosts or tags"
         raise model.Refused(ErrorCode.INVALID, message)
     if request.scope:
         scope = world.scopes.get(model.key(request.scope))
@@ -312,6 +313,33 @@ def has_event(other: model.Operation, event: model.Event, name: str) -> model.Re
     )
     facts = {"machine": name, "event_id": event.id, "operation": other.id}
     return model.Refused(ErrorCode.CONFLICT, message, **facts)
+
+
+def too_many(pending: int, more: int, limit: int) -> model.Refused:
+    """LIMIT: users have so many pending events, and ask for more than `user_initiated_limit`."""
+    message = (
+        f"too many pending events of user-initiated maintenance: {pending} now, {more} more asked "
+        f"for, at most {limit} allowed (user_initiated_limit); wait until some start"
+    )
+    return model.Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
+
+
+@contextmanager
+def refusing(refusals: dict[int, model.Refused], place: int) -> Iterator[None]:
+    """Note a refusal of what is done in the block."""
+    try:
+        yield
+    except model.Refused as refusal:
+        refusals[place] = refusal
+
+
+def is_off(scope: str) -> model.Refused:
+    """Return the refusal (NOT_ELIGIBLE) of what a scope's guests would have no notice of."""
+    message = (
+        f"scope {scope} is off: none of its machines has asked for events lately, so they would "
+        "stop without notice; add --without-notice to do it anyway"
+    )
+    return model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope)
 
 
 def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:

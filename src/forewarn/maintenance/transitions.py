@@ -480,31 +480,40 @@ class Transitions:
     def _ask_for(
         self, number: int, machines: Mapping[int, list[model.Machine]], window: Span
     ) -> None:
-        """Enter the next operations of units (places), or note why the rules refuse them."""
-        start = turns.start_of(self.maintenances[number], window, self.now)
+        """Enter the next operations of units (places), or note why the rules refuse them.
+
+        Where some may not be at all, none is entered: they have failed, and may halt the others.
+        """
+        maintenance = self.maintenances[number]
+        start = turns.start_of(maintenance, window, self.now)
         refusals: dict[int, model.Refused] = {}
         asked: dict[int, int] = {}
-        for index, its in machines.items():
-            mark, entered = self.world.mark(), len(self.entered)
-            step = planner.PlannedOperation(machines=next(planner.turns(its)), unit=index)
-            try:
-                self.check(step, self.maintenances[number])
+        steps = {
+            index: planner.PlannedOperation(machines=next(planner.turns(its)), unit=index)
+            for index, its in machines.items()
+        }
+        for index, step in steps.items():
+            with planner.refusing(refusals, index):
+                self.check(step, maintenance)
+        if any(refusal.code is ErrorCode.NOT_ELIGIBLE for refusal in refusals.values()):
+            steps, self._pending_of_users = {}, None
+        for index in [index for index in steps if index not in refusals]:
+            mark, entered, step = self.world.mark(), len(self.entered), steps[index]
+            with planner.refusing(refusals, index):
                 if (found := self.conflicting(step)) is not None:
                     raise planner.has_event(*found)
                 self.enter(
                     number,
                     step,
                     start.not_before,
+                    closes_at=start.closes_at,
                     notice_seconds=start.notice_seconds,
                     opens_at=start.opens_at,
-                    closes_at=start.closes_at,
                 )
-            except model.Refused as refusal:
+                asked[index] = self.maintenances[number].announced
+            if index in refusals:
                 self.world.undo(mark)
                 del self.entered[entered:]
-                refusals[index] = refusal
-            else:
-                asked[index] = self.maintenances[number].announced
         maintenance = turns.asked(self.maintenances[number], asked, self.now)
         self.maintenances[number] = turns.refused(maintenance, refusals, self.now)
 
@@ -524,12 +533,7 @@ class Transitions:
             planner.check_eligible(maintenance.event_type, self.scopes[scope])
         off = self.off(step)
         if off and not maintenance.without_notice:
-            name = self.scopes[min(off)].name
-            message = (
-                f"scope {name} is off: none of its machines has asked for events lately, so they "
-                "would stop without notice; add --without-notice to do it anyway"
-            )
-            raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
+            raise planner.is_off(self.scopes[min(off)].name)
         limit = self.policy.user_initiated_limit
         if limit and maintenance.source is EventSource.USER:
             self.check_limit(limit, len(planner.by_scope(step.machines)))
@@ -544,12 +548,7 @@ class Transitions:
             )
         pending = self._pending_of_users
         if pending + more > limit:
-            message = (
-                f"too many pending events of user-initiated maintenance: {pending} now, {more} "
-                f"more asked for, at most {limit} allowed (user_initiated_limit); wait until some "
-                "start"
-            )
-            raise model.Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
+            raise planner.too_many(pending, more, limit)
         self._pending_of_users += more  # as if it were entered, and did not start at once
 
     def look_for_returns(self, operation: model.Operation) -> None:

@@ -65,7 +65,7 @@ class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
         if self.drained:
             told.append(
                 "Hosts are drained: their machines move away before the reboot and come home after "
-                "it, both times with notice."
+                "it, both times with notice and the usual text of a move."
             )
         return tuple(told)
 

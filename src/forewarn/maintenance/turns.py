@@ -285,7 +285,7 @@ def step(
         return _halted(maintenance, why, now), Stop(reason=why)
     checks = turn_check.blocks(maintenance)
     if not census.running and not census.waiting and not checks:
-        return replace(maintenance, state=MaintenanceState.DONE, reason="", changed_at=now), Done()
+        return _over(maintenance, now), Done()
     if checks:
         maintenance, step = _check(maintenance, now)
     else:
@@ -295,6 +295,16 @@ def step(
     elif isinstance(step, Ask) and maintenance.reason:
         maintenance = replace(maintenance, reason="")
     return maintenance, step
+
+
+def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
+    """Return the maintenance with every unit over; what its window left out was not done."""
+    closes = maintenance.closes_at
+    reason = "" if closes is None else notice.window_closes(closes)
+    late = any(u.state is UnitState.SKIPPED and u.reason == reason for u in maintenance.units)
+    if reason and late:
+        return replace(maintenance, state=MaintenanceState.STOPPED, reason=reason, changed_at=now)
+    return replace(maintenance, state=MaintenanceState.DONE, reason="", changed_at=now)
 
 
 class _Census(msgspec.Struct, frozen=True):
@@ -588,7 +598,7 @@ def refused(
 ) -> Maintenance:
     """Return the maintenance after the rules refused units (places): they are asked for again.
 
-    What does not fit into its window any more is left out.
+    What does not fit into its window any more is left out, and what may not be at all has failed.
     """
     after = list(maintenance.units)
     for index, refusal in refusals.items():
@@ -596,6 +606,8 @@ def refused(
         if refusal.code is ErrorCode.NOTICE_TOO_SHORT and closes is not None:
             fields = {"state": UnitState.SKIPPED, "reason": notice.window_closes(closes)}
             after[index] = replace(after[index], changed_at=now, **fields)
+        elif refusal.code is ErrorCode.NOT_ELIGIBLE and not after[index].drain:
+            after[index] = replace(_failed(after[index], refusal.message), changed_at=now)
         else:
             reason, retry_at = refusal.message[:MAX_REASON], now + ASK_AGAIN_AFTER
             after[index] = replace(after[index], reason=reason, retry_at=retry_at)

@@ -14,6 +14,7 @@ from forewarn.maintenance.model import (
     Refused,
     StartCause,
 )
+from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
@@ -165,14 +166,12 @@ def test_the_next_unit_of_a_scope_that_has_turned_off(without_notice: bool) -> N
         assert bench.operation("1.2").start_cause is StartCause.SILENT
         return
     assert "1.2" not in bench.snapshot.operations
-    assert bench.maintenance().state is MaintenanceState.RUNNING
-    unit = bench.unit("web/1")
-    assert unit.state is UnitState.WAITING
-    assert "web is off" in unit.reason
-    assert unit.retry_at is not None
+    assert bench.maintenance().state is MaintenanceState.HALTED
+    assert bench.unit("web/1").state is UnitState.FAILED
+    assert "web is off" in bench.unit("web/1").reason
     bench.decide(commands.record_requests, ("web",))
-    bench.now = unit.retry_at
-    bench.take_turns()
+    bench.order(MaintenanceOrder.RETRY, "web/1")
+    bench.order(MaintenanceOrder.RESUME)
     assert bench.operation("1.2").status is EventStatus.SCHEDULED
     assert bench.unit("web/1").reason == ""
 

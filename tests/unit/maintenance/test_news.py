@@ -187,12 +187,19 @@ def test_a_new_maintenance_is_told_with_what_it_is_for(
     target: TargetKind, targets: tuple[str, ...], facts: dict[str, Any]
 ) -> None:
     asked = replace(MAINTENANCE, target=target, targets=targets)
-    expected = FACTS | facts | {"target": str(target), "status": "announced", "by": "ann"}
+    asked_for = {"target": str(target), "targets": list(targets)}
+    expected = FACTS | facts | asked_for | {"status": "announced", "by": "ann"}
     assert others(Changes(maintenances=(asked,)), new=[7]) == [
         ("maintenance.scheduled", "maintenance 7", expected)
     ]
     assert others(Changes(maintenances=(asked,))) == []
     assert others(Changes(maintenances=(asked,)), new=[7], maintenances={7: asked}) == []
+
+
+def test_one_that_halts_in_its_first_decision_says_so() -> None:
+    halted = replace(MAINTENANCE, state=MaintenanceState.HALTED, reason="web is off")
+    told = [kind for kind, _, _ in others(Changes(maintenances=(halted,)), new=[7])]
+    assert told == ["maintenance.scheduled", "maintenance.halted"]
 
 
 def test_a_maintenance_is_closed_when_nothing_of_it_is_left() -> None:
@@ -261,6 +268,7 @@ def of_units() -> Maintenance:
 
 OF_UNITS = FACTS | {
     "target": "host",
+    "targets": ["h0", "h1", "h2", "h3"],
     "status": "running",
     "wave": 1,
     "waves": 2,

@@ -98,12 +98,23 @@ def test_a_blocked_unit_says_why_and_keeps_no_other_from_going() -> None:
     assert world.asked() == ["h0"]
 
 
+def test_what_may_not_be_at_all_has_failed_and_a_host_that_cannot_be_drained_waits() -> None:
+    world = World(maintenance("h0", "h1"))
+    drained = msgspec.structs.replace(world.maintenance.units[1], drain=True)
+    units = (world.maintenance.units[0], drained)
+    world.maintenance = msgspec.structs.replace(world.maintenance, units=units)
+    refusal = Refused(ErrorCode.NOT_ELIGIBLE, "it is off")
+    world.maintenance = turns.refused(world.maintenance, {0: refusal, 1: refusal}, NOW)
+    assert [unit.state for unit in world.maintenance.units] == [FAILED, WAITING]
+    assert isinstance(world.step(), Stop)
+
+
 def test_what_the_rules_refuse_is_asked_again_later() -> None:
     world = World(maintenance("h0", "h1"))
-    refusal = Refused(ErrorCode.NOT_ELIGIBLE, "scope web is off")
+    refusal = Refused(ErrorCode.LIMIT, "too many pending events")
     world.maintenance = turns.refused(world.maintenance, {0: refusal}, NOW)
     assert world.asked() == ["h1"]
-    assert world.unit("h0").reason == "scope web is off"
+    assert world.unit("h0").reason == "too many pending events"
     world.end("h1")
     assert world.waits() is Obstacle.REFUSED
     world.now += turns.ASK_AGAIN_AFTER

@@ -518,7 +518,8 @@ def test_what_does_not_fit_into_its_window_any_more_is_left_out_at_once() -> Non
     bench.now += 10 * MINUTE
     carry_out(bench, "1.1")
     assert states(bench) == {"web/0": DONE, "web/1": SKIPPED, "web/2": SKIPPED}
-    assert bench.maintenance().state is MaintenanceState.DONE
+    assert bench.maintenance().state is MaintenanceState.STOPPED
+    assert bench.maintenance().reason == bench.unit("web/2").reason
 
 
 def test_a_maintenance_that_was_halted_elsewhere_recalls_what_has_not_started() -> None:

@@ -184,7 +184,7 @@ def test_a_window_that_closes_leaves_the_other_units_skipped() -> None:
         UnitState.SKIPPED,
     ]
     assert "window" in bench.unit("web/2").reason
-    assert bench.maintenance().state is MaintenanceState.DONE
+    assert bench.maintenance().state is MaintenanceState.STOPPED
     assert bench.maintenance().announced == 1
 
 
@@ -200,14 +200,14 @@ def test_the_next_unit_has_the_window_that_was_asked_for() -> None:
     assert (following.closes_at, following.not_before) == (CLOSES, OPENS + 15 * MINUTE)
 
 
-def test_a_maintenance_is_done_with_the_unit_whose_window_closes_before_it_has_started() -> None:
+def test_a_maintenance_is_stopped_with_the_unit_whose_window_closes_before_it_has_started() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web", opens_at=OPENS, closes_at=CLOSES)
     bench.hold(HoldKind.EVERYTHING)
     bench.let_pass(2 * HOUR)
     assert bench.operation("1.1").status is CANCELED
     assert {unit.state for unit in bench.maintenance().units} == {UnitState.SKIPPED}
-    assert bench.maintenance().state is MaintenanceState.DONE
+    assert bench.maintenance().state is MaintenanceState.STOPPED
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,12 @@ async def _start(
             message = f"at {name}: it is for named machines, one scope or one host, and no policy"
             raise model.Refused(ErrorCode.INVALID, message, where=name)
     drained: frozenset[str] = frozenset()
-    if data.drain and data.event_type is EventType.REBOOT and (data.hosts or data.all_hosts):
+    if data.drain and (
+        data.event_type is not EventType.REBOOT or not (data.hosts or data.all_hosts)
+    ):
+        message = "at drain: it is for a Reboot of hosts"
+        raise model.Refused(ErrorCode.INVALID, message, where="drain")
+    if data.drain:
         survey = await backend.hosts.survey()
         drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
     policy = _policy(data)
