@@ -32,7 +32,6 @@ from forewarn.maintenance.units import (
     UnitKind,
     UnitState,
 )
-from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 
 RUNNING, WAITING, DONE = UnitState.RUNNING, UnitState.WAITING, UnitState.DONE
@@ -240,21 +239,7 @@ def test_a_service_that_is_killed_after_any_commit_asks_for_each_unit_once() -> 
         async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
             site.begin(UnitTargets(machines=("db", "cache", "web-0")), at_once="2")
             site.store.last_commit = site.store.commits + kill_at
-
-            def over() -> bool:
-                return site.maintenance().state is MaintenanceState.DONE
-
-            for _ in range(300):
-                await site.settle()
-                if over():
-                    return
-                try:
-                    site.approve()
-                except StoreUnavailable:
-                    continue
-                await site.settle()
-                site.clock.advance(20 * SECOND)
-            raise AssertionError(site.maintenance())
+            await site.reach(site.is_in(MaintenanceState.DONE))
 
         site.play(story)
         assert len(site.all_operations()) == 3, kill_at
@@ -278,14 +263,7 @@ def test_a_service_that_is_killed_after_any_commit_announces_each_domain_once(sc
         async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
             done(site.plane.request(Request(event_type=EventType.REBOOT, scope=scope)))
             site.store.last_commit = site.store.commits + kill_at
-            for _ in range(300):
-                await site.settle()
-                if site.maintenance().state is MaintenanceState.DONE:
-                    return
-                site.approve()
-                await site.settle()
-                site.clock.advance(20 * SECOND)
-            raise AssertionError(site.maintenance())
+            await site.reach(site.is_in(MaintenanceState.DONE))
 
         site.play(story)
         operations = site.all_operations()
@@ -512,17 +490,7 @@ def test_a_service_that_is_killed_after_any_commit_runs_a_check_after_each_unit(
         async def story(site: UnitSite = site, kill_at: int = kill_at) -> None:
             site.begin(DB_AND_CACHE, **CHECKED)
             site.store.last_commit = site.store.commits + kill_at
-            for _ in range(300):
-                await site.settle()
-                if site.maintenance().state is MaintenanceState.DONE:
-                    return
-                try:
-                    site.approve()
-                except StoreUnavailable:
-                    continue
-                await site.settle()
-                site.clock.advance(20 * SECOND)
-            raise AssertionError(site.maintenance())
+            await site.reach(site.is_in(MaintenanceState.DONE))
 
         site.play(story)
         assert site.maintenance().check.passed_at is not None

@@ -26,6 +26,7 @@ from forewarn.maintenance.units import (
     Unit,
     UnitState,
 )
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventType
 
 REBOOT = Request(event_type=EventType.REBOOT, requested_by="ann")
@@ -126,7 +127,10 @@ class UnitSite(Site):
             if ready():
                 return
             if approving:
-                self.approve()
+                try:
+                    self.approve()
+                except StoreUnavailable:  # killed there: the next process goes on
+                    continue
                 await self.settle()
             self.clock.advance(20 * SECOND)
         raise AssertionError(self.maintenance())

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from itertools import pairwise
+from itertools import combinations, pairwise
 from json import loads
 from typing import Any, NamedTuple
 from typing import Final as Constant
@@ -186,21 +186,33 @@ def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterato
     """In a scope, an operation of a unit is announced when the one before it has ended well.
 
     Or an operator resumed the maintenance. One whose machines have all left its host failed nobody.
+    One that is held gives way: it may be announced after those of later numbers, or be cancelled
+    unannounced while they go.
     """
     resumed: dict[int, list[float]] = defaultdict(list)
     for one in asked(journals, "resume"):
         resumed[one.entry["number"]].append(one.sent)
+    shown = {
+        event["EventId"]
+        for entries in journals.values()
+        for entry in entries
+        for event in (entry["document"]["Events"] if entry["what"] == "read" else ())
+    }
     turns: dict[tuple[int, str], list[Mapping[str, Any]]] = defaultdict(list)
     for operation in final.operations.values():
         for event in operation["events"] if operation["unit"] is not None else ():
             turns[operation["maintenance"], event["scope"]].append(operation)
     for (number, _), its in turns.items():
-        its.sort(key=lambda operation: int(operation["id"].partition(".")[2]))
+        its.sort(key=lambda operation: moment(operation["announced_at"]))
+        for before, after in combinations(its, 2):
+            gave_way = before["status"] == "Canceled" and shown.isdisjoint(
+                event["id"] for event in before["events"]
+            )
+            if not gave_way and not _ended_by(before, after):
+                yield f"{after['id']} was announced before {before['id']} had ended"
         for before, after in pairwise(its):
             announced = moment(after["announced_at"])
-            if not before["ended_at"] or announced < moment(before["ended_at"]):
-                yield f"{after['id']} was announced before {before['id']} had ended"
-            elif not (
+            if _ended_by(before, after) and not (
                 before["status"] == "Completed"
                 or "have left host" in before["outcome"]
                 or any(times.earliest(sent) <= announced for sent in resumed[number])
@@ -209,6 +221,11 @@ def _units_take_turns(journals: Journals, final: Final, times: Times) -> Iterato
                     f"{after['id']} was announced although {before['id']} is {before['status']}, "
                     "and nobody had asked to resume"
                 )
+
+
+def _ended_by(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    ended = before["ended_at"]
+    return bool(ended) and moment(ended) <= moment(after["announced_at"])
 
 
 def _one_domain_is_down_at_a_time(

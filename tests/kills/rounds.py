@@ -9,7 +9,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,7 +200,7 @@ class Rounds:
         for client in self._clients.values():
             client.tell(do="drain")
         until = time.monotonic() + patience.SECONDS
-        while self._service.ask("GET", "/v1/events")["events"] and time.monotonic() < until:
+        while not at_rest(self._service.ask) and time.monotonic() < until:
             let_pass(0.05)
         for client in self._clients.values():
             client.tell(do="end")
@@ -368,6 +368,18 @@ def last_word(service: Service, scale: float) -> LastWord:
         read_between=(before, after),
         scale=scale,
     )
+
+
+def running(ask: Callable[[str, str], Any]) -> set[str]:
+    """Return the numbers of the maintenances whose units may still be announced."""
+    found = ask("GET", "/v1/maintenances?limit=1000")["maintenances"]
+    return {str(each["number"]) for each in found if each["state"] == "running"}
+
+
+def at_rest(ask: Callable[[str, str], Any]) -> bool:
+    """Tell whether no event is live, and none comes by itself."""
+    # What runs first: a unit that waits may become an event between the two answers.
+    return not running(ask) and not ask("GET", "/v1/events")["events"]
 
 
 def _pages(service: Service, path: str, name: str) -> Generator[Any]:

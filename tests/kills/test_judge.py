@@ -219,6 +219,12 @@ def go_on_before_the_end(run: Run) -> None:
     run.turn(2, announced_at="2030-01-01T11:51:00Z")
 
 
+def go_on_beside_what_is_cancelled(run: Run) -> None:
+    held = {"status": "Canceled", "ended_at": "2030-01-01T11:59:00Z"}
+    run.turn(2, announced_at="2030-01-01T11:40:00Z", **held)
+    run.journals["guest"][1]["document"]["Events"].append({**run.shown, "EventId": "2"})
+
+
 def go_on_after_a_failure(run: Run) -> None:
     run.operation["status"] = "Failed"
     run.runs[1]["status"] = 1
@@ -339,6 +345,7 @@ FAULTS: dict[Callable[[Run], None], str] = {
     lose_an_operators_approval: "there is no approval",
     lose_the_fleet: "a fleet with mark 3 of own-ann was answered 200, and it has 2",
     go_on_before_the_end: "1.2 was announced before 1.1 had ended",
+    go_on_beside_what_is_cancelled: "1.1 was announced before 1.2 had ended",
     go_on_after_a_failure: "1.2 was announced although 1.1 is Failed, and nobody had asked",
     take_two_domains_down: "1.1 and 1.2 had domains 0 and 2 of web down",
     go_down_before_the_other_is_back: "1.2 went down before 1.1 was back",
@@ -426,6 +433,13 @@ def test_an_approval_of_what_has_started_leaves_no_trace() -> None:
     run = Run()
     run.operation["events"][0]["approval"] = None
     assert run.complaints() == []
+
+
+def test_what_is_held_gives_way_to_later_units_and_may_be_cancelled_unannounced() -> None:
+    run = Run()
+    go_on_beside_what_is_cancelled(run)
+    run.journals["guest"][1]["document"]["Events"].pop()
+    assert not [said for said in run.complaints() if "had ended" in said]
 
 
 def test_a_hold_that_may_have_been_released_by_then_is_kept() -> None:

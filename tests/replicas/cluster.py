@@ -181,8 +181,10 @@ class Cluster:
         for client in self._clients.values():
             client.tell(do="drain")
         deadline = time.monotonic() + patience.SECONDS
-        while (live := self.ask("GET", "/v1/events")["events"]) and time.monotonic() < deadline:
-            self._cancel({event["operation"].partition(".")[0] for event in live})
+        while not rounds.at_rest(self.ask) and time.monotonic() < deadline:
+            live = self.ask("GET", "/v1/events")["events"]
+            numbers = {event["operation"].partition(".")[0] for event in live}
+            self._cancel(numbers | rounds.running(self.ask))
             self._approve([event for event in live if event["status"] == "Scheduled"])
             self.resolve()
             let_pass(0.2)

@@ -118,7 +118,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing to ask for now."""
+    """Nothing may be asked for yet."""
 
     obstacle: Obstacle
     until: datetime | None = None
