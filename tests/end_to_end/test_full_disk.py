@@ -20,10 +20,8 @@ import pytest
 import patience
 from end_to_end.agents import COMMAND_LINE, DONE, TWO, UNDONE, Agent, Endpoint, event
 from end_to_end.production import ROOT
-from forewarn.agent.journal import NAME
 
 FULL = "cannot write"
-LOG = f"{NAME}-wal"
 
 ROOM_BYTES = 512
 """Room for what the actions write, and for no page of the journal."""
@@ -65,8 +63,8 @@ def well_again(agent: Agent) -> None:
 
 def started(agent: Agent) -> Agent:
     agent.start(piped=True)
-    agent.until(lambda: agent.status().get("events") == [])
-    agent.until(lambda: (agent.folder / "state" / LOG).stat().st_size > 0)
+    # It asks after its first record: a disk that is full before that is one that it starts on.
+    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
     return agent
 
 
