@@ -12,14 +12,15 @@ from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Stepped
 from forewarn.maintenance.model import (
+    DrainOptions,
     Maintenance,
     Operation,
     Policy,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.maintenance.units import (
     MaintenanceState,
     TurnPolicy,
@@ -144,8 +145,14 @@ class UnitSite(Site):
             return [o for n in numbers for o in reading.operations_of_maintenance(n).values()]
 
 
-def asked_for(targets: UnitTargets, request: Request = REBOOT, **policy: Any) -> Asked:
-    return Asked(request=request, targets=targets, policy=TurnPolicy(**policy))
+def asked_for(
+    targets: UnitTargets,
+    request: Request = REBOOT,
+    draining: DrainOptions | None = None,
+    **policy: Any,
+) -> Asked:
+    policed = TurnPolicy(**policy)
+    return Asked(request=request, targets=targets, policy=policed, draining=draining)
 
 
 def played(story: Callable[[UnitSite], Awaitable[None]], site: UnitSite | None = None) -> UnitSite:

@@ -10,10 +10,10 @@ import msgspec
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.unit_of_work import Work
-from forewarn.maintenance.model import Changes, Maintenance, Refused
+from forewarn.maintenance.model import Changes, DrainOptions, Maintenance, Refused, Stay
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import CONFIRM, MaintenanceState, TurnPolicy, UnitState
 from forewarn.vocabulary import EventType
 from simulation.turn_judge import GONE, LEFT_OUT, RESTING, Wrong, domains
@@ -88,7 +88,12 @@ class MaintenanceOperators:
             **window,
         )
         targets = UnitTargets(**{kind: named[kind] for kind in kinds})
-        self._ask_for(Asked(request=request, targets=targets, policy=policy), drained)
+        draining = None
+        if drained:
+            rebooted = chance.random() < 0.8
+            draining = DrainOptions(reboot=rebooted, stay=chance.choice([*Stay]))
+        asked = Asked(request=request, targets=targets, policy=policy, draining=draining)
+        self._ask_for(asked, drained)
 
     def _ask_for(self, asked: Asked, drained: tuple[str, ...]) -> None:
         try:
@@ -186,8 +191,10 @@ class MaintenanceOperators:
 
     def _order(self, maintenance: Maintenance, kind: MaintenanceOrder, unit: str = "") -> None:
         number, order = maintenance.number, self._town.plane.order
+        self._town.judge.ordered = unit if kind is MaintenanceOrder.RETRY else ""
         with self._town.judge.turns.ordering(number):
             self._town.ask(f"order {kind}", order, maintenances.order, number, kind, unit, by="bob")
+        self._town.judge.ordered = ""
 
     def finish(self) -> None:
         """Let each maintenance go on whatever it waits for; leave out what the rules refuse."""

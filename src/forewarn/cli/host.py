@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from forewarn import times
-from forewarn.cli import follow, output
+from forewarn.cli import follow, maintenance, output
 from forewarn.cli.operator_client import OperatorClient, asks, segment
 from forewarn.cli.options import argument, flag, option
 
@@ -18,7 +18,7 @@ NEWS: Final = ("host", "operation")
 
 HOST_ORDERS: Final = {
     "undrain": "Open the host; its machines stay where they are.\n\n"
-    "What has not started is cancelled, and hosts that wait for this one are not drained.",
+    "What has not started is cancelled. A maintenance that drains it and others halts.",
     "return": "Open the host and bring its machines home.",
     "retry": "Retry the step at which the drain is stuck.",
 }
@@ -93,10 +93,13 @@ def drain(
         stay=stay,
         without_notice=without_notice,
     )
-    if wait:
-        _wait(service, hosts, lambda: plan.show(_draw_plans))
-    else:
+    number = plan.tree()["maintenance"]
+    if not wait:
         plan.show(_draw_plans)
+    elif number is not None:
+        maintenance.wait_for(service, number, lambda: plan.show(_draw_plans))
+    else:
+        _wait(service, hosts, lambda: plan.show(_draw_plans))
 
 
 def _command(order: str) -> Callable[..., None]:
@@ -233,7 +236,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
             ("free memory", f"{host.free_memory_mib} MiB"),
             ("boot id", host.boot_id),
             *(_relay_facts(host.relay) if host.relay else []),
-            *([("drained by", its.requested_by), ("after", its.after)] if its else []),
+            *([("drained by", its.requested_by)] if its else []),
         ]
     )
     output.say("")
@@ -305,5 +308,9 @@ def _draw_plans(found: "schemas.HostDrainPlans") -> None:
             output.note(f"warning: not in the fleet: {names}; the host is not empty while they run")
         for problem in plan.problems if found.dry_run else ():
             output.note(f"refused without --dry-run: {problem}")
+    if found.maintenance is not None:
+        output.say(f"maintenance {found.maintenance}: the hosts are drained one after another")
+        output.note(f"To follow it: 'forewarn maintenance watch {found.maintenance}'.")
+        return
     for state in () if found.dry_run else found.states:
         output.say(f"host {state.name} is {_state(state)}")

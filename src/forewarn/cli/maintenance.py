@@ -236,7 +236,7 @@ def ask(
     path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
     plan = service.post(path, **body)
     if wait:
-        _wait(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
+        wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:
         plan.show(_draw_answer)
 
@@ -251,7 +251,10 @@ def tags_of(texts: list[str]) -> dict[str, str]:
         raise typer.BadParameter(str(error)) from error
 
 
-def _wait(service: OperatorClient, number: int, first: Callable[[], None] = lambda: None) -> None:
+def wait_for(
+    service: OperatorClient, number: int, first: Callable[[], None] = lambda: None
+) -> None:
+    """Show what changes until a maintenance is over."""
     from forewarn.server.operator import maintenance_schemas
 
     def look() -> follow.Progress:
@@ -352,7 +355,7 @@ def watch(number: NumberArgument, *, service: OperatorClient) -> None:
     Exit status: 0 when all of it has ended well, 11 when it halts, is paused or stopped, or waits
     for you.
     """
-    _wait(service, number)
+    wait_for(service, number)
 
 
 def _command(order: str) -> Callable[..., None]:

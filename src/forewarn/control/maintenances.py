@@ -28,6 +28,7 @@ from forewarn.maintenance import (
     notice,
     planner,
     turn_check,
+    turn_orders,
     turn_plan,
     turns,
 )
@@ -36,6 +37,7 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
     Drain,
+    DrainOptions,
     HostState,
     Machine,
     Maintenance,
@@ -49,8 +51,9 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import Ask, Check, MaintenanceOrder, Wait
+from forewarn.maintenance.turns import Ask, Check, Wait
 from forewarn.maintenance.units import (
     MAX_UNITS,
     MaintenanceState,
@@ -108,8 +111,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Without machines, scope and host."""
     targets: UnitTargets
     policy: TurnPolicy
-    drain: bool = False
-    """Whether hosts that the connector can drain are drained and rebooted."""
+    draining: DrainOptions | None = None
+    """How hosts that the connector can drain are drained; None where none is."""
 
     @property
     def more(self) -> tuple[object, ...]:
@@ -120,7 +123,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if self.policy.order is not TurnOrder.LISTED:  # else their order is asked for, too
             machines, scopes, hosts = sorted(machines), sorted(scopes), sorted(hosts)
         tags, all_hosts = self.targets.tags, self.targets.all_hosts
-        return (machines, scopes, hosts, all_hosts, tags, self.policy, self.drain)
+        return (machines, scopes, hosts, all_hosts, tags, self.policy, self.draining)
 
 
 class Checks(Protocol):
@@ -334,10 +337,11 @@ def _drain(
 ) -> Maintenance:
     """Ask for the drain of a unit's host, as an operator would; return the maintenance after it."""
     one = maintenance.units[index]
-    wanted = Drain(
+    wanted = mapped(
+        Drain,
+        maintenance.draining or DrainOptions(reboot=True),
         host=one.name,
         state=HostState.UP,
-        reboot=True,
         without_notice=maintenance.without_notice,
         avoid=turn_plan.drained_soon(maintenance, one),
         requested_by=maintenance.requested_by,
@@ -373,11 +377,20 @@ def order(
     *,
     by: str,
 ) -> Work[tuple[Operation, ...]]:
-    """Do what an operator orders; `name` is a unit's. The answer is what was announced."""
+    """Do what an operator orders; `name` is a unit's. The answer is what was announced.
+
+    The retry of a unit whose drain is stuck is the retry of its drain.
+    """
     known = lookup.maintenance(unit, number)
     if not known.open:
-        turns.order(known, kind, name, by, unit.now)  # which is refused
+        turn_orders.order(known, kind, name, by, unit.now)  # which is refused
     _recalled(unit, known)
+    if kind is MaintenanceOrder.RETRY:
+        one = turn_orders.unit_named(known, name)
+        its = unit.world.drains.get(one.name) if one.drain else None
+        if its is not None and its.state is HostState.STUCK:
+            view = lookup.drain(unit, one.name, None)
+            unit.apply(Changes(drains=(host_drain.retry(view, unit.now).drain,)))
     decision = decided(unit, commands.order_maintenance, number, kind, name, by)
     return Work(decision.operations, decision.changes)
 
@@ -406,8 +419,6 @@ def prepared(
     request, targets, policy = asked.request, asked.targets, asked.policy
     planner.check(request)
     turns.check_policy(policy)
-    if request.event_type is not EventType.REBOOT:
-        drained = ()
     units, members = _units(scopes, fleet, targets, drained)
     _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
@@ -439,6 +450,7 @@ def prepared(
         description=planner.description(request),
         units=turn_plan.arranged(units, lambda unit: takes[unit.key], policy),
         policy=policy,
+        draining=asked.draining,
         state=MaintenanceState.RUNNING,
         requested_at=now,
         changed_at=now,

@@ -18,7 +18,8 @@ transaction's body may run twice. Imports only `vocabulary`, and `times` for wor
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
     units        the units of a maintenance, the policy of their turns, and how far each is
     turns        what a maintenance does next: which units go, what the others wait for, when it
-                 halts, and what operators order
+                 halts
+    turn_orders  what operators order about a maintenance
     footprints   what units take, and what of other maintenance is in their way
     turn_check   the check that has to pass before a maintenance goes on
     turn_plan    the order of units, and what a maintenance does first

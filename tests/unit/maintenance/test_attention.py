@@ -10,7 +10,7 @@ from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import alerts, commands
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import HoldKind
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
