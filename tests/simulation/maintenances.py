@@ -30,6 +30,9 @@ APPROVAL: Final = timedelta(hours=5)
 MOST_STEPS: Final = 200
 """The most steps of a maintenance without a pause: a few for each of its units."""
 
+PLAYED: Final = 10
+"""One of so many is planned to its end before it is asked for."""
+
 MOST_DRIVEN: Final = 4
 """How many of them go on at a time, before something else happens."""
 
@@ -40,6 +43,7 @@ class MaintenanceOperators:
     def __init__(self, town: Town) -> None:
         self._town = town
         self._chance = town.chance
+        self._planned = 0
         self._started: set[int] = set()
         """The numbers of those that were started under a policy."""
         self.checks: list[CheckRun] = []
@@ -96,6 +100,8 @@ class MaintenanceOperators:
         self._ask_for(asked, drained)
 
     def _ask_for(self, asked: Asked, drained: tuple[str, ...]) -> None:
+        survey = self._town.drains.survey() if drained else None
+        self._planned += 1
         try:
             with self._town.writer.store.read() as reading:
                 wanted, _ = maintenances.prepared(
@@ -104,8 +110,9 @@ class MaintenanceOperators:
                     reading.machines(),
                     asked,
                     self._town.policy,
-                    drained=drained,
                     now=self._town.now,
+                    survey=survey,
+                    to_the_end=self._planned % PLAYED == 0,
                 )
         except Refused as refusal:
             self._town.counts[f"policy: {refusal.code}"] += 1

@@ -38,10 +38,9 @@ from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
 
-SEEDS = (1, 2, 4, 5, 7, 8, 12, 17, 27, 40, 57, 58, 64, 70, 82, 96)
-"""Together they reach every corner, most of them by several: 40, 64 and 82 die as a check's result
-is recorded, 57 and 82 apply a fleet file in conflict, and 17 drains hosts for a maintenance. `make
-prove AREA=simulation` plays 200 seeds."""
+SEEDS = (1, 2, 4, 5, 7, 8, 12, 17, 25, 27, 57, 58, 64, 70, 82, 96)
+"""Together they reach every corner, most of them by several: 25 dies as a check's result is
+recorded. `make prove AREA=simulation` plays 200 seeds."""
 
 STEPS = 1200
 

@@ -418,6 +418,7 @@ def _draw_turns(plan: "PlannedTurns") -> None:
             "WAVE": lambda wave: wave.number,
             "UNITS": lambda wave: len(wave.units),
             "MACHINES": lambda wave: wave.machines,
+            **({"OVER BY": lambda wave: wave.latest} if len(plan.waves) > 1 else {}),
             "NAMES": lambda wave: output.listed(wave.units, None, SHOWN_UNITS),
         },
         empty="No unit can start.",

@@ -24,19 +24,17 @@ from forewarn.maintenance import (
     commands,
     footprints,
     host_drain,
-    host_plan,
     notice,
     planner,
     turn_check,
+    turn_forecast,
     turn_orders,
     turn_plan,
     turns,
 )
-from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
     DrainOptions,
     HostState,
     Machine,
@@ -336,27 +334,13 @@ def _drain(
     unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
 ) -> Maintenance:
     """Ask for the drain of a unit's host, as an operator would; return the maintenance after it."""
-    one = maintenance.units[index]
-    wanted = mapped(
-        Drain,
-        maintenance.draining or DrainOptions(reboot=True),
-        host=one.name,
-        state=HostState.UP,
-        without_notice=maintenance.without_notice,
-        avoid=turn_plan.drained_soon(maintenance, one),
-        requested_by=maintenance.requested_by,
-        requested_at=unit.now,
-        changed_at=unit.now,
+    machines = lookup.on_hosts(unit, survey)
+    after, drain = turn_plan.drained(
+        maintenance, index, survey, machines, unit.drains(), now=unit.now
     )
-    before = unit.drains()
-    try:
-        host_plan.check([wanted], before, survey, lookup.on_hosts(unit, survey))
-    except Refused as refusal:
-        return turns.refused(maintenance, {index: refusal}, unit.now)
-    asked = turns.asked(maintenance, {index: 0}, unit.now)
-    drain = host_drain.request(before.get(one.name), wanted, unit.now)
-    unit.apply(Changes(drains=(drain,), maintenances=(asked,)))  # the next one is judged by it
-    return asked
+    if drain is not None:
+        unit.apply(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
+    return after
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
@@ -405,12 +389,14 @@ def prepared(
     asked: Asked,
     rules: Policy,
     *,
-    drained: Collection[str],
     now: datetime,
+    survey: HostSurvey | None = None,
+    to_the_end: bool = True,
 ) -> tuple[Maintenance, PlannedTurns]:
     """Return the maintenance that an operator asks for, as number 0, and its plan.
 
-    `scopes` and `fleet` are all there are, by key; `drained`, the hosts that can be drained.
+    `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
+    `survey` are drained that can be. `to_the_end` is whether the plan says when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -419,7 +405,7 @@ def prepared(
     request, targets, policy = asked.request, asked.targets, asked.policy
     planner.check(request)
     turns.check_policy(policy)
-    units, members = _units(scopes, fleet, targets, drained)
+    units, members = _units(scopes, fleet, targets, _drained(asked.draining, survey))
     _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
         planner.check_eligible(request.event_type, scopes[machine.scope])
@@ -456,17 +442,54 @@ def prepared(
         changed_at=now,
         request_digest=planner.digest(request, *asked.more) if request.idempotency_key else "",
     )
-    machines = {machine.key: machine for its in members.values() for machine in its}
-    world = World(
-        scopes={machine.scope: scopes[machine.scope] for machine in machines.values()},
-        machines=machines,
-        operations=reading.live_operations(),
-        holds=reading.holds(),
-        drains=reading.drains(),
+    plan = turn_forecast.planned(
+        maintenance,
+        lambda unit: takes[unit.key],
+        _worlds(reading, scopes, fleet, members),
+        rules,
+        now,
+        survey=survey,
+        to_the_end=to_the_end,
     )
-    there = UnitsInWorld(maintenance, world, rules.queues)
-    plan = turn_plan.planned(maintenance, lambda unit: takes[unit.key], there.occupied, now)
     return maintenance, plan
+
+
+def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collection[str]:
+    """Return the hosts that are drained where they are units."""
+    if draining is None or survey is None:
+        return ()
+    hosts = survey.hosts.items()
+    return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
+
+
+def _worlds(
+    reading: Reading,
+    scopes: Mapping[str, Scope],
+    fleet: Mapping[str, Machine],
+    members: Mapping[str, Iterable[Machine]],
+) -> Callable[[], World]:
+    """Return what makes a World of all that units may meet: scopes that share live operations."""
+    operations = reading.live_operations()
+    in_scope: dict[str, list[Operation]] = {}
+    for operation in operations.values():
+        for event in operation.events:
+            in_scope.setdefault(event.scope, []).append(operation)
+    found: dict[str, None] = {}
+    new = [*dict.fromkeys(one.scope for its in members.values() for one in its)]
+    while new:
+        found |= dict.fromkeys(new)
+        met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
+        new = sorted(met - found.keys())
+    machines = {name: machine for name, machine in fleet.items() if machine.scope in found}
+    live = {o.id: o for name in found for o in in_scope.get(name, ())}
+    holds, drains = reading.holds(), reading.drains()
+    return lambda: World(
+        scopes={name: scopes[name] for name in found if name in scopes},
+        machines=machines,
+        operations=live,
+        holds=holds,
+        drains=drains,
+    )
 
 
 def _check_notice(

@@ -22,7 +22,8 @@ transaction's body may run twice. Imports only `vocabulary`, and `times` for wor
     turn_orders  what operators order about a maintenance
     footprints   what units take, and what of other maintenance is in their way
     turn_check   the check that has to pass before a maintenance goes on
-    turn_plan    the order of units, and what a maintenance does first
+    turn_plan    the order of units, and what an operator sees of it
+    turn_forecast  when units would be over: the commands themselves, in virtual time
     time_windows when maintenance windows are open, as people write them
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains

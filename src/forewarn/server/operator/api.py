@@ -6,7 +6,7 @@ test compares.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Annotated, Any, Final, cast
@@ -252,15 +252,12 @@ async def _start(
         if getattr(data, name):
             message = f"at {name}: it is for named machines, one scope or one host, and no policy"
             raise model.Refused(ErrorCode.INVALID, message, where=name)
-    drained: frozenset[str] = frozenset()
     if data.drain and (
         data.event_type is not EventType.REBOOT or not (data.hosts or data.all_hosts)
     ):
         message = "at drain: it is for a Reboot of hosts"
         raise model.Refused(ErrorCode.INVALID, message, where="drain")
-    if data.drain:
-        survey = await backend.hosts.survey()
-        drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
+    survey = await backend.hosts.survey() if data.drain else None
     policy = _policy(data)
     if policy.check and policy.check not in backend.maintenances.checks.names:
         message = f"no check named {policy.check!r} in the service's settings"
@@ -271,7 +268,7 @@ async def _start(
         policy=policy,
         draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    wanted, plan = await _prepared(backend, asked, drained)
+    wanted, plan = await _prepared(backend, asked, survey, dry_run=dry_run)
     made, operations = wanted, tuple[model.Operation, ...]()
     if not dry_run:
         plane = backend.changing(caller, told=views.in_one_line)
@@ -285,7 +282,11 @@ async def _start(
 
 
 async def _prepared(
-    backend: Backend, asked: maintenances.Asked, drained: Collection[str]
+    backend: Backend,
+    asked: maintenances.Asked,
+    survey: HostSurvey | None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[model.Maintenance, PlannedTurns]:
     now, inventory = backend.now(), backend.inventory.snapshot()
     return await backend.read(
@@ -295,8 +296,9 @@ async def _prepared(
             inventory.machines,
             asked,
             backend.policy,
-            drained=drained,
             now=now,
+            survey=survey,
+            to_the_end=dry_run,
         )
     )
 
@@ -625,7 +627,7 @@ async def drain_hosts(
             await backend.done(plane.drain_host(wanted[0], survey))
         else:
             asked = _asked_of(data, caller.by)
-            made, _ = await _prepared(backend, asked, data.hosts)
+            made, _ = await _prepared(backend, asked, survey)
             number = (await backend.done(plane.order(maintenances.start, made, asked))).number
     return schemas.HostDrainPlans(
         dry_run=dry_run,
