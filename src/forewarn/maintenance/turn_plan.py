@@ -112,7 +112,7 @@ class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
         return f"at {earliest} if guests approve at once, at {latest} if none does"
 
 
-_UNKNOWN: Final = ", and the time that the work takes, which was not given"
+_UNKNOWN: Final = ", plus the time that the work takes (--duration)"
 
 
 def arranged(
