@@ -22,15 +22,16 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-import typer
+import click
 
 from forewarn import times
 from forewarn.cli import events, output
+from forewarn.cli.command import command
 from forewarn.cli.exits import ENDING, ExitStatus, Failed, ended_by, handled
 from forewarn.cli.operator_client import OperatorClient
-from forewarn.cli.options import JsonOption, flag
+from forewarn.cli.options import JSON, flag
 from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -66,7 +67,7 @@ TOLD_LINES: Final = 8
 COLUMNS: Final = {
     heading: column
     for heading, column in events.COLUMNS.items()
-    if heading not in {"HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
+    if heading not in {"?HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
 }
 """Of the table: so many that each event fits in a line of 80 characters."""
 
@@ -133,11 +134,8 @@ PREEMPT_AHEAD: Final = timedelta(minutes=13)
 """The least notice of a preemption is 30 s, a third of a second here: too short to see."""
 
 
-def demo(
-    *,
-    keep: Annotated[bool, flag("--keep", "Leave it running afterwards, until Ctrl-C.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@command(flag("--keep", "Leave it running afterwards, until Ctrl-C."), JSON)
+def demo(*, keep: bool, as_json: bool) -> None:
     """See a fleet, its guests and their maintenance.
 
     Runs the real service on a temporary database, with guests as processes of their own and a
@@ -214,7 +212,7 @@ class Demo:
             output.document(self._operator.get("/v1/history").tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            events.happened(self._history().operations, empty="nothing")
+            output.table(self._history().operations, events.HISTORY.columns, empty="nothing")
             output.say("")
         if complaint := wrong_end(self._operations.values()):
             raise failed(complaint)
@@ -291,7 +289,7 @@ class Demo:
         line = f"{times.hour(self._now)} {line}"
         self._told.append(line)
         if self._live is None:
-            typer.echo(line, err=self._as_json)
+            click.echo(line, err=self._as_json)
 
     def _look(self) -> None:
         """Wait a little, learn what is new, and tell it."""

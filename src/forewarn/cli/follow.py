@@ -14,13 +14,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from forewarn import times
 from forewarn.cli import output
+from forewarn.cli.command import asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient, asks
-from forewarn.cli.options import flag, option
+from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.options import TYPES, option
 
 LOOK_SECONDS: Final = 0.5
 """The shortest time between two looks."""
@@ -155,28 +156,17 @@ def events(service: OperatorClient, **how: Any) -> Iterator[StreamEvent]:  # noq
 
 # The command.
 
-SinceOption = Annotated[
-    str, option("--since", "ID", "Begin after the item of news with this number, such as 120-0.")
-]
-TypesOption = Annotated[
-    list[str] | None,
-    option(
-        "--type",
-        "TYPE",
-        "Only news of this type, such as operation.failed, or of a kind, such as maintenance. "
-        "Repeatable.",
-    ),
-]
 
-
-@asks
-def follow(*, since: SinceOption = "", types: TypesOption = None, service: OperatorClient) -> None:
+@asking(
+    option("--since ID", "Begin after the item of news with this number, such as 120-0."), TYPES
+)
+def follow(service: OperatorClient, since: str | None, types: tuple[str, ...]) -> None:
     """Show what happens to maintenance, until Ctrl-C.
 
     Each item of news is one line. When the service restarts it connects again by itself, and
     misses nothing.
     """
-    for event in events(service, since=since, types=tuple(types or ()), trouble=note):
+    for event in events(service, since=since or "", types=types, trouble=note):
         if event.name != OPEN:
             output.say(_object(event) if service.as_json else line(event))
 
@@ -237,11 +227,6 @@ def facts(data: dict[str, Any]) -> Iterator[str]:
 
 # --wait and watch: until something is over, or needs an operator.
 
-WaitOption = Annotated[
-    bool,
-    flag("--wait", "Show what changes until it is over, or needs an operator: exit status 11."),
-]
-
 
 class Progress(NamedTuple):
     """How far something is that a command waits for."""
@@ -286,9 +271,7 @@ def wait(
 
 
 def _at_its_end(
-    service: OperatorClient,
-    look: Callable[[], Progress],
-    types: tuple[str, ...],
+    service: OperatorClient, look: Callable[[], Progress], types: tuple[str, ...]
 ) -> Progress:
     known: dict[str, str] = {}
     with closing(pieces(service, types=types, trouble=note, waits=True)) as found:

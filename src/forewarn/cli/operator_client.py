@@ -1,16 +1,15 @@
 """The operator plane as the commands ask it: over a unix socket, or TCP with a token.
 
 `OperatorClient` answers with the documents of the API; every failure becomes one `Failed` with its
-exit status. A command that asks the plane is decorated with `asks` or `asks_for_pages`.
+exit status.
 """
 
 import functools
-import inspect
+import importlib
 import json
 import os
 import re
 import socket
-import typing
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forewarn.cli import output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
-from forewarn.cli.options import AllOption, CursorOption, JsonOption, LimitOption, OperatorOption
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -51,6 +49,12 @@ MAX_COMPARED: Final = 1000
 
 Shape = TypeVar("Shape")
 
+Show = Callable[[Any], object]
+"""What prints an answer: an `AnswerTable`, or a function whose argument's annotation is its type"""
+
+SCHEMAS: Final = "forewarn.server.operator"
+"""The package with the types of answers, of which a command imports the one that it shows."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -76,20 +80,14 @@ class Answer:
             )
             raise Failed(ExitStatus.UNREACHABLE, message) from error
 
-    def show(self, draw: Callable[[Any], None]) -> None:
-        """Print the document: as JSON, or as `draw` does with a value of its parameter's type."""
+    def show(self, draw: Show) -> None:
+        """Print the document: as JSON, or as `draw` does with a value of its type."""
         if self.as_json:
             output.document(self.tree())
             return
-        from forewarn.server.operator import maintenance_schemas, schemas, webhook_schemas
-
-        shapes = {
-            "schemas": schemas,
-            "maintenance_schemas": maintenance_schemas,
-            "webhook_schemas": webhook_schemas,
-        }
-        shape, *_ = typing.get_type_hints(draw, localns=shapes).values()
-        found = self.read(shape)
+        shape = getattr(draw, "shape", "") or next(iter(draw.__annotations__.values()))
+        module, name = shape.split(".")
+        found = self.read(getattr(importlib.import_module(f"{SCHEMAS}.{module}"), name))
         draw(found)
         if cursor := getattr(found, "next", ""):
             output.note(f"There is more: add --cursor {cursor}, or --all.")
@@ -101,11 +99,11 @@ class OperatorClient:
     def __init__(
         self,
         *,
-        limit: LimitOption = 100,
-        cursor: CursorOption = "",
-        whole: AllOption = False,
-        as_json: JsonOption = False,
-        address: OperatorOption = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        whole: bool = False,
+        as_json: bool = False,
+        address: str | None = None,
     ) -> None:
         self._given = address
         self.as_json = as_json
@@ -117,8 +115,9 @@ class OperatorClient:
         return self._ask("GET", path, query)
 
     def post(self, path: str, **body: object) -> Answer:
-        """Send a request with a body of these values."""
-        return self._ask("POST", path, {}, json.dumps(body).encode())
+        """Send a request with a body of these values, except None."""
+        given = {name: value for name, value in self._told(body).items() if value is not None}
+        return self._ask("POST", path, {}, json.dumps(given).encode())
 
     def put(self, path: str, body: bytes, **query: object) -> Answer:
         """Send a request with a body of JSON."""
@@ -152,13 +151,19 @@ class OperatorClient:
             given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
         return given.astimezone(UTC).isoformat()
 
+    def _told(self, values: Mapping[str, object]) -> dict[str, object]:
+        return {
+            name: self.moment(value) if isinstance(value, datetime | timedelta) else value
+            for name, value in values.items()
+        }
+
     def _ask(
         self, method: str, path: str, query: Mapping[str, object], body: bytes | None = None
     ) -> Answer:
         """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
-        url, unix_socket, headers = self._place(path, query)
+        url, unix_socket, headers = self._place(path, self._told(query))
         if body is not None:
             headers.append(("Content-Type", "application/json"))
         try:
@@ -376,31 +381,6 @@ def settings_in_use() -> "settings.Settings":
 def segment(name: str) -> str:
     """Return a name as one segment of a path."""
     return urllib.parse.quote(name, safe="")
-
-
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --json and --operator; it takes both as one `service`."""
-    return _with_options(command, "as_json", "address")
-
-
-def asks_for_pages(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --limit, --cursor and --all too."""
-    return _with_options(command, "limit", "cursor", "whole", "as_json", "address")
-
-
-def _with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
-    options = inspect.signature(OperatorClient).parameters
-    own = inspect.signature(command).parameters
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - whatever the command takes
-        service = OperatorClient(**{name: given.pop(name) for name in names})
-        command(service=service, **given)
-
-    parameters = [one for name, one in own.items() if name != "service"]
-    parameters += [options[name] for name in names]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # Typer reads it
-    return run
 
 
 def _check_url(address: str) -> None:

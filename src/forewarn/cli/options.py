@@ -1,47 +1,105 @@
-"""How commands declare their options and arguments, and those that several commands have."""
+"""The options and arguments of commands, as values, and how what people type is read."""
 
-from typing import Annotated, Any
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-import typer
+import click
 
+from forewarn import times
 
-def flag(name: str, text: str) -> Any:  # noqa: ANN401 - as Typer's own
-    """Declare an option without a value."""
-    return typer.Option(name, help=text)
+Number = TypeVar("Number", int, float)
 
+Kind = click.ParamType[Any] | Callable[[str], object]
+"""What reads a value that was typed; a ValueError says what was expected."""
 
-def option(name: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - likewise
-    """Declare an option with a value."""
-    return typer.Option(name, metavar=metavar, help=text, **more)
-
-
-def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - likewise
-    """Declare an argument."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
+FILE: Final = click.Path(path_type=Path)
 
 
-OperatorOption = Annotated[
-    str | None,
-    option(
-        "--operator",
-        "ADDRESS",
-        "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
-        "Default: where 'forewarn serve' listens.",
-        envvar="FOREWARN_OPERATOR",
-    ),
-]
-JsonOption = Annotated[bool, flag("--json", "Print one JSON document.")]
-LimitOption = Annotated[int, option("--limit", "N", "Entries on one page.", min=1, max=1000)]
-CursorOption = Annotated[
-    str, option("--cursor", "CURSOR", "The cursor printed below the page before.")
-]
-AllOption = Annotated[bool, flag("--all", "Show all pages.")]
-ReasonOption = Annotated[str, option("--reason", "TEXT", "Why; the history records it.")]
-MetadataOption = Annotated[
-    str | None,
-    option(
-        "--endpoint",
-        "URL",
-        "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
-    ),
-]
+class Choice(click.Choice[str]):
+    """One of several words, of an enum or not, typed in any case."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        """Return a word in lower case, as help, errors and completion have it."""
+        del ctx
+        return str(choice).lower()
+
+
+def flag(name: str, text: str) -> click.Option:
+    """Declare an option without a value: `--name`, or `--name parameter`."""
+    return click.Option(name.split(), is_flag=True, help=text)
+
+
+def option(
+    spec: str,
+    text: str,
+    kind: Kind = str,
+    **more: Any,  # noqa: ANN401 - click's
+) -> click.Option:
+    """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`."""
+    name, metavar, *parameter = spec.split()
+    return click.Option([name, *parameter], metavar=metavar, help=text, type=kind, **more)
+
+
+def argument(spec: str, text: str, kind: Kind = str) -> click.Argument:
+    """Declare an argument: `parameter VALUE`. `[X]` may be left out, `X...` takes several."""
+    name, _, metavar = spec.partition(" ")
+    several = -1 if "..." in metavar else 1
+    required = not metavar.startswith("[")
+    return click.Argument(
+        [name], metavar=metavar, help=text, type=kind, nargs=several, required=required
+    )
+
+
+def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
+    """Return what reads a number between these, of the type of the least."""
+    kind = type(least)
+    bounds = f"from {least}" if most == math.inf else f"between {least} and {most}"
+
+    def number(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            message = f"expected a number {bounds}, not {text!r}"
+            raise ValueError(message)
+        return value
+
+    return number
+
+
+def seconds(text: str) -> int:
+    """Read a span as seconds."""
+    return int(times.span(text).total_seconds())
+
+
+JSON: Final = flag("--json as_json", "Print one JSON document.")
+OPERATOR: Final = option(
+    "--operator ADDRESS address",
+    "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
+    "Default: where 'forewarn serve' listens.",
+    envvar="FOREWARN_OPERATOR",
+    show_envvar=True,
+)
+PAGES: Final = (
+    option("--limit N", "Entries on one page, at most 1000.", within(1, 1000), default=100),
+    option("--cursor CURSOR", "The cursor printed below the page before."),
+    flag("--all whole", "Show all pages."),
+)
+REASON: Final = option("--reason TEXT", "Why; the history records it.")
+DRY_RUN: Final = flag("--dry-run", "Only show what would happen.")
+METADATA: Final = option(
+    "--endpoint URL",
+    "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
+)
+TYPES: Final = option(
+    "--type TYPE types",
+    "Only news of this type, such as operation.failed, or of a kind, such as maintenance. "
+    "Repeatable.",
+    multiple=True,
+)
+WAIT: Final = flag(
+    "--wait", "Show what changes until it is over, or needs an operator: exit status 11."
+)
