@@ -72,11 +72,7 @@ token = group(
                 Choice(AccessRole),
                 required=True,
             ),
-            option(
-                "--expires TIME expires_at",
-                "RFC 3339 with a zone, or from now, such as +90d.",
-                times.moment,
-            ),
+            option("--expires TIME expires_at", "RFC 3339 with a zone, or from now, such as +90d."),
             show=_draw_new,
         ),
         "list": RequestCommand(
@@ -99,8 +95,8 @@ page = RequestCommand(
 audit = RequestCommand(
     "List what operators changed, and what was refused.\n\nThe newest first.",
     "GET /v1/audit",
-    option("--since TIME", "Only from this time on: RFC 3339, or such as -2h.", times.moment),
-    option("--until TIME", "Only before this time.", times.moment),
+    option("--since TIME", "Only from this time on: RFC 3339, or such as -2h."),
+    option("--until TIME", "Only before this time."),
     option("--by NAME", "Only what this account did."),
     show=AUDIT,
     paged="records",

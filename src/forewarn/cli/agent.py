@@ -10,7 +10,7 @@ import click
 from forewarn.cli import output
 from forewarn.cli.command import command, group
 from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
-from forewarn.cli.options import FILE, JSON, flag, option
+from forewarn.cli.options import JSON, flag, option
 from forewarn.vocabulary import EventType
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ CONFIG: Final = option(
     "--config FILE",
     "The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
     "the user's own agent.toml, or /etc/forewarn/agent.toml.",
-    FILE,
 )
 
 

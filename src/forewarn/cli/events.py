@@ -154,20 +154,17 @@ history = RequestCommand(
     option("--scope NAME", "Only this scope."),
     option("--maintenance NUMBER", "Only this maintenance.", within(1)),
     option(
-        "--type TYPE event_type",
-        "Only freeze, reboot, redeploy, preempt or terminate; can be repeated.",
+        "--type TYPE... event_type",
+        "Only freeze, reboot, redeploy, preempt or terminate.",
         Choice(EventType),
-        multiple=True,
     ),
     option(
-        "--status STATUS",
-        "Only queued, scheduled, started, returning, completed, failed or canceled; "
-        "can be repeated.",
+        "--status STATUS...",
+        "Only queued, scheduled, started, returning, completed, failed or canceled.",
         Choice(EventStatus),
-        multiple=True,
     ),
-    option("--since TIME", "Announced at that time or later: RFC 3339, or -2h.", times.moment),
-    option("--until TIME", "Announced before that time.", times.moment),
+    option("--since TIME", "Announced at that time or later: RFC 3339, or -2h."),
+    option("--until TIME", "Announced before that time."),
     show=HISTORY,
     paged="operations",
 )
@@ -220,7 +217,7 @@ postpone = RequestCommand(
     "one cannot be moved, none is.",
     "POST /v1/postponements",
     REFERENCES,
-    argument("not_before TIME", "RFC 3339 with a zone, or from now, such as +20m.", times.moment),
+    argument("not_before TIME", "RFC 3339 with a zone, or from now, such as +20m."),
     show=states,
 )
 

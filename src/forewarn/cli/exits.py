@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Final
 
 from forewarn.vocabulary import ErrorCode
@@ -44,23 +44,15 @@ def ended_by(number: int) -> ExitStatus:
     return ExitStatus.INTERRUPTED if number == signal.SIGINT else ExitStatus.TERMINATED
 
 
-OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
-    {
-        ErrorCode.INVALID: ExitStatus.USAGE,
-        ErrorCode.NOT_FOUND: ExitStatus.NOT_FOUND,
-        ErrorCode.CONFLICT: ExitStatus.REFUSED,
-        ErrorCode.NOTICE_TOO_SHORT: ExitStatus.REFUSED,
-        ErrorCode.NOT_ELIGIBLE: ExitStatus.REFUSED,
-        ErrorCode.TOO_LATE: ExitStatus.REFUSED,
-        ErrorCode.LIMIT: ExitStatus.REFUSED,
-        ErrorCode.STALE: ExitStatus.REFUSED,
-        ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
-        ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
-        ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
-        ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
-        ErrorCode.INTERNAL: ExitStatus.INTERNAL,
-    }
-)
+OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = dict.fromkeys(ErrorCode, ExitStatus.REFUSED) | {
+    ErrorCode.INVALID: ExitStatus.USAGE,
+    ErrorCode.NOT_FOUND: ExitStatus.NOT_FOUND,
+    ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
+    ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
+    ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
+    ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
+    ErrorCode.INTERNAL: ExitStatus.INTERNAL,
+}
 """The exit status of a command that the service refused with this code."""
 
 

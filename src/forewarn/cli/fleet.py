@@ -35,7 +35,7 @@ CHANGES: Final = flag("--dry-run", "Only show what would change.")
 
 
 @asking(
-    argument("file FILE", "The fleet, TOML or JSON; '-' for stdin."),
+    argument("file FILE", "The fleet, TOML or JSON; '-' for stdin.", str),
     flag("--prune", "Remove machines that are not in the file."),
     flag("--allow-empty", "Let --prune remove the last machine."),
     flag("--again", "Add machines again that were preempted or terminated."),
@@ -197,11 +197,11 @@ def _draw_machine(machine: "schemas.MachineDetail") -> None:
             ("fault domain", machine.fault_domain),
             ("host", machine.host),
             ("address", machine.address),
-            *([("listener", machine.listener)] if machine.listener else []),
+            ("?listener", machine.listener),
             ("vm id", machine.vm_id),
-            *([("role", machine.role)] if machine.role else []),
+            ("?role", machine.role),
             ("tags", ", ".join(f"{k}={v}" for k, v in machine.tags.items())),
-            *((name.replace("_", " "), value) for name, value in machine.profile.items() if value),
+            *((f"?{name.replace('_', ' ')}", value) for name, value in machine.profile.items()),
             ("last seen", f"{times.shown(seen.at)} by {seen.version}" if seen else "never"),
             ("live events", ", ".join(machine.events)),
         ]
@@ -241,15 +241,15 @@ _NAMED_URI = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
 
 HYPERVISORS: Final = (
     option(
-        "--libvirt URI",
-        "A host's libvirt URI, or NAME=URI if the fleet calls the host NAME. Repeatable. "
+        "--libvirt URI...",
+        "A host's libvirt URI, or NAME=URI if the fleet calls the host NAME. "
         "Default: the hosts of the service's settings.",
-        multiple=True,
     ),
     option(
         "--python FILE",
         "The Python with the module libvirt, such as /usr/bin/python3. Default: that of the "
         "settings.",
+        str,
     ),
     option(
         "--limit-seconds S",
@@ -329,9 +329,10 @@ def tag(
     What is not given stays as it is; "" removes it. The domain may run meanwhile.
     """
     given = {
-        name.replace("_", "-"): str(value) for name, value in tagged.items() if value is not None
+        name.replace("_", "-"): None if value is None else str(value)
+        for name, value in tagged.items()
     }
-    if not given:
+    if set(given.values()) == {None}:
         raise click.UsageError("expected --scope, --domain, --name or --address")
     loaded = settings_in_use()
     named = _named(loaded, libvirt)

@@ -17,7 +17,7 @@ from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import command
 from forewarn.cli.exits import ExitStatus, Failed, handled, need_program
-from forewarn.cli.options import FILE, METADATA, flag, option
+from forewarn.cli.options import METADATA, flag, option
 
 if TYPE_CHECKING:
     from forewarn.client.event import Change, Event, Trouble
@@ -97,9 +97,7 @@ NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
         "--exec CMD program",
         "Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
     ),
-    option(
-        "--since FILE", "Save the state in this file, and resume from there the next time.", FILE
-    ),
+    option("--since FILE", "Save the state in this file, and resume from there the next time."),
 )
 def watch(
     *,

@@ -182,7 +182,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         [
             ("host", host.name),
             ("state", _state(host) + (f", since {times.shown(host.changed_at)}" if its else "")),
-            *([("reason", host.reason)] if host.reason else []),
+            ("?reason", host.reason),
             ("answers", "yes" if host.answers else f"no: {host.why}"),
             ("a target for machines", "yes" if host.target and not host.closed else "no"),
             ("free memory", f"{host.free_memory_mib} MiB"),

@@ -59,15 +59,13 @@ TYPE: Final = argument(
     Choice(EventType),
 )
 TAG: Final = option(
-    "--tag KEY=VALUE tags",
+    "--tag KEY=VALUE... tags",
     "Machines with this tag; repeated: with all of these tags.",
-    multiple=True,
     callback=_tags,
 )
 NOTICE: Final = option(
     "--notice SPAN notice_seconds",
     "A notice longer than the least of the type, such as 30m.",
-    seconds,
     default="0",
 )
 DURATION: Final = option(
@@ -88,28 +86,19 @@ WITHOUT_NOTICE: Final = flag(
 @asking(
     TYPE,
     argument("machines [TARGET]...", "Names of machines."),
-    option("--scope NAME scopes", "All machines of this scope. Repeatable.", multiple=True),
-    option(
-        "--host NAME hosts", "All machines on this host, of any scope. Repeatable.", multiple=True
-    ),
+    option("--scope NAME... scopes", "All machines of this scope."),
+    option("--host NAME... hosts", "All machines on this host, of any scope."),
     TAG,
     option(
         "--not-before TIME",
         "When it starts even without approval: RFC 3339 with a zone, or +20m. "
         "Default: as soon as the least notice allows.",
-        times.moment,
     ),
     NOTICE,
     option(
-        "--opens TIME opens_at",
-        "Start nothing before this time, approved or not. As --not-before.",
-        times.moment,
+        "--opens TIME opens_at", "Start nothing before this time, approved or not. As --not-before."
     ),
-    option(
-        "--closes TIME closes_at",
-        "Cancel what has not started by this time. As --not-before.",
-        times.moment,
-    ),
+    option("--closes TIME closes_at", "Cancel what has not started by this time. As --not-before."),
     DURATION,
     DESCRIPTION,
     option(
@@ -214,21 +203,18 @@ POLICY: Final = (
     ),
     option("--spread BY", "host, fault-domain or tag:KEY: no two units at once that share it."),
     option(
-        "--window WHEN windows",
-        "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'. Repeatable.",
-        multiple=True,
+        "--window WHEN... windows",
+        "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
     ),
     option("--zone ZONE", "The time zone of the windows, such as Europe/Berlin.", default="UTC"),
     option(
-        "--blackout FROM/TO blackouts",
-        "Two RFC 3339 times between which nothing starts. Repeatable.",
+        "--blackout FROM/TO... blackouts",
+        "Two RFC 3339 times between which nothing starts.",
         _blackout,
-        multiple=True,
     ),
     option(
         "--cutoff SPAN cutoff_seconds",
         "Begin no unit in the last part of a window, such as 30m.",
-        seconds,
         default="0",
     ),
     NOTICE,
@@ -244,11 +230,7 @@ POLICY: Final = (
         Choice(("tightest", "listed")),
         default="tightest",
     ),
-    option(
-        "--approval-until TIME",
-        "Until then, start nothing without its guests' approval.",
-        times.moment,
-    ),
+    option("--approval-until TIME", "Until then, start nothing without its guests' approval."),
     option("--check NAME", "A check from the settings that must pass after each unit."),
     option(
         "--check-tries N",
@@ -259,17 +241,16 @@ POLICY: Final = (
     option(
         "--check-within SPAN check_within_seconds",
         "How long all tries of the check may take.",
-        seconds,
         default="5m",
     ),
 )
 """The policy of a rollout: each option is named as the field of the API's policy."""
 
 UNITS: Final = (
-    option("--host NAME hosts", "A host. Repeatable.", multiple=True),
+    option("--host NAME... hosts", "A host."),
     flag("--all-hosts", "Every host."),
-    option("--scope NAME scopes", "A scope. Repeatable.", multiple=True),
-    option("--machine NAME machines", "A machine. Repeatable.", multiple=True),
+    option("--scope NAME... scopes", "A scope."),
+    option("--machine NAME... machines", "A machine."),
     TAG,
 )
 NO_DRAIN: Final = flag(
@@ -539,19 +520,16 @@ def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
             ("requested", f"{times.shown(one.requested_at)} by {one.requested_by or '-'}"),
             ("description", one.description),
             ("expected interruption", interruption or times.shown_span(one.duration_seconds)),
-            *([("opens", one.opens_at)] if one.opens_at else []),
-            *([("closes", one.closes_at)] if one.closes_at else []),
-            *([("without notice", "in scopes that are off")] if one.without_notice else []),
-            *([("state", _state(one)), ("units", _progress(one))] if detail.units else []),
-            *([("wave", f"{one.wave} of {one.waves}")] if one.waves > 1 else []),
-            *([("at once", policy.at_once)] if policy.at_once != "100%" and detail.units else []),
-            *([("check", policy.check)] if policy.check else []),
-            *(
-                [("windows", f"{', '.join(policy.windows)} {policy.zone}")]
-                if policy.windows
-                else []
-            ),
-            *([("ordered by", one.changed_by)] if one.changed_by else []),
+            ("?opens", one.opens_at),
+            ("?closes", one.closes_at),
+            ("?without notice", "in scopes that are off" * one.without_notice),
+            ("?state", _state(one) if detail.units else ""),
+            ("?units", _progress(one)),
+            ("?wave", f"{one.wave} of {one.waves}" if one.waves > 1 else ""),
+            ("?at once", policy.at_once if policy.at_once != "100%" and detail.units else ""),
+            ("?check", policy.check),
+            ("?windows", f"{', '.join(policy.windows)} {policy.zone}" if policy.windows else ""),
+            ("?ordered by", one.changed_by),
         ]
     )
     output.say("")
@@ -595,7 +573,7 @@ def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
         {
             "UNIT": "name",
             "STATE": "state",
-            **({"WAVE": lambda unit: unit.wave} if detail.maintenance.waves > 1 else {}),
+            "?WAVE": lambda unit: unit.wave if detail.maintenance.waves > 1 else None,
             "REF": lambda unit: "drain" if unit.drain else unit.operation,
             "MACHINES": machines,
             "SINCE": "changed_at",

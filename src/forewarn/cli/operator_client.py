@@ -50,7 +50,7 @@ MAX_COMPARED: Final = 1000
 Shape = TypeVar("Shape")
 
 Show = Callable[[Any], object]
-"""What prints an answer: an `AnswerTable`, or a function whose argument's annotation is its type"""
+"""What prints an answer: an `AnswerTable`, or a function whose argument has the answer's type."""
 
 SCHEMAS: Final = "forewarn.server.operator"
 """The package with the types of answers, of which a command imports the one that it shows."""
@@ -85,8 +85,7 @@ class Answer:
         if self.as_json:
             output.document(self.tree())
             return
-        shape = getattr(draw, "shape", "") or next(iter(draw.__annotations__.values()))
-        module, name = shape.split(".")
+        module, name = shape_of(draw).split(".")
         found = self.read(getattr(importlib.import_module(f"{SCHEMAS}.{module}"), name))
         draw(found)
         if cursor := getattr(found, "next", ""):
@@ -376,6 +375,13 @@ def settings_in_use() -> "settings.Settings":
 
     with settings_are_usable():
         return settings.load(None, os.environ)
+
+
+def shape_of(show: Show) -> str:
+    """Return module and name of the type that this shows, such as `schemas.HoldList`."""
+    if isinstance(show, output.AnswerTable):
+        return show.shape
+    return str(next(iter(show.__annotations__.values())))
 
 
 def segment(name: str) -> str:

@@ -14,7 +14,16 @@ Number = TypeVar("Number", int, float)
 Kind = click.ParamType[Any] | Callable[[str], object]
 """What reads a value that was typed; a ValueError says what was expected."""
 
+
+def seconds(text: str) -> int:
+    """Read a span as seconds."""
+    return int(times.span(text).total_seconds())
+
+
 FILE: Final = click.Path(path_type=Path)
+
+KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "TIME": times.moment, "SPAN": seconds}
+"""How values of these names are read; any other is text."""
 
 
 class Choice(click.Choice[str]):
@@ -34,21 +43,37 @@ def flag(name: str, text: str) -> click.Option:
 def option(
     spec: str,
     text: str,
-    kind: Kind = str,
+    kind: Kind | None = None,
     **more: Any,  # noqa: ANN401 - click's
 ) -> click.Option:
-    """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`."""
+    """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`.
+
+    `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`.
+    """
     name, metavar, *parameter = spec.split()
-    return click.Option([name, *parameter], metavar=metavar, help=text, type=kind, **more)
+    value = metavar.removesuffix("...")
+    if value != metavar:
+        text += " Repeatable."
+    return click.Option(
+        [name, *parameter],
+        metavar=value,
+        help=text,
+        type=kind or KINDS.get(value),
+        multiple=value != metavar,
+        **more,
+    )
 
 
-def argument(spec: str, text: str, kind: Kind = str) -> click.Argument:
+def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
     """Declare an argument: `parameter VALUE`. `[X]` may be left out, `X...` takes several."""
     name, _, metavar = spec.partition(" ")
-    several = -1 if "..." in metavar else 1
-    required = not metavar.startswith("[")
     return click.Argument(
-        [name], metavar=metavar, help=text, type=kind, nargs=several, required=required
+        [name],
+        metavar=metavar,
+        help=text,
+        type=kind or KINDS.get(metavar),
+        nargs=-1 if "..." in metavar else 1,
+        required=not metavar.startswith("["),
     )
 
 
@@ -68,11 +93,6 @@ def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
         return value
 
     return number
-
-
-def seconds(text: str) -> int:
-    """Read a span as seconds."""
-    return int(times.span(text).total_seconds())
 
 
 JSON: Final = flag("--json as_json", "Print one JSON document.")
@@ -95,10 +115,8 @@ METADATA: Final = option(
     "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
 )
 TYPES: Final = option(
-    "--type TYPE types",
-    "Only news of this type, such as operation.failed, or of a kind, such as maintenance. "
-    "Repeatable.",
-    multiple=True,
+    "--type TYPE... types",
+    "Only news of this type, such as operation.failed, or of a kind, such as maintenance.",
 )
 WAIT: Final = flag(
     "--wait", "Show what changes until it is over, or needs an operator: exit status 11."

@@ -109,8 +109,9 @@ def cells(
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one a line."""
-    say(aligned([(f"{name}:", shown(value)) for name, value in rows]))
+    """Print names and values, one a line; a name that begins with `?` only with a value."""
+    told = [(name, value) for name, value in rows if value or not name.startswith("?")]
+    say(aligned([(f"{name.lstrip('?')}:", shown(value)) for name, value in told]))
 
 
 def shown(value: object, now: datetime | None = None) -> str:

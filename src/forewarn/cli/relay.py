@@ -11,7 +11,7 @@ from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, asking, group
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
 from forewarn.cli.operator_client import OperatorClient
-from forewarn.cli.options import FILE, argument, flag, option
+from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -44,7 +44,7 @@ def relay(context: click.Context, *, config: Path | None, check: bool) -> None:
 HOST: Final = argument("host HOST", "The host, as the fleet spells it.")
 
 
-@asking(HOST, option("--output FILE file", "Write the token to a new file of mode 0600.", FILE))
+@asking(HOST, option("--output FILE file", "Write the token to a new file of mode 0600."))
 def token(service: OperatorClient, host: str, file: Path | None) -> None:
     """Make a token for the relay of a host, and show it once.
 
@@ -97,7 +97,6 @@ commands = group(
             "--config FILE",
             "The settings, TOML. Default: FOREWARN_RELAY_CONFIG, the user's own relay.toml, "
             "or /etc/forewarn/relay.toml.",
-            FILE,
         ),
         flag("--check", "Ask each replica for this host's documents, show the answers, and exit."),
     ],

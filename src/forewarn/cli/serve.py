@@ -9,7 +9,7 @@ import click
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, command
 from forewarn.cli.exits import server_is_installed, settings_are_usable
-from forewarn.cli.options import FILE, option
+from forewarn.cli.options import option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         "--config FILE",
         "The settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
         "or /etc/forewarn/forewarn.toml.",
-        FILE,
     )
 )
 def serve(config: Path | None) -> None:

@@ -29,7 +29,7 @@ URL_STARTS: Final = ("postgresql://", "postgres://")
 COPY_SECONDS: Final = 3600.0
 """How long one step of a copy may take: the largest history is written by one COMMIT."""
 
-PASSWORD_FILE: Final = option("--password-file FILE", "The file with the password for a URL.", FILE)
+PASSWORD_FILE: Final = option("--password-file FILE", "The file with the password for a URL.")
 
 
 @command(

@@ -28,7 +28,7 @@ from forewarn.cli.exits import (
     write_text,
 )
 from forewarn.cli.fleet import FleetFile, read_file
-from forewarn.cli.options import FILE, JSON, METADATA, argument, flag, option, within
+from forewarn.cli.options import JSON, METADATA, argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
@@ -43,7 +43,7 @@ KILL_SECONDS: Final = 5.0
 
 @command(
     argument("program [-- CMD ...]", "Run this program, and end with its status."),
-    option("--fleet FILE", "The machines. Default: one, called vm-0.", FILE),
+    option("--fleet FILE", "The machines. Default: one, called vm-0."),
     option("--faults NAME", "A playbook of faults, such as azure-bad-day."),
     option("--port N", "The guests' port. Default: any free one.", within(0, 65535)),
 )
@@ -189,7 +189,7 @@ class Answered(Exception):  # noqa: N818 - an answer, though not the one that wa
 
 
 @command(
-    argument("file FILE", "The file to write; it must not exist yet.", FILE),
+    argument("file FILE", "The file to write; it must not exist yet."),
     METADATA,
     flag("--keep-names", "Keep names and EventIds. Default: made-up ones."),
     flag("--once", "End after the first document."),
@@ -276,13 +276,12 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
         "The handler. It must run {drain} to drain, and {undrain} to undo that: both are replaced "
         "by programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
     ),
-    option("--only NAME", "Only this scenario; can be repeated.", multiple=True),
+    option("--only NAME...", "Only this scenario."),
     flag("--namespace", "Let it ask 169.254.169.254 itself, in a network of its own."),
     option(
-        "--loopback PORT",
-        "With --namespace: a port of this host's 127.0.0.1 that it needs; can be repeated.",
+        "--loopback PORT...",
+        "With --namespace: a port of this host's 127.0.0.1 that it needs.",
         within(1, 65535),
-        multiple=True,
     ),
     option(
         "--patience SECONDS",
@@ -291,7 +290,7 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
         default="30",
     ),
     flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint."),
-    option("--junit FILE", "Write JUnit's XML here.", FILE),
+    option("--junit FILE", "Write JUnit's XML here."),
     flag("--list scenarios", "List the scenarios and exit."),
     JSON,
 )
