@@ -102,34 +102,33 @@ def need_program(name: str) -> None:
         raise Failed(ExitStatus.USAGE, f"no executable program {name!r}")
 
 
+@contextlib.contextmanager
+def system_can(do: str, otherwise: str = "") -> Iterator[None]:
+    """End the command if the system refuses what is done within, such as `read fleet.toml`."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot {do}: {error.strerror or error}{otherwise}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
 def read_text(file: str, most: int) -> str:
     """Return the text of a file that the command line names, or of stdin for `-`."""
     shown = "stdin" if file == "-" else file
     try:
-        if file == "-":
-            content = sys.stdin.buffer.read(most + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(most + 1)
+        with system_can(f"read {shown}"):
+            if file == "-":
+                content = sys.stdin.buffer.read(most + 1)
+            else:
+                with Path(file).open("rb") as opened:
+                    content = opened.read(most + 1)
         text = content.decode()
-    except OSError as error:
-        message = f"cannot read {shown}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
     except UnicodeDecodeError as error:
         message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
         raise Failed(ExitStatus.USAGE, message) from error
     if len(content) > most:
         raise Failed(ExitStatus.USAGE, f"{shown} is longer than {most} bytes")
     return text
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file that the command line names."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write {file}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 @contextlib.contextmanager

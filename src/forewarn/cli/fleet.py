@@ -21,7 +21,7 @@ import click
 from forewarn import times
 from forewarn.cli import output
 from forewarn.cli.command import asking, command, group
-from forewarn.cli.exits import ExitStatus, Failed, read_text
+from forewarn.cli.exits import ExitStatus, Failed, read_text, system_can
 from forewarn.cli.operator_client import Answer, OperatorClient, segment, settings_in_use
 from forewarn.cli.options import argument, flag, option, within
 
@@ -391,20 +391,18 @@ def _run(
 
     argv = [python or loaded.libvirt_python or sys.executable, "-I", PROGRAM]
     try:
-        done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
-            [*argv, *arguments],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        with system_can(f"run {argv[0]}"):
+            done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
+                [*argv, *arguments],
+                input=given,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         message = f"the hosts did not answer within {seconds:g} s: is one of them down?"
         raise Failed(ExitStatus.UNREACHABLE, message) from error
-    except OSError as error:
-        message = f"cannot run {argv[0]}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
     if done.returncode == NO_LIBVIRT:
         message = f"{argv[0]} has no module libvirt: install it there, or name another Python by "
         message += "--python, such as /usr/bin/python3 with python3-libvirt"

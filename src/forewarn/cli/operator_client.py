@@ -162,20 +162,14 @@ class OperatorClient:
         """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
-        url, unix_socket, headers = self._place(path, self._told(query))
-        if body is not None:
-            headers.append(("Content-Type", "application/json"))
+        headers = [] if body is None else [("Content-Type", "application/json")]
         try:
             reply = transport.request(
                 method,
-                url,
                 seconds=ANSWER_SECONDS,
-                connect_seconds=CONNECT_SECONDS,
-                headers=headers,
                 body=body,
-                unix_socket=unix_socket,
-                ca_file=self._settings.operator.tls_ca or None,
                 max_body=MAX_ANSWER,
+                **self._place(path, self._told(query), headers),
             )
         except transport.RequestFailed as failed:
             raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
@@ -194,19 +188,12 @@ class OperatorClient:
 
         from forewarn.client import transport
 
-        url, unix_socket, headers = self._place(path, query)
-        if last_id:
-            headers.append(("Last-Event-ID", last_id))
+        headers = [("Last-Event-ID", last_id)] if last_id else []
         refused = b""
         reply = None
         try:
             for reply in transport.stream(
-                url,
-                silence_seconds=silence_seconds,
-                connect_seconds=CONNECT_SECONDS,
-                headers=headers,
-                unix_socket=unix_socket,
-                ca_file=self._settings.operator.tls_ca or None,
+                silence_seconds=silence_seconds, **self._place(path, query, headers)
             ):
                 if reply.status == 200:
                     yield reply.body
@@ -218,15 +205,22 @@ class OperatorClient:
             raise self._failure(msgspec.structs.replace(reply, body=refused))
 
     def _place(
-        self, path: str, query: Mapping[str, object]
-    ) -> tuple[str, str, list[tuple[str, str]]]:
-        unix_socket = "" if "://" in self._address else self._address
+        self, path: str, query: Mapping[str, object], headers: list[tuple[str, str]]
+    ) -> dict[str, Any]:
+        """Return where a request goes, and by what right, as `transport` takes it."""
         given = {name: "true" if value is True else value for name, value in query.items() if value}
-        encoded = urllib.parse.urlencode(given, doseq=True)
-        token = "" if unix_socket else self._token()
-        headers = [("Authorization", f"Bearer {token}")] if token else []
-        base = "http://localhost" if unix_socket else self._address.rstrip("/")
-        return f"{base}{path}?{encoded}" if encoded else f"{base}{path}", unix_socket, headers
+        if given:
+            path += f"?{urllib.parse.urlencode(given, doseq=True)}"
+        is_url = "://" in self._address
+        if is_url and (token := self._token()):
+            headers.append(("Authorization", f"Bearer {token}"))
+        return {
+            "url": (self._address.rstrip("/") if is_url else "http://localhost") + path,
+            "unix_socket": "" if is_url else self._address,
+            "headers": headers,
+            "connect_seconds": CONNECT_SECONDS,
+            "ca_file": self._settings.operator.tls_ca or None,
+        }
 
     def _failure(self, reply: "Reply") -> Failed:
         failure = self._refused(reply.status, reply.body)

@@ -9,7 +9,13 @@ import click
 
 from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, asking, group
-from forewarn.cli.exits import ExitStatus, Failed, server_is_installed, settings_are_usable
+from forewarn.cli.exits import (
+    ExitStatus,
+    Failed,
+    server_is_installed,
+    settings_are_usable,
+    system_can,
+)
 from forewarn.cli.operator_client import OperatorClient
 from forewarn.cli.options import argument, flag, option
 
@@ -60,13 +66,10 @@ def token(service: OperatorClient, host: str, file: Path | None) -> None:
     from forewarn.server.operator import schemas
 
     made = answer.read(schemas.NewRelayToken)
-    try:
+    with system_can(f"write {file}", "; run the command again for another token"):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="ascii") as opened:
             opened.write(made.token + "\n")
-    except OSError as error:
-        message = f"cannot write {file}: {error.strerror}; run the command again for another token"
-        raise Failed(ExitStatus.USAGE, message) from error
     output.say(f"Wrote the token of host {made.host} to {file}.")
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -25,7 +25,7 @@ from forewarn.cli.exits import (
     handled,
     need_program,
     server_is_installed,
-    write_text,
+    system_can,
 )
 from forewarn.cli.fleet import FleetFile, read_file
 from forewarn.cli.options import JSON, METADATA, argument, flag, option, within
@@ -145,11 +145,8 @@ def _until_over(started: "Emulator", over: threading.Event, command: Sequence[st
 
 
 def _started(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    try:
+    with system_can(f"run {command[0]}"):
         return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
-    except OSError as error:
-        message = f"cannot run {command[0]}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _end(process: "subprocess.Popen[bytes]") -> int:
@@ -210,7 +207,9 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
         places = discovery.find(endpoint, os.environ, wall.now())
     except discovery.BadAddress as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
-    with _created(file) as written, contextlib.suppress(Ended), handled(_stop, "SIGINT", "SIGTERM"):
+    with system_can(f"write {file}"):
+        written = file.open("xb")
+    with written, contextlib.suppress(Ended), handled(_stop, "SIGINT", "SIGTERM"):
         place = places[0]
         try:
             name = _ask(place, NAME)[0].decode()
@@ -242,14 +241,6 @@ def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) ->
 def _stop(number: int, frame: FrameType | None) -> None:
     del number, frame
     raise Ended  # a flag would be seen only once an answer has come
-
-
-def _created(file: Path) -> BinaryIO:
-    try:
-        return file.open("xb")
-    except OSError as error:
-        message = f"cannot write {file}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
@@ -337,7 +328,8 @@ def certify(
     )
     results = _judged(tried, chosen, (lambda _: None) if as_json else Verdicts().say)
     if junit is not None:
-        write_text(junit, certifying.junit(handler, results))
+        with system_can(f"write {junit}"):
+            junit.write_text(certifying.junit(handler, results), encoding="utf-8")
     _conclude(handler, results, as_json=as_json)
 
 
