@@ -103,12 +103,12 @@ def need_program(name: str) -> None:
 
 
 @contextlib.contextmanager
-def system_can(do: str, otherwise: str = "") -> Iterator[None]:
-    """End the command if the system refuses what is done within, such as `read fleet.toml`."""
+def system_can(do: str, advice: str = "") -> Iterator[None]:
+    """End the command, with advice, if the system refuses what is done within, `read x` say."""
     try:
         yield
     except OSError as error:
-        message = f"cannot {do}: {error.strerror or error}{otherwise}"
+        message = f"cannot {do}: {error.strerror or error}{advice}"
         raise Failed(ExitStatus.USAGE, message) from error
 
 

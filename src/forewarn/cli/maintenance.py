@@ -81,6 +81,11 @@ WITHOUT_NOTICE: Final = flag(
     "--without-notice",
     "Go on even if some guests get no notice, because they never asked for events.",
 )
+FOR_ONE: Final = (
+    *("no_notice", "indivisible", "live_migration", "to_host"),
+    *("not_before", "opens_at", "closes_at"),
+)
+"""The options that are refused where there are several targets."""
 
 
 @asking(
@@ -155,13 +160,6 @@ def schedule(
             message = f"--{what} is for one scope, one host or named machines only"
             raise click.UsageError(message)
     _ask(service, kind, dry_run=dry_run, wait=wait, **given)
-
-
-FOR_ONE: Final = (
-    *("no_notice", "indivisible", "live_migration", "to_host"),
-    *("not_before", "opens_at", "closes_at"),
-)
-"""The options that are refused where there are several targets."""
 
 
 def _ask(service: OperatorClient, kind: str, *, dry_run: bool, wait: bool, **body: object) -> None:
