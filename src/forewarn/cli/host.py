@@ -1,6 +1,6 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -60,7 +60,7 @@ MACHINE: Final = argument("machine MACHINE", "The machine.")
 def drain(
     service: OperatorClient,
     *,
-    hosts: list[str],
+    hosts: Sequence[str],
     reboot: bool,
     bring_home: str,
     stay: str,
@@ -90,7 +90,7 @@ def drain(
 
 
 @asking(argument("hosts HOST...", "The hosts."))
-def watch(service: OperatorClient, hosts: list[str]) -> None:
+def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
     """Show what changes until the drains are over.
 
     Exit status: 0 when all are over, 11 when one is stuck.
@@ -99,7 +99,7 @@ def watch(service: OperatorClient, hosts: list[str]) -> None:
 
 
 def _wait(
-    service: OperatorClient, hosts: list[str], first: Callable[[], None] = lambda: None
+    service: OperatorClient, hosts: Sequence[str], first: Callable[[], None] = lambda: None
 ) -> None:
     from forewarn.server.operator import schemas
 
