@@ -1,7 +1,6 @@
 """`forewarn agent`: prepares a machine for maintenance, approves, and brings it back."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +8,7 @@ import click
 
 from forewarn.cli import output
 from forewarn.cli.command import command, group
-from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
+from forewarn.cli.exits import ExitStatus, Failed, become, settings_are_usable
 from forewarn.cli.options import JSON, flag, option
 from forewarn.vocabulary import EventType
 
@@ -84,11 +83,7 @@ def run(config: Path | None, *, dry_run: bool, once: bool) -> None:
     """Run the agent until SIGTERM or Ctrl-C."""
     options = [*["--dry-run"] * dry_run, *["--once"] * once]
     options += [] if config is None else ["--config", str(config)]
-    if os.name == "posix":
-        # The same process, without the command line's memory; -P: not the current folder's modules.
-        os.execv(  # noqa: S606 - no shell is the point
-            sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
-        )
+    become(PROGRAM, options)
     from forewarn.agent import __main__ as program
 
     raise click.exceptions.Exit(program.main(options))

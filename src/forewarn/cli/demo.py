@@ -13,10 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import textwrap
 import threading
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -141,6 +138,8 @@ def demo(*, keep: bool, as_json: bool) -> None:
     Runs the real service on a temporary database, with guests as processes of their own and a
     clock on which fifteen minutes last ten seconds. It ends by itself after half a minute.
     """
+    import tempfile
+
     place = tempfile.gettempdir()
     if len(place) > LONGEST_FOLDER and Path("/tmp").is_dir():  # noqa: S108 - our folder is private
         place = "/tmp"  # noqa: S108 - the same
@@ -331,6 +330,8 @@ class Demo:
 
     def _start(self) -> None:
         """Start the service, wait until it is ready, give it its fleet, and start the guests."""
+        import tomllib
+
         file = self._folder / "forewarn.toml"
         file.write_text(settings(self._folder, self._port), encoding="utf-8")
         serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(file)]
@@ -403,6 +404,8 @@ class Demo:
 
 def folded(line: str, width: int) -> list[str]:
     """Return a line of the story as lines of at most this width, none of them cut."""
+    import textwrap
+
     indent = " " * len("12:00:00Z   ")
     return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 

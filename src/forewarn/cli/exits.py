@@ -1,10 +1,11 @@
 """How commands end: the exit statuses, the exception that carries one, files, signals."""
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -100,6 +101,15 @@ def need_program(name: str) -> None:
     """End the command if there is no such program, before it is needed."""
     if shutil.which(name) is None:
         raise Failed(ExitStatus.USAGE, f"no executable program {name!r}")
+
+
+def become(program: str, options: Sequence[str]) -> None:
+    """Go on as a program of ours, where a process can; else the caller runs it in this one."""
+    if os.name == "posix":
+        # The same process, without the command line's memory; -P: not the current folder's modules.
+        os.execv(  # noqa: S606 - no shell is the point
+            sys.executable, [sys.executable, "-P", "-m", program, *options]
+        )
 
 
 @contextlib.contextmanager

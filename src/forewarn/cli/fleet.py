@@ -10,7 +10,6 @@ loads the C library, and ends in time when a host hangs.
 import json
 import re
 import sys
-import tomllib
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -499,6 +498,8 @@ class FleetFile:
 
 def read_file(file: str) -> FleetFile:
     """Read a fleet file at a path, or stdin for `-`. The service checks its content."""
+    import tomllib
+
     shown = "stdin" if file == "-" else file
     text = read_text(file, MAX_FILE)
 

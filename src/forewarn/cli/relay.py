@@ -1,7 +1,6 @@
 """`forewarn relay`: runs a host's relay, which answers its guests, and makes relays' tokens."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from forewarn.cli.command import RequestCommand, asking, group
 from forewarn.cli.exits import (
     ExitStatus,
     Failed,
+    become,
     server_is_installed,
     settings_are_usable,
     system_can,
@@ -39,11 +39,7 @@ def relay(context: click.Context, *, config: Path | None, check: bool) -> None:
         from forewarn.relay import run, settings
     with settings_are_usable():
         settings.load(config, os.environ)
-    if os.name == "posix":
-        # The same process, without the command line's memory; -P: not the current folder's modules.
-        os.execv(  # noqa: S606 - no shell is the point
-            sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
-        )
+    become(PROGRAM, options)
     raise click.exceptions.Exit(run.main(options))
 
 

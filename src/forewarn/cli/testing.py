@@ -1,8 +1,6 @@
 """`forewarn emulator`, `record` and `certify`: what handlers are tested with."""
 
 import contextlib
-import difflib
-import logging
 import os
 import subprocess
 import sys
@@ -54,6 +52,8 @@ def emulator(
 
     It prints the addresses for guests and operators, and serves until Ctrl-C, or until CMD ends.
     """
+    import logging
+
     with server_is_installed("forewarn emulator"):
         import structlog
 
@@ -303,6 +303,8 @@ def certify(
     FOREWARN_ENDPOINT. All scenarios run at the same time. A handler that drains in its own code
     appends lines 'drain', 'drained' and 'undrain' to the file FOREWARN_DRAIN_LOG instead.
     """
+    import logging
+
     with server_is_installed("forewarn certify", "testing"):
         import structlog
 
@@ -392,6 +394,8 @@ def _chosen(
 ) -> "list[HandlerScenario]":
     for name in names:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else "see --list"
             raise click.UsageError(f"no scenario named {name!r} ({hint})")
