@@ -66,7 +66,7 @@ COLUMNS: Final = {
     for heading, column in events.COLUMNS.items()
     if heading not in {"?HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
 }
-"""Of the table: so many that each event fits in a line of 80 characters."""
+"""The columns of the table: each event fits in a line of 80 characters."""
 
 TRY: Final = """
 The service is still running. Try, in another terminal:

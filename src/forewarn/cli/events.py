@@ -223,7 +223,7 @@ postpone = RequestCommand(
 
 
 def _agents(words: "Sequence[schemas.AgentWord]") -> str:
-    """Return what the agents say: `ready`, or of several machines `1 held, 2 ready`."""
+    """Return the words of the agents: `ready`, or of several machines `1 held, 2 ready`."""
     counts = Counter(word.status.value for word in words)
     if len(words) <= 1:
         return next(iter(counts), "-")
@@ -251,7 +251,7 @@ COLUMNS: Final[Mapping[str, output.Column[Any]]] = {
     "AGENTS": lambda event: _agents(event.agents),
     "SHOWN TO": _shown_to,
 }
-"""How an event is shown."""
+"""The columns of a live event."""
 
 events = RequestCommand(
     "List live events.\n\n"
@@ -322,7 +322,7 @@ def release(service: OperatorClient, what: str, name: str | None) -> None:
 
 
 def _held(what: str, name: str | None) -> str:
-    """Return what is held, in words, if it is named as it must be."""
+    """Return the target of a hold in words; refuse a missing name, and one that does not belong."""
     if what == "everything" and name:
         raise click.UsageError(f"'everything' takes no name: remove {name!r}")
     if what != "everything" and not name:

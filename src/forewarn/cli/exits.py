@@ -1,4 +1,4 @@
-"""How commands end: the exit statuses, the exception that carries one, files, signals."""
+"""The ends of commands: the exit statuses, the exception that carries one, files, signals."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from forewarn.vocabulary import ErrorCode
 
 
 class ExitStatus(IntEnum):
-    """What a script finds in `$?`; docs/reference/cli.md explains each."""
+    """The status that a script finds in `$?`; docs/reference/cli.md explains each."""
 
     OK = 0
     INTERNAL = 1

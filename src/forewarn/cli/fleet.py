@@ -382,7 +382,7 @@ def _split(text: str) -> tuple[str, str]:
 def _run(
     loaded: "Settings", arguments: list[str], python: str | None, seconds: float, given: str = ""
 ) -> dict[str, Any]:
-    """Return what the program says that reads the domains."""
+    """Run the program that reads the domains, and return its answer."""
     import subprocess
 
     from forewarn.connectors.libvirt.connector import PROGRAM
@@ -419,7 +419,7 @@ def _run(
 
 
 def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
-    """Return what the fleet has of these domains, and its scopes."""
+    """Return the machines of the fleet with these ids, and its scopes."""
     import msgspec
 
     from forewarn.maintenance import fleet_import
@@ -450,7 +450,7 @@ MAX_NAME: Final = 80
 """The most characters of a name that a message repeats; no valid name is longer."""
 
 THE_BODY: Final = "the body"
-"""How the errors of the service begin that concern the whole file."""
+"""The first words of the service's errors that concern the whole file."""
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 

@@ -31,16 +31,16 @@ GAPS: Final = {
     "unknown": "the service has no news with this number: starting with what happens now",
     "lost": "the database has lost its last changes",
 }
-"""What each gap means."""
+"""The meaning of each gap."""
 
 # The service's news.
 
 SILENCE_SECONDS: Final = 45.0
-"""How long nothing may come: three of the service's signs of life."""
+"""The longest silence: three of the service's signs of life."""
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 10.0
-"""How long to wait before connecting again, doubled each time."""
+"""The pauses before connecting again, doubled each time."""
 
 MAX_EVENT: Final = 16 * 1024 * 1024
 """The most characters of one event; an item of news has a few thousand."""
@@ -51,7 +51,7 @@ PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 _NEVER: Final = threading.Event()
 
 OPEN: Final = "open"
-"""The name of the event that tells of a new connection: what happens from here on is told."""
+"""The name of the event for a new connection: all that happens from here on follows it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class StreamEvent:
     name: str
     data: str
     id: str
-    """What to go on after."""
+    """The id of the place to go on from."""
 
 
 class EventParser:
@@ -229,15 +229,15 @@ def facts(data: dict[str, Any]) -> Iterator[str]:
 
 
 class Progress(NamedTuple):
-    """How far something is that a command waits for."""
+    """The progress of something that a command waits for."""
 
     is_over: bool
     why: str
-    """What an operator has to know, or to do: not all is well. `""` if all is."""
+    """The trouble that an operator has to see to; `""` if all is well."""
     document: Callable[[], object]
-    """Return what `--json` prints at the end."""
+    """Return the document that `--json` prints at the end."""
     facts: Mapping[str, str] = {}
-    """What is printed when it changes, by what it is about."""
+    """The lines to print when they change, by their subjects."""
 
 
 def wait(
@@ -248,7 +248,7 @@ def wait(
     shown_by: str,
     first: Callable[[], object] = lambda: None,
 ) -> None:
-    """Print what changes until it is over (OK) or needs an operator (Failed, ALERTS).
+    """Print each change until it is over (OK) or needs an operator (Failed, ALERTS).
 
     The service may restart meanwhile. With --json only the end is printed.
 

@@ -85,7 +85,7 @@ YES_NO: Final = {True: "yes", False: "no", None: ""}
 """A truth as a variable; None where it is not known, or does not apply."""
 
 NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
-"""What a program in a folder looks like, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
+"""The look of a program in a folder, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
 
 
 @command(

@@ -28,7 +28,7 @@ MACHINE_ORDERS: Final = {
     "While that machine runs there, the host is not empty, and is not rebooted.",
     "stop": "Shut a machine down while the host reboots.",
 }
-"""What an operator can do about a drain, and about a machine of it, and the help of each.
+"""The orders about a drain, and about a machine of it, and the help of each.
 
 The first sentence says it where a drain is stuck.
 """

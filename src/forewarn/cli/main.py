@@ -32,7 +32,7 @@ from forewarn.cli.options import Choice, argument
 NAME: Final = "forewarn"
 
 MAX_LINE: Final = 74
-"""What fits in 80 columns of a name and what it does, beside the blanks around them."""
+"""The room in 80 columns for a command and its summary, beside the blanks around them."""
 
 COMPLETE: Final = "_FOREWARN_COMPLETE"
 """The variable by which the script of `completion` asks for what may follow."""
@@ -96,7 +96,7 @@ SECTIONS: Final[dict[str, dict[str, click.Command]]] = {
 COMMANDS: Final = {name: each for section in SECTIONS.values() for name, each in section.items()}
 
 _UNPROTECTED: Final = ("--no-", "--without-", "--again", "--insecure", "--prune")
-"""How options begin that remove a protection. They are not suggested to whoever typed another."""
+"""The beginnings of options that remove a protection: no typing error is answered with them."""
 
 ABSENT: Final = {
     "forewarn host drain --notice": "a drain has no notice of its own, each move has the least "
@@ -192,7 +192,7 @@ def run() -> None:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Return what is wrong with the command line in one line, and where to read on."""
+    """Return the mistake of a command line in one line, and where to read on."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else NAME
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

@@ -34,7 +34,7 @@ ORDERS: Final = {
     "Drains of hosts that have begun go on: 'forewarn host undrain' ends them.",
 }
 UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or skipped unit again."}
-"""What an operator can do about a maintenance, and about a unit of it, and the help of each."""
+"""The orders about a maintenance, and about a unit of it, and the help of each."""
 
 
 def _tags(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, str]:

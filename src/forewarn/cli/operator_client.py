@@ -42,7 +42,7 @@ HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
 KINDS: Final = {"machine": "/v1/fleet/machines", "scope": "/v1/fleet/scopes", "host": "/v1/hosts"}
-"""What has names that may be mistyped, and the list that has them."""
+"""The kinds of things with names that may be mistyped, and the list of each."""
 
 MAX_COMPARED: Final = 1000
 """The names that are compared with one that does not exist: one page of a list."""
@@ -50,10 +50,10 @@ MAX_COMPARED: Final = 1000
 Shape = TypeVar("Shape")
 
 Show = Callable[[Any], object]
-"""What prints an answer: an `AnswerTable`, or a function whose argument has the answer's type."""
+"""A printer of answers: an `AnswerTable`, or a function whose argument has the answer's type."""
 
 SCHEMAS: Final = "forewarn.server.operator"
-"""The package with the types of answers, of which a command imports the one that it shows."""
+"""The package with the types of answers; a command imports only the one that it shows."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class OperatorClient:
         return found
 
     def _suggestion(self, what: str | int, name: str | int, **_: str | int) -> str:
-        """Return what else has a name that does not exist, or a similar name, in a message."""
+        """Return a message with the other kind that has this name, or with a similar name."""
         try:
             for kind in KINDS:
                 if kind != what and self.similar(str(name), kind) == name:
@@ -305,7 +305,7 @@ class OperatorClient:
         )
 
     def _is_systems_closed(self) -> bool:
-        """Whether there is a service of the system, and its default socket is closed to us."""
+        """Tell whether the system has a service whose default socket is closed to us."""
         from forewarn.settings import SYSTEM_STATE
 
         is_default = self._given is None and "://" not in self._address

@@ -12,7 +12,7 @@ from forewarn import times
 Number = TypeVar("Number", int, float)
 
 Kind = click.ParamType[Any] | Callable[[str], object]
-"""What reads a value that was typed; a ValueError says what was expected."""
+"""A reader of a value that was typed; its ValueError says what was expected."""
 
 
 def seconds(text: str) -> int:
@@ -23,7 +23,7 @@ def seconds(text: str) -> int:
 FILE: Final = click.Path(path_type=Path)
 
 KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "TIME": times.moment, "SPAN": seconds}
-"""How values of these names are read; any other is text."""
+"""The readers of values with these names; any other is text."""
 
 
 class Choice(click.Choice[str]):
@@ -78,7 +78,7 @@ def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
 
 
 def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
-    """Return what reads a number between these, of the type of the least."""
+    """Return a reader of numbers between these, of the type of the least."""
     kind = type(least)
     bounds = f"from {least}" if most == math.inf else f"between {least} and {most}"
 

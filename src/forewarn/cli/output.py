@@ -1,4 +1,4 @@
-"""What a command prints: tables on a terminal, aligned text elsewhere, JSON with `--json`.
+"""The output of commands: tables on a terminal, aligned text elsewhere, JSON with `--json`.
 
 Results go to stdout, everything else to stderr.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Column = str | Callable[[Row], object]
-"""How a cell comes of a row: the name of its attribute, or a function."""
+"""A cell's source: the name of an attribute of the row, or a function of the row."""
 
 
 def on_terminal() -> bool:
@@ -103,7 +103,7 @@ def _now() -> datetime:
 def cells(
     rows: Iterable[Row], columns: Mapping[str, Column[Row]], now: datetime | None = None
 ) -> list[tuple[str, ...]]:
-    """Return the cells of each row, with short times where it is told what day it is."""
+    """Return the cells of each row, with short times if `now` tells the day."""
     values = [attrgetter(each) if isinstance(each, str) else each for each in columns.values()]
     return [tuple(shown(value(row), now) for value in values) for row in rows]
 
@@ -263,10 +263,10 @@ LEAST_OF_FIRST = 24
 """Those of the first column, which says what a row is about."""
 
 UNCUT = frozenset({"EVENT"})
-"""Whoever reads an event's id copies it."""
+"""Columns that are never cut: people copy an event's id."""
 
 FOLDED = frozenset({"WHAT"})
-"""What an alert says is worth several lines."""
+"""Columns that may take several lines, such as the message of an alert."""
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),

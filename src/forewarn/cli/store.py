@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from forewarn.store.port import ChangesBeside, Store
 
 BY: Final = 1_000_000
-"""How far incarnations are raised: a scope whose events change once a second, day and night, takes
-eleven days for as many."""
+"""The step by which incarnations are raised: a scope whose events change once a second, day and
+night, takes eleven days for as many."""
 
 MAX_BY: Final = 10**12
 """The most that they may be raised by: thousands of times still fit what clients read exactly, as
@@ -27,7 +27,7 @@ MAX_INCARNATION: Final = 2**53 - 1
 URL_STARTS: Final = ("postgresql://", "postgres://")
 
 COPY_SECONDS: Final = 3600.0
-"""How long one step of a copy may take: the largest history is written by one COMMIT."""
+"""The limit of one step of a copy: the largest history is written by one COMMIT."""
 
 PASSWORD_FILE: Final = option("--password-file FILE", "The file with the password for a URL.")
 

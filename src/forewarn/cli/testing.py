@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The emulator.
 
 KILL_SECONDS: Final = 5.0
-"""How long the program may take to end once it was told to."""
+"""The time for the program to end after SIGTERM."""
 
 
 @command(
@@ -82,7 +82,7 @@ def emulator(
 
 
 def _warned() -> "Callable[[Exchange], None]":
-    """Return what prints each warning of requests, once."""
+    """Return a function that prints each warning of requests once."""
     told: set[str] = {""}
 
     def warn(exchange: "Exchange") -> None:

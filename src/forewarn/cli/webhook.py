@@ -1,4 +1,4 @@
-"""`forewarn webhook`: who is told of news by HTTP."""
+"""`forewarn webhook`: news for other services, by HTTP."""
 
 from typing import TYPE_CHECKING
 
