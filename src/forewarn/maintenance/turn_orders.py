@@ -112,7 +112,7 @@ def _retried(maintenance: Maintenance, name: str, now: datetime) -> Maintenance:
         reason="",
         accepted=False,
         recalled=False,
-        retry_at=None,
+        **turns.NOT_REFUSED,
         changed_at=now,
     )
 

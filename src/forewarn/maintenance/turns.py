@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -49,6 +50,9 @@ NO_WINDOW: Final = "no window of the policy is long enough"
 
 MAX_REASON: Final = 500
 """Characters of a reason that are kept: an outcome may be long, and there are many units."""
+
+NOT_REFUSED: Final[Mapping[str, None]] = MappingProxyType({"retry_at": None, "refused_at": None})
+"""The fields of a unit that the rules refuse no more."""
 
 replace = msgspec.structs.replace
 
@@ -543,7 +547,7 @@ def _ask(
             until.append(now + LOOK_AGAIN_AFTER)
         if found is not None:
             obstacles.append(found[0])
-            every[index] = replace(unit, reason=found[1][:MAX_REASON])
+            every[index] = replace(unit, reason=found[1][:MAX_REASON], **NOT_REFUSED)
             continue
         chosen.append(index)
         taken.add(unit, takes)
@@ -596,7 +600,7 @@ def asked(maintenance: Maintenance, asked_for: Mapping[int, int], now: datetime)
 
     `asked_for` has the ordinals of their operations; 0 for the drain of a host.
     """
-    fields = {"state": UnitState.RUNNING, "reason": "", "recalled": False, "retry_at": None}
+    fields = {"state": UnitState.RUNNING, "reason": "", "recalled": False, **NOT_REFUSED}
     after = list(maintenance.units)
     for index, operation in asked_for.items():
         after[index] = replace(after[index], operation=operation, changed_at=now, **fields)
@@ -620,7 +624,9 @@ def refused(
             after[index] = replace(_failed(after[index], refusal.message), changed_at=now)
         else:
             reason, retry_at = refusal.message[:MAX_REASON], now + ASK_AGAIN_AFTER
-            after[index] = replace(after[index], reason=reason, retry_at=retry_at)
+            refused_at = after[index].refused_at or now
+            refused = {"reason": reason, "retry_at": retry_at, "refused_at": refused_at}
+            after[index] = replace(after[index], **refused)
     return replace(maintenance, units=tuple(after))
 
 

@@ -135,6 +135,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     """When its state changed last; None if it never did."""
     retry_at: datetime | None = None
     """When to ask again after a refusal; None where it was not refused."""
+    refused_at: datetime | None = None
+    """Since when the rules have refused it, or the drain of its host; None where they do not."""
 
     @property
     def key(self) -> str:
