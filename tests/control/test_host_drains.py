@@ -337,6 +337,26 @@ def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Si
     site.play(story)
 
 
+def test_a_host_that_stays_empty_is_looked_at_until_it_is_opened(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h3")
+        await site.until(HostState.EMPTY, host="h3")
+        for _ in range(10):
+            site.clock.advance(20 * SECOND)
+            await site.settle()
+        assert site.state("h3") is HostState.EMPTY
+        done(site.plane.apply_fleet(FLEET))  # which was written before the drain
+        site.clock.advance(driver.LOOK_AGAIN)
+        await site.settle()
+        assert site.state("h3") is HostState.STUCK
+        assert "cache" in site.drains()["h3"].reason
+        done(site.plane.order_drain("h3", host_drain.retry))
+        await site.until(HostState.EMPTY, host="h3")
+        assert site.where("cache") != ["h3"]
+
+    site.play(story)
+
+
 def test_a_hold_keeps_an_empty_host_from_its_reboot(site: Site) -> None:
     async def story() -> None:
         await site.drain("h3", reboot=True)

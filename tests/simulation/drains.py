@@ -116,7 +116,8 @@ class Drains:
 
     def drive(self) -> None:
         """Take the steps of a drain that follow now, as `control.host_drains` does."""
-        going = [d.host for d in self._town.memory.all_drains.values() if d.goes_on]
+        known = self._town.memory.all_drains.values()
+        going = [d.host for d in known if d.goes_on or d.rests]
         if going:
             self.drive_one(self._chance.choice(going))
 

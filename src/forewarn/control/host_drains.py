@@ -9,7 +9,7 @@ was committed, by the process that committed it: after a kill in between, nobody
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -26,6 +26,9 @@ from forewarn.store.port import StoreError
 SURVEY_SECONDS = 45.0
 """How long a look at the hosts may take. It is longer than a connector waits for a host that does
 not answer, and shorter than the age at which a look is too old to reboot a host."""
+
+LOOK_AGAIN = timedelta(seconds=30)
+"""How often a host is looked at that stays empty: somebody may put a machine there."""
 
 RECENT = timedelta(seconds=2)
 """How old a look may be that is only shown: whoever watches a drain asks every second."""
@@ -61,6 +64,8 @@ class HostDrains(Steps[str]):
         """The latest drain of each host, as of the last change."""
         self._numbers: set[int] = set()
         """The maintenances of the drains that are under way."""
+        self._looked_at: dict[str, datetime] = {}
+        """When the hosts that stay empty were looked at last."""
         self._latest: HostSurvey | None = None
         self._looking: asyncio.Task[HostSurvey] | None = None
 
@@ -114,7 +119,14 @@ class HostDrains(Steps[str]):
         return await self.survey()
 
     def _going(self) -> list[str]:
-        return [host for host, drain in self.drains.items() if drain.goes_on]
+        now, going = self._clock.now(), []
+        for host, drain in self.drains.items():
+            if drain.goes_on:
+                going.append(host)
+            elif drain.rests and now - self._looked_at.get(host, drain.changed_at) >= LOOK_AGAIN:
+                self._looked_at[host] = now
+                going.append(host)
+        return going
 
     def _step(self, each: str, survey: HostSurvey | None) -> "Future[Stepped]":
         return self._plane.step_drain(each, survey)

@@ -271,8 +271,8 @@ def _look(
 
 def _empty(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
-    if not drain.reboot:
-        return DrainStep(drain=drain)
+    if drain.rests:
+        return _resting(view, now)
     held = [
         hold
         for hold in view.holds
@@ -300,6 +300,16 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
         reboot=True,
         wake_at=now + LOOK_EVERY,
     )
+
+
+def _resting(view: DrainView, now: datetime) -> DrainStep:
+    """Look whether an empty host still is: somebody may patch or reboot it on the word of this."""
+    if view.survey is None or not _is_fresh(view):
+        return DrainStep(drain=view.drain, survey=view.survey is None)
+    there = [guest.name for guest in view.survey.of(view.drain.host).guests if guest.running]
+    if there:
+        return _stuck(view, now, f"not empty any more: {listed(there)} runs there")
+    return DrainStep(drain=view.drain)
 
 
 def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:

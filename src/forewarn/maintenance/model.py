@@ -670,9 +670,13 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
 
     @property
     def goes_on(self) -> bool:
-        """Whether something may follow without an operator."""
-        resting = self.state is HostState.EMPTY and not self.reboot
-        return not resting and self.state not in {HostState.UP, HostState.STUCK}
+        """Whether something follows without an operator."""
+        return not self.rests and self.state not in {HostState.UP, HostState.STUCK}
+
+    @property
+    def rests(self) -> bool:
+        """Whether the host stays empty until an operator opens it."""
+        return self.state is HostState.EMPTY and not self.reboot
 
     @property
     def closed(self) -> bool:

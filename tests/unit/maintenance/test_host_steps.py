@@ -345,7 +345,16 @@ def test_a_host_that_does_not_answer_has_a_minute(state: HostState) -> None:
 
 def test_an_empty_host_that_is_not_to_be_rebooted_rests() -> None:
     of = drain(HostState.EMPTY)
-    assert step(view(of, survey=look(facts("db-0")))) == DrainStep(drain=of)
+    assert step(view(of)) == DrainStep(drain=of, survey=True)
+    for facts_ in (facts(), facts(off=("db-0",)), SILENT):
+        assert step(view(of, survey=look(facts_))) == DrainStep(drain=of)
+
+
+def test_an_empty_host_on_which_a_machine_runs_again_needs_an_operator() -> None:
+    of = drain(HostState.EMPTY)
+    assert is_stuck(step(view(of, survey=look(facts("db-0")))), of, "db-0")
+    old = look(facts("db-0"), BEFORE - SECOND)
+    assert step(view(of, survey=old)) == DrainStep(drain=of)
 
 
 @pytest.mark.parametrize(
