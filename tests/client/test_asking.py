@@ -298,7 +298,7 @@ def test_the_pause_after_a_failure_is_short_again_after_an_answer() -> None:
         reply(200, b"{}"),
         reply(200, b'{"Events":{}}'),
         reply(200, b'{"Events":[{}]}'),
-        reply(200, b'{"Events":[{"EventId":"A","NotBefore":"tomorrow"}]}'),
+        reply(200, b'{"Events":[null]}'),
         reply(200, b"[" * 100_000),
     ],
     ids=lambda answer: f"{answer.status} {answer.body[:30]!r}",
@@ -308,6 +308,25 @@ def test_what_is_no_document_is_never_read_as_an_empty_one(answer: object) -> No
     assert [kinds(run.ask()) for _ in range(4)] == [["appeared"], [], [], ["gone"]]
     assert run.troubles[-1] == "over"
     assert len(run.troubles) == 2
+
+
+def test_an_event_that_cannot_be_read_hides_no_other_and_ends_none() -> None:
+    odd = listed("B", NotBefore="tomorrow")
+    run = Run(
+        one_by_one(
+            document(listed(), odd),
+            document(listed("C"), {}),
+            document(listed("C"), {}),
+            document(listed("C")),
+        )
+    )
+    assert kinds(run.ask()) == ["appeared", "appeared"]
+    assert run.troubles == ["unreadable"]
+    assert kinds(run.ask()) == ["appeared"]
+    assert kinds(run.ask()) == []  # the entry without an id may be any of the others
+    assert run.troubles == ["unreadable"]
+    assert kinds(run.ask()) == ["gone", "gone"]
+    assert run.troubles == ["unreadable", "over"]
 
 
 NEWEST = ["2019-08-01", "2019-04-01", "2019-01-01"]

@@ -100,9 +100,42 @@ def test_no_date_is_none(written: object) -> None:
         ["2016-09-19T18:29:47Z"],
     ],
 )
-def test_a_date_that_is_none_makes_the_document_none(written: object) -> None:
-    with pytest.raises(codec.Malformed, match="NotBefore"):
-        only(NotBefore=written)
+def test_a_date_that_is_none_is_a_fault_of_its_event_alone(written: object) -> None:
+    listing = codec.decode_listing(body(EVENT | {"EventId": "B", "NotBefore": written}, EVENT))
+    odd, sound = listing.events
+    assert (odd.event_id, odd.not_before) == ("B", None)
+    assert sound == only()
+    (fault,) = listing.unreadable
+    assert "NotBefore" in fault
+    assert listing.whole
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(3, None, [], {}, {"EventId": ""}, {"EventId": 7}, {"EventId": None}),
+        {"EventId": "A" * (codec.MAX_ID_LENGTH + 1)},
+    ],
+)
+def test_an_entry_without_an_id_hides_no_other(entry: object) -> None:
+    listing = codec.decode_listing(body(entry, EVENT))
+    assert listing.events == (only(),)
+    assert len(listing.unreadable) == 1
+    assert "event 1" in listing.unreadable[0]
+    assert not listing.whole
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"because", b"\\ud83d"), (b"because", b"\\udc00 x"), (b"because", b"\xff\xfe")],
+)
+def test_a_text_that_is_not_unicode_costs_no_event(before: bytes, after: bytes) -> None:
+    content = body(EVENT | {"Description": "because"}).replace(before, after)
+    assert content.count(after) == 1
+    (event,) = codec.decode_listing(content).events
+    assert event.description is not None
+    assert event.description.encode()
+    assert msgspec.structs.replace(event, description=None) == only()
 
 
 def test_what_is_missing_is_none_and_what_is_unknown_is_passed_over() -> None:
@@ -180,16 +213,12 @@ def test_an_event_that_is_listed_twice_is_one() -> None:
         (b"<!DOCTYPE html><title>Sign in</title>", "HTML"),
         (b"OK", "not JSON"),
         (b'{"DocumentIncarnation":2,"Events":[', "not JSON"),
-        (b'"\xff"', "not JSON"),
+        (b'{"Events":[\xff]}', "not JSON"),
+        (b'{"Events":[NaN]}', "not JSON"),
         (b"[]", "not an object"),
         (b"null", "not an object"),
         (b'{"error":"no"}', "no list of Events"),
         (b'{"Events":null}', "no list of Events"),
-        (b'{"Events":[3]}', "no object as event 1"),
-        (b'{"Events":[{"EventId":"A"},{}]}', "no EventId .* in event 2"),
-        (b'{"Events":[{"EventId":""}]}', "no EventId"),
-        (b'{"Events":[{"EventId":7}]}', "no EventId"),
-        (b'{"Events":[{"EventId":"' + b"A" * 257 + b'"}]}', "no EventId"),
         (b"[" * 100_000, "nested|not JSON"),
     ],
     ids=lambda value: repr(value)[:40],
@@ -236,7 +265,8 @@ def test_any_values_are_a_document_or_none(event: dict[str, Any], incarnation: A
         listing = codec.decode_listing(content)
     except codec.Malformed:
         return
-    assert len(listing.events) == 1
+    assert len(listing.events) == listing.whole
+    assert listing.whole or listing.unreadable
 
 
 @pytest.mark.parametrize(

@@ -634,7 +634,8 @@ def approve(
             assert isinstance(attempt.outcome, Reply)  # the listing was read from it
             session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
-            left = tuple(each for each in ids if last is None or ascii_upper(each) in listed)
+            unsure = last is None or not found.whole
+            left = tuple(each for each in ids if unsure or ascii_upper(each) in listed)
             if last is not None and missing and not left:
                 raise last.error("the event ended before its approval was confirmed: ")
             posting, missing, ids = bool(left), not left, left or ids

@@ -20,7 +20,7 @@ from forewarn.client.discovery import EndpointAddress
 from forewarn.client.event import Misuse
 from forewarn.protocol import codec
 from forewarn.protocol.codec import Listed, Listing
-from forewarn.protocol.message import Reply, ascii_lower, ascii_upper
+from forewarn.protocol.message import Reply, ascii_lower, ascii_upper, shown
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
@@ -32,6 +32,9 @@ SECOND_LOOK_SECONDS: Final = 2.0
 TRY_WAITING_SECONDS: Final = 60.0
 """How long to poll a server that did not wait before asking it to wait again: it may have had too
 many waiting clients."""
+
+UNREADABLE: Final = "unreadable"
+"""The reason of the trouble that an answer has an event, one of several, that cannot be read."""
 
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
@@ -77,6 +80,12 @@ class ReadDocument(msgspec.Struct, frozen=True):
     at: session.ClockReading
     sent: datetime | None
     """The server's Date."""
+    whole: bool = True
+    """Whether each of its events was read: else one that it seems to lack may be there."""
+
+    def lacks(self, key: str) -> bool:
+        """Tell whether it does not list an event."""
+        return self.whole and key not in self.events
 
 
 class KnownEvent(msgspec.Struct, frozen=True):
@@ -306,7 +315,7 @@ class Watcher:
     def _document(self, listing: Listing, reply: Reply, attempt: session.Attempt) -> None:
         self._has_document = True
         self._incarnation = listing.incarnation
-        self._fine(attempt.at)
+        self._fine(attempt.at, listing.unreadable)
         tag = session.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
@@ -316,12 +325,12 @@ class Watcher:
             self._found_waiting(attempt, waits=False)
         self._tag = tag
         events = {each.key: each for each in listing.events}
-        read = ReadDocument(events, attempt.at, session.server_time(reply))
+        read = ReadDocument(events, attempt.at, session.server_time(reply), listing.whole)
         before, self._held_back = self._held_back, None
         is_second, self._looks_again = self._looks_again, False
         changes: list[PendingChange] = []
         if not is_second and any(
-            key not in events and not known.missing for key, known in self._known.items()
+            read.lacks(key) and not known.missing for key, known in self._known.items()
         ):
             self._looks_again, self._doubted_at = True, self._asked_at
         if self._looks_again and not self._whole:
@@ -365,11 +374,14 @@ class Watcher:
         pause = self._session.pause(self._failures, failure, attempt.chance)
         self._next_at = attempt.at.monotonic + pause.seconds
 
-    def _fine(self, at: session.ClockReading) -> None:
+    def _fine(self, at: session.ClockReading, faults: Sequence[str] = ()) -> None:
         self.looks += 1
         self.answered_at = at.monotonic
         self._failures = 0
-        if self._reason != event.OVER:
+        if faults and self._reason != UNREADABLE:
+            self._reason = UNREADABLE
+            self._say(UNREADABLE, f"the answer {shown(faults[0])}")
+        elif not faults and self._reason != event.OVER:
             self._reason = event.OVER
             self._session.want_name()  # nobody may have been there to tell it
             self._session.doubt_name()
@@ -405,7 +417,7 @@ class Watcher:
         newest = documents[-1].events
         gone = set()
         for key, known in self._known.items():
-            absent = [known.missing, *(key not in each.events for each in documents)]
+            absent = [known.missing, *(each.lacks(key) for each in documents)]
             if any(map(operator.and_, absent, absent[1:])):
                 gone.add(key)
                 yield PendingChange(key, "gone" if known.told else "", None)
@@ -415,7 +427,7 @@ class Watcher:
             for key, listed in document.events.items():
                 if document is documents[-1] or key not in newest:
                     before = None if key in gone else self._known.get(key)
-                    missing = key not in newest
+                    missing = documents[-1].lacks(key)
                     yield from self._changes_of(before, listed, document, missing=missing)
 
     def _changes_of(

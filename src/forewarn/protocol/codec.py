@@ -316,6 +316,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """None where it was missing or not a whole number."""
     events: tuple[Listed, ...]
     """Each event once, in the answer's order."""
+    unreadable: tuple[str, ...] = ()
+    """The faults of single events, in words; what can be read of them is among the events."""
+    whole: bool = True
+    """Whether each entry has an EventId: one without may be any event that is not among these."""
 
 
 _WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
@@ -328,7 +332,7 @@ _WORDS: Final[dict[type[StrEnum], dict[str, str]]] = {
 
 
 def decode_listing(body: bytes) -> Listing:
-    """Read the answer to a GET of the scheduled events."""
+    """Read the answer to a GET of the scheduled events, each event by itself."""
     content = _content(body)
     entries = content.get(EVENTS)
     if not isinstance(entries, list):
@@ -336,10 +340,20 @@ def decode_listing(body: bytes) -> Listing:
     if len(entries) > MAX_EVENTS:
         raise Malformed(f"has {len(entries)} Events, more than {MAX_EVENTS}")
     events: dict[str, Listed] = {}
+    faults: list[str] = []
+    whole = True
     for number, entry in enumerate(entries, 1):
-        event = _listed(entry, number)
-        events.setdefault(event.key, event)
-    return Listing(incarnation=_whole(content.get(INCARNATION)), events=tuple(events.values()))
+        event = _listed(entry, number, faults)
+        if event is None:
+            whole = False
+        else:
+            events.setdefault(event.key, event)
+    return Listing(
+        incarnation=_whole(content.get(INCARNATION)),
+        events=tuple(events.values()),
+        unreadable=tuple(faults),
+        whole=whole,
+    )
 
 
 def _content(body: bytes) -> dict[str, Any]:
@@ -353,26 +367,41 @@ def _content(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise Malformed("is nested too deeply") from error
     except ValueError as error:  # msgspec's own errors are ValueErrors
-        raise Malformed(f"is not JSON: {shown(str(error))}") from error
+        content = _mended(stripped, error)
     if not isinstance(content, dict):
         raise Malformed("is JSON, but not an object")
     return content
 
 
-def _listed(entry: object, number: int) -> Listed:
+def _mended(body: bytes, error: ValueError) -> object:
+    """Read JSON with texts that are not Unicode, such as half a surrogate: "?" stands for it."""
+    try:
+        content = json.loads(body.decode("utf-8", "replace"))
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+        return msgspec.json.decode(text.encode("utf-8", "replace"))
+    except RecursionError as deep:
+        raise Malformed("is nested too deeply") from deep
+    except ValueError:
+        raise Malformed(f"is not JSON: {shown(str(error))}") from error
+
+
+def _listed(entry: object, number: int, faults: list[str]) -> Listed | None:
+    """Return what can be read of an event, and note its faults; None without an EventId."""
     if not isinstance(entry, dict):
-        raise Malformed(f"has no object as event {number}")
+        faults.append(f"has no object as event {number}")
+        return None
     values = {name: entry.get(written) for name, written in EVENT_NAMES.items()}
     event_id, source = values["event_id"], _text(values["source"])
     if not isinstance(event_id, str) or not 0 < len(event_id) <= MAX_ID_LENGTH:
-        raise Malformed(f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}")
+        faults.append(f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}")
+        return None
     return Listed(
         event_id=event_id,
         status=known_word(EventStatus, _text(values["status"]) or ""),
         event_type=known_word(EventType, _text(values["event_type"]) or ""),
         resource_type=_text(values["resource_type"]) or RESOURCE_TYPE,
         resources=_names(values["resources"]),
-        not_before=_not_before(values["not_before"], event_id),
+        not_before=_not_before(values["not_before"], event_id, faults),
         description=_text(values["description"]),
         source=source and known_word(EventSource, source),
         duration_seconds=_whole(values["duration_seconds"]),
@@ -405,16 +434,18 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _not_before(value: object, event_id: str) -> datetime | None:
+def _not_before(value: object, event_id: str, faults: list[str]) -> datetime | None:
     where = f"in event {shown(event_id)}"
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if not isinstance(value, str):
-        raise Malformed(f"has a NotBefore that is not a string {where}")
+        faults.append(f"has a NotBefore that is not a string {where}")
+        return None
     try:
         return any_date(value)
     except ValueError as error:
-        raise Malformed(f"has an invalid NotBefore {where}: {error}") from error
+        faults.append(f"has an invalid NotBefore {where}: {error}")
+        return None
 
 
 def decode_machine_name(body: bytes) -> str:

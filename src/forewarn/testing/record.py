@@ -133,7 +133,10 @@ class Recording:
         return _line(RecordedAnswer(after_seconds=after, headers=kept, body=text))
 
     def _anonymous(self, body: bytes) -> bytes:
-        for event in codec.decode_listing(body).events:
+        listing = codec.decode_listing(body)
+        if listing.unreadable:  # it may have names that nobody finds
+            raise codec.Malformed(listing.unreadable[0])
+        for event in listing.events:
             self._ids.setdefault(
                 event.event_id, f"{len(self._ids) + 1:08X}-0000-4000-8000-000000000000"
             )
