@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
 TEXT = "".join(
     (GUIDES / name).read_text(encoding="utf-8")
-    for name in ("production.md", "relays.md", "proxies.md")
+    for name in ("production.md", "relays.md", "proxies.md", "running.md")
 )
 EXAMPLES = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 

@@ -49,7 +49,7 @@ def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("language", ["sh", "console"])
 def test_every_command_is_well_formed(language: str) -> None:
-    for block in pages.blocks(PAGE, language):
+    for block in [*pages.blocks(PAGE, language), *pages.blocks("replicas", language)]:
         text = re.sub(r"(?m)^# ", "", block) if language == "console" else block
         checked = subprocess.run(
             ["sh", "-n"], input=text, capture_output=True, check=False, text=True

@@ -23,6 +23,9 @@ from postgres import BIN, OWNER, Postgres
 from recipes import pages
 
 PAGE: Final = "grow"
+RUNNING: Final = "replicas"
+"""The page on upgrades, backups and failures of what the other one sets up."""
+
 HAPROXY: Final = tree.ROOT / "packaging" / "haproxy.cfg"
 NETWORK: Final = "127.0.1."
 """In the place of the page's 10.0.1.0/24: one machine has all of it."""
