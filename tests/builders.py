@@ -25,7 +25,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.transitions import Decision
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import Unit
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import ApproverKind, EventType

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from builders import NOW
-from forewarn.maintenance import time_windows, turn_check, turns
+from forewarn.maintenance import time_windows, turn_check, turn_orders, turns
 from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import Maintenance
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
-from forewarn.maintenance.turns import Ask, Check, MaintenanceOrder, Obstacle, Wait
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turns import Ask, Check, Obstacle, Wait
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind, UnitState
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 
@@ -103,7 +104,7 @@ class World:
         self.maintenance = turn_check.ended(self.maintenance, run.number, result)
 
     def order(self, kind: MaintenanceOrder, unit: str = "") -> None:
-        self.maintenance = turns.order(self.maintenance, kind, unit, "bob", self.now)
+        self.maintenance = turn_orders.order(self.maintenance, kind, unit, "bob", self.now)
 
     def unit(self, name: str) -> Unit:
         return next(unit for unit in self.maintenance.units if unit.name == name)

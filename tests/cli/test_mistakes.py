@@ -7,9 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import pytest
-import typer
-from typer.core import TyperGroup, TyperOption
 
 from forewarn.cli import guest, main
 from forewarn.cli.exits import ExitStatus
@@ -20,13 +19,13 @@ NOWHERE = "/nonexistent/operator.sock"
 Capture = pytest.CaptureFixture[str]
 
 
-def every_command(tree: TyperGroup) -> dict[str, object]:
+def every_command(tree: click.Group) -> dict[str, click.Command]:
     """Every command that is no group, by its path."""
-    found: dict[str, object] = {}
-    waiting: list[tuple[str, object]] = [("", tree)]
+    found: dict[str, click.Command] = {}
+    waiting: list[tuple[str, click.Command]] = [("", tree)]
     while waiting:
         path, command = waiting.pop()
-        if isinstance(command, TyperGroup):
+        if isinstance(command, click.Group):
             waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
         else:
             found[path.strip()] = command
@@ -80,7 +79,12 @@ def test_an_invalid_time_names_its_option_and_the_help_of_its_command(
         (["history", "--limit", "0"], "--limit"),
         (["history", "--limit", "1", "--limit", "2"], "--limit"),
         (["history", "--status", "done"], "'done'"),
+        (["history", "--since"], "'forewarn history --help'"),
         (["maintenance", "show", "x"], "NUMBER"),
+        (["maintenance", "show", "0"], "NUMBER"),
+        (["fleet", "tag", "web-0", "--domain", "x"], "--domain"),
+        (["fleet", "tag", "web-0", "--domain", "20"], "between 0 and 19"),
+        (["certify", "--patience", "nan", "--", "true"], "--patience"),
         (["fleet", "list", "--scopes", "--host", "h1"], "--scopes"),
         (["fleet", "list", "--lost", "--scope", "web"], "--lost"),
         (["fleet", "list", "--lost", "--scopes"], "--lost"),
@@ -129,16 +133,16 @@ def test_no_option_that_removes_a_protection_is_suggested_for_another(
 
 
 def test_an_option_with_one_value_is_refused_when_it_is_repeated() -> None:
-    tree, looked_at = main.command(), 0
+    tree, looked_at = main.FOREWARN, 0
     for path, command in every_command(tree).items():
-        for option in getattr(command, "params"):  # noqa: B009 - of Typer's own inner type
-            if not isinstance(option, TyperOption) or option.multiple or option.is_flag:
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.multiple or option.is_flag:
                 continue
             name = option.opts[0]
             words = [*path.split(), name, "1", name, "2"]
             try:
                 tree.main(args=words, standalone_mode=False)
-            except typer.TyperException as refused:
+            except click.UsageError as refused:
                 assert name in refused.format_message(), words
             else:
                 pytest.fail(f"{words} is not refused")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
-from typer.core import TyperGroup
 
 from builders import NOW
 from forewarn.cli import main
@@ -24,15 +24,16 @@ EVERYWHERE = {"--help"}
 def commands() -> dict[str, list[str]]:
     """Every command and its options."""
     found = {}
-    waiting: list[tuple[str, object]] = [("forewarn", main.command())]
+    waiting: list[tuple[str, click.Command]] = [("forewarn", main.FOREWARN)]
     while waiting:
         path, command = waiting.pop()
-        if isinstance(command, TyperGroup):
+        if isinstance(command, click.Group):
             waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
-        is_group = isinstance(command, TyperGroup)
-        if not is_group or path == "forewarn" or command.invoke_without_command:
-            parameters = getattr(command, "params")  # noqa: B009 - of Typer's own inner type
-            options = [o for p in parameters for o in p.opts if o.startswith("--")]
+            runs = path == "forewarn" or command.invoke_without_command
+        else:
+            runs = True
+        if runs:
+            options = [o for p in command.params for o in p.opts if o.startswith("--")]
             found[path] = [option for option in options if option not in EVERYWHERE]
     return found
 
@@ -50,7 +51,7 @@ def test_each_command_has_its_heading_and_each_heading_its_command() -> None:
 def test_each_commands_help_fits_80_columns_and_names_the_reference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tree = main.command()
+    tree = main.FOREWARN
     for command in set(commands()) - {"forewarn"}:
         tree.main(args=[*command.split()[1:], "--help"], standalone_mode=False)
         shown = capsys.readouterr().out
@@ -106,7 +107,7 @@ def test_other_shells_get_a_script_of_theirs(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.execute(["completion", shell]) == ExitStatus.OK
-    assert f"{main.COMPLETE}=complete_{shell}" in capsys.readouterr().out
+    assert f"{main.COMPLETE}={shell}_complete" in capsys.readouterr().out
     assert main.execute(["completion", "tcsh"]) == ExitStatus.USAGE
 
 

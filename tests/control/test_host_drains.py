@@ -225,15 +225,14 @@ class Site:
         known = {machine.name: machine.host for machine in self.machines()}
         return [known[name] for name in names]
 
-    async def drain(self, *names: str, **more: Any) -> tuple[Drain, ...]:
-        wanted = drains_of(*names, **more)
-        return done(self.plane.drain_hosts(wanted, await self.hosts.survey()))
+    async def drain(self, name: str, **more: Any) -> Drain:
+        wanted = drain_of(name, **more)
+        return done(self.plane.drain_host(wanted, await self.hosts.survey()))
 
 
-def drains_of(*names: str, **more: Any) -> list[Drain]:
+def drain_of(name: str, **more: Any) -> Drain:
     common = {"state": HostState.UP, "requested_at": NOW, "changed_at": NOW, "requested_by": "ann"}
-    pairs = zip(("", *names), names, strict=False)
-    return [Drain(host=host, after=before, **(common | more)) for before, host in pairs]
+    return Drain(host=name, **(common | more))
 
 
 @pytest.fixture
@@ -281,17 +280,6 @@ def test_a_host_has_its_machines_back_once_its_relay_has_asked_since_the_reboot(
         hear()
         await site.until(HostState.UP)
         assert site.where(*ON_H1) == ["h1"] * 3
-
-    site.play(story)
-
-
-def test_two_hosts_are_rebooted_one_after_the_other(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", "h2", reboot=True)
-        await site.until(HostState.DRAINING, host="h2")
-        assert site.state("h1") is HostState.UP
-        await site.until(HostState.UP, host="h2")
-        assert site.reboots == ["h1", "h2"]
 
     site.play(story)
 
@@ -345,18 +333,6 @@ def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Si
         done(site.plane.order_drain("h1", host_drain.retry))
         await site.until(HostState.UP)
         assert site.reboots == ["h1"]
-
-    site.play(story)
-
-
-def test_undraining_the_first_host_gives_the_others_up(site: Site) -> None:
-    async def story() -> None:
-        await site.drain("h1", "h2", "h3", reboot=True)
-        await site.settle()
-        done(site.plane.order_drain("h1", host_drain.undrain))
-        await site.settle()
-        assert {drain.state for drain in site.drains().values()} == {HostState.UP}
-        assert site.live() == []
 
     site.play(story)
 
@@ -545,8 +521,9 @@ def test_hosts_that_cannot_be_meant_are_refused(
     site: Site, names: tuple[str, ...], code: ErrorCode
 ) -> None:
     async def story() -> None:
+        wanted = [drain_of(name) for name in names]
         with pytest.raises(Refused) as refusal:
-            await site.drain(*names)
+            done(site.plane.plan_drains(wanted, await site.hosts.survey(), judge=True))
         assert refusal.value.code is code
         assert site.drains() == {}
 
@@ -559,7 +536,7 @@ def test_a_connector_without_hosts_and_one_that_fails_are_told_apart(site: Site)
         troubled = msgspec.structs.replace(empty, trouble="no library")
         for survey in (empty, troubled):
             with pytest.raises(Refused) as refusal:
-                done(site.plane.drain_hosts(drains_of("h1"), survey))
+                done(site.plane.drain_host(drain_of("h1"), survey))
             assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
             assert ("no library" in refusal.value.message) == (survey is troubled)
 
@@ -574,13 +551,13 @@ def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) 
         fixed = msgspec.structs.replace(guest, obstacles=("a device",))
         facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
         survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
-        wanted = drains_of("h1", reboot=True)
-        (plan,) = done(site.plane.plan_drains(wanted, survey))
+        wanted = drain_of("h1", reboot=True)
+        (plan,) = done(site.plane.plan_drains([wanted], survey))
         assert len(plan.problems) == 2
         with pytest.raises(Refused) as refusal:
-            done(site.plane.drain_hosts(wanted, survey))
+            done(site.plane.drain_host(wanted, survey))
         assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-        done(site.plane.drain_hosts(drains_of("h1", stay=Stay.REDEPLOY), survey))
+        done(site.plane.drain_host(drain_of("h1", stay=Stay.REDEPLOY), survey))
 
     site.play(story)
 

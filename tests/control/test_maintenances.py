@@ -13,9 +13,10 @@ from control.unit_site import REBOOT, ManualChecks, UnitSite, asked_for, played
 from forewarn.control import maintenances
 from forewarn.control.maintenances import UnitTargets
 from forewarn.control.plane import Stepped
-from forewarn.maintenance import fleet_file, planner
+from forewarn.maintenance import fleet_file, host_drain, planner
 from forewarn.maintenance.model import (
     Changes,
+    DrainOptions,
     HoldKind,
     HostState,
     Policy,
@@ -23,8 +24,9 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import MaintenanceOrder, Obstacle
+from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import (
     CheckProgress,
     MaintenanceState,
@@ -83,6 +85,74 @@ def test_a_drain_that_is_stuck_halts_the_maintenance() -> None:
     site = played(story)
     assert sorted(site.states().values()) == [FAILED, WAITING]
     assert "permission denied" in site.maintenance().reason
+
+
+def test_a_unit_whose_drain_is_stuck_is_retried_with_its_drain() -> None:
+    async def story(site: UnitSite) -> None:
+        site.failing = {"cache"}  # which is on h3
+        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
+        assert site.reboots == []
+        site.failing.clear()
+        site.order(MaintenanceOrder.RETRY, "h3")
+        assert site.drains()["h3"].state is HostState.DRAINING
+        site.order(MaintenanceOrder.RESUME)
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+
+    site = played(story)
+    assert site.reboots == ["h3", "h2"]
+    assert set(site.states().values()) == {DONE}
+
+
+def test_a_drain_that_is_retried_by_itself_takes_its_unit_with_it() -> None:
+    async def story(site: UnitSite) -> None:
+        site.reboot_fails = True
+        site.begin(UnitTargets(hosts=("h3", "h2")), drained=("h3", "h2"))
+        await site.reach(site.is_in(MaintenanceState.HALTED), rounds=1000)
+        site.reboot_fails = False
+        (failed,) = [name for name, state in site.states().items() if state is FAILED]
+        done(site.plane.order_drain(failed, host_drain.retry))
+        await site.reach(lambda: site.states()[failed] is DONE, rounds=1000)
+        assert site.maintenance().state is MaintenanceState.HALTED
+        with pytest.raises(Refused) as refusal:  # or the host would be rebooted once more
+            site.order(MaintenanceOrder.RETRY, failed)
+        assert refusal.value.code is ErrorCode.CONFLICT
+        site.order(MaintenanceOrder.RESUME)
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+
+    site = played(story)
+    assert sorted(site.reboots[1:]) == ["h2", "h3"]
+
+
+def test_hosts_that_are_drained_without_a_reboot_stay_empty_one_after_another() -> None:
+    asked = asked_for(
+        UnitTargets(hosts=("h1", "h2")), draining=DrainOptions(), order=TurnOrder.LISTED
+    )
+
+    async def story(site: UnitSite) -> None:
+        site.start_as_asked(asked, ("h1", "h2"))
+        await site.reach(site.is_in(MaintenanceState.DONE), rounds=1000)
+
+    site = played(story)
+    assert site.drains()["h1"].changed_at <= site.drains()["h2"].requested_at
+    assert {name: drain.state for name, drain in site.drains().items()} == {
+        "h1": HostState.EMPTY,
+        "h2": HostState.EMPTY,
+    }
+    assert site.reboots == []
+
+
+def test_an_undrained_host_has_failed_and_the_next_is_not_drained() -> None:
+    async def story(site: UnitSite) -> None:
+        site.begin(UnitTargets(hosts=("h1", "h2")), drained=("h1", "h2"), order=TurnOrder.LISTED)
+        await site.reach(lambda: "h1" in site.drains(), approving=False)
+        done(site.plane.order_drain("h1", host_drain.undrain))
+        await site.reach(site.is_in(MaintenanceState.HALTED), approving=False)
+
+    site = played(story)
+    assert site.states() == {"h1": FAILED, "h2": WAITING}
+    assert "h2" not in site.drains()
+    assert site.reboots == []
 
 
 def test_a_failure_halts_it_and_cancels_what_has_not_started() -> None:

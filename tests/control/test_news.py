@@ -27,7 +27,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.news import NewsItem, NewsType
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import CheckProgress, UnitKind
 from forewarn.store.port import Store
 from forewarn.store.sqlite import InMemoryStore

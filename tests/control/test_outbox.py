@@ -31,7 +31,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.relays import RelayToken
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
 from forewarn.store.port import (

@@ -22,7 +22,7 @@ from forewarn.maintenance.model import (
     Verdict,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 

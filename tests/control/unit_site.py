@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from builders import SECOND
 from control.conftest import done
 from control.test_host_drains import Site
@@ -11,15 +13,17 @@ from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, Maintenances, UnitTargets
 from forewarn.control.outbox import everything, known_of
 from forewarn.control.plane import Stepped
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
+    DrainOptions,
     Maintenance,
     Operation,
     Policy,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.maintenance.units import (
     MaintenanceState,
     TurnPolicy,
@@ -72,9 +76,25 @@ class UnitSite(Site):
         self.feed.subscribe(self.maintenances.learn)
         self._tasks.append(asyncio.create_task(self.maintenances.run()))
 
+    def survey_of(self, drained: tuple[str, ...]) -> HostSurvey:
+        """Look at the hosts, of which these can be rebooted."""
+        try:
+            self.connector.survey().send(None)
+        except StopIteration as found:  # it waits for nothing
+            hosts = found.value
+        known = {
+            name: msgspec.structs.replace(facts, can_reboot=name in drained)
+            for name, facts in hosts.items()
+        }
+        keys = {machine.vm_id: machine.key for machine in self.machines()}
+        return HostSurvey(began_at=self.clock.now(), hosts=known, keys=keys)
+
     def prepare(
         self, asked: Asked, drained: tuple[str, ...] = ()
     ) -> tuple[Maintenance, PlannedTurns]:
+        if drained and asked.draining is None:
+            asked = msgspec.structs.replace(asked, draining=DrainOptions(reboot=True))
+        survey = self.survey_of(drained) if drained else None
         with self.store.read() as reading:
             return maintenances.prepared(
                 reading,
@@ -82,8 +102,8 @@ class UnitSite(Site):
                 reading.machines(),
                 asked,
                 Policy(),
-                drained=drained,
                 now=self.clock.now(),
+                survey=survey,
             )
 
     def plan(
@@ -99,6 +119,11 @@ class UnitSite(Site):
     def start_as_asked(self, asked: Asked, drained: tuple[str, ...] = ()) -> Maintenance:
         wanted, _ = self.prepare(asked, drained)
         return done(self.plane.order(maintenances.start, wanted, asked))
+
+    def pass_time(self) -> None:
+        """Let time pass until a part of the service has waited long enough."""
+        until = min(at for at, _ in self.clock._sleepers)
+        self.clock.advance(max(SECOND / 1000, (until - self.clock.monotonic()) * SECOND))
 
     def maintenance(self, number: int = 1) -> Maintenance:
         with self.store.read() as reading:
@@ -144,8 +169,14 @@ class UnitSite(Site):
             return [o for n in numbers for o in reading.operations_of_maintenance(n).values()]
 
 
-def asked_for(targets: UnitTargets, request: Request = REBOOT, **policy: Any) -> Asked:
-    return Asked(request=request, targets=targets, policy=TurnPolicy(**policy))
+def asked_for(
+    targets: UnitTargets,
+    request: Request = REBOOT,
+    draining: DrainOptions | None = None,
+    **policy: Any,
+) -> Asked:
+    policed = TurnPolicy(**policy)
+    return Asked(request=request, targets=targets, policy=policed, draining=draining)
 
 
 def played(story: Callable[[UnitSite], Awaitable[None]], site: UnitSite | None = None) -> UnitSite:

@@ -38,7 +38,7 @@ class Blocked:
     def find_spec(self, name, *_):
         if name.partition(".")[0] in {
             "litestar", "uvicorn", "prometheus_client", "filelock",
-            "typer", "rich",
+            "click", "rich",
         }:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Blocked())

@@ -50,14 +50,8 @@ def test_a_function_takes_five_positional_arguments_at_most() -> None:
         place: len(node.positional - {"self", "cls"})
         for path in tree.python_files("src")
         for place, node in functions(path)
-        if not is_command(node)
     }
     assert not {place: count for place, count in counts.items() if count > MAX_POSITIONAL}
-
-
-def is_command(node: tree.Definition) -> bool:
-    """A Typer command's parameters are the command line's, each by its own name."""
-    return any("command" in decorator for decorator in node.decorators)
 
 
 def test_a_file_is_named_for_what_is_in_it() -> None:

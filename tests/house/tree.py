@@ -62,7 +62,6 @@ class Definition(NamedTuple):
     last_line: int
     is_function: bool
     positional: frozenset[str]
-    decorators: tuple[str, ...]
 
 
 def definitions(path: Path) -> tuple[Definition, ...]:
@@ -100,7 +99,6 @@ def _definition(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> 
         node.end_lineno or node.lineno,
         not isinstance(node, ast.ClassDef),
         frozenset(each.arg for each in takes),
-        tuple(ast.unparse(each) for each in node.decorator_list),
     )
 
 

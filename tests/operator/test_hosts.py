@@ -184,6 +184,32 @@ def test_orders_that_cannot_be_meant_are_refused(
     assert client.get("/v1/hosts/h1")["drain"] == before["drain"]
 
 
+def test_several_hosts_are_drained_one_after_another_as_units_of_a_maintenance(
+    client: Client, clock: ManualClock
+) -> None:
+    assert drain(client, "h1")["maintenance"] is None
+    order(client, "h1", "undrain")
+    number = drain(client, "h1", "h2", reboot=True, stay="redeploy")["maintenance"]
+    detail = client.get(f"/v1/maintenances/{number}")
+    assert [(u["name"], u["kind"], u["drain"]) for u in detail["units"]] == [
+        ("h1", "host", True),
+        ("h2", "host", True),
+    ]
+    until(client, clock, "h1", "draining")
+    assert client.get("/v1/hosts/h2")["drain"] is None
+    assert client.get("/v1/hosts/h1")["drain"]["stay"] == "redeploy"
+    until(client, clock, "h1", "up")
+    until(client, clock, "h2", "draining")
+    until(client, clock, "h2", "up")
+
+    def is_done() -> bool:
+        clock.advance(timedelta(seconds=5))
+        detail = client.get(f"/v1/maintenances/{number}")
+        return detail["maintenance"]["state"] == "done"
+
+    patience.until(is_done, lambda: client.get(f"/v1/maintenances/{number}"))
+
+
 def test_drains_that_cannot_be_are_refused(client: Client) -> None:
     drain(client, "h9", status=404)
     drain(client, "h1", "h1", status=400)
@@ -214,6 +240,16 @@ def test_the_command_line_plans_drains_and_shows(
     assert cli("show", "h1")[0] == ExitStatus.OK
     assert cli("undrain", "h1")[0] == ExitStatus.REFUSED
     assert cli("show", "h9")[0] == ExitStatus.NOT_FOUND
+
+
+def test_the_command_line_names_the_maintenance_that_drains_several_hosts(
+    cli: Cli, client: Client
+) -> None:
+    status, out, err = cli("drain", "h0", "h2")
+    assert status == ExitStatus.OK
+    started = [one["number"] for one in client.get("/v1/maintenances")["maintenances"]]
+    assert f"maintenance {started[-1]}" in out
+    assert f"forewarn maintenance watch {started[-1]}" in err
 
 
 def test_the_command_line_tells_what_can_be_done_about_a_stuck_drain(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 import patience
-from forewarn.cli import store
+from forewarn.cli import main
 from forewarn.clock import SystemClock
 from forewarn.protocol import codec
 from forewarn.server import relay_feed
@@ -363,7 +363,7 @@ def test_who_knows_more_than_a_restored_database_is_told_what_that_has(tmp_path:
         relay.host()
     epoch, _, _ = relay.etag.rsplit(".", 2)
     relay.etag = f"{epoch}.{10**6}.{'0' * 32}"
-    store.restore_check(str(path))
+    assert main.execute(["restore-check", str(path)]) == 0
     with Served(wanted, sqlite.open_store(path)) as running:
         relay.address = running.relays
         relay.host()

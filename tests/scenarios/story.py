@@ -24,7 +24,7 @@ from forewarn.connectors.port import Outcome
 from forewarn.control import maintenances
 from forewarn.maintenance import fleet_file, model, planner
 from forewarn.maintenance.model import HoldKind, Policy, Refused
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.protocol import codec
 from forewarn.protocol.codec import AgentReport, Listed
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME

@@ -68,28 +68,23 @@ class Drains:
     # Operators.
 
     def request(self) -> None:
-        """Somebody has hosts drained, one after another."""
+        """Somebody has a host drained; several are units of a maintenance."""
         chance, town = self._chance, self._town
-        names = chance.sample(town.hosts, min(len(town.hosts), chance.choice([1, 1, 2, 3])))
         terms: dict[str, Any] = {
             "reboot": chance.random() < 0.7,
             "bring_home": chance.random() < 0.7,
             "stay": chance.choice([*Stay, Stay.STOP, Stay.STOP]),
             "without_notice": chance.random() < 0.7,
         }
-        wanted = [
-            Drain(
-                host=host,
-                state=HostState.UP,
-                after=before,
-                requested_by=town.operators.someone(),
-                requested_at=town.now,
-                changed_at=town.now,
-                **terms,
-            )
-            for before, host in zip(["", *names], names, strict=False)
-        ]
-        town.ask("drain", town.plane.drain_hosts, wanted, self.survey())
+        wanted = Drain(
+            host=chance.choice(town.hosts),
+            state=HostState.UP,
+            requested_by=town.operators.someone(),
+            requested_at=town.now,
+            changed_at=town.now,
+            **terms,
+        )
+        town.ask("drain", town.plane.drain_host, wanted, self.survey())
 
     def order(self) -> None:
         """Somebody says how a drain goes on; most wait until it is stuck."""
@@ -268,17 +263,8 @@ class Drains:
         town.carry_on()
 
     def under_way(self) -> list[Drain]:
-        """Return the drains that go on without an operator, and wait for no other drain."""
-        drains = self._town.memory.all_drains
-        return [
-            drain
-            for drain in drains.values()
-            if drain.goes_on
-            and not (drain.state is HostState.WAITING and self._waits(drains.get(drain.after)))
-        ]
-
-    def _waits(self, before: Drain | None) -> bool:
-        return before is not None and before.state is not HostState.UP
+        """Return the drains that go on without an operator."""
+        return [drain for drain in self._town.memory.all_drains.values() if drain.goes_on]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,10 +10,10 @@ import msgspec
 from forewarn.control import maintenances
 from forewarn.control.maintenances import Asked, UnitTargets
 from forewarn.control.unit_of_work import Work
-from forewarn.maintenance.model import Changes, Maintenance, Refused
+from forewarn.maintenance.model import Changes, DrainOptions, Maintenance, Refused, Stay
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import CONFIRM, MaintenanceState, TurnPolicy, UnitState
 from forewarn.vocabulary import EventType
 from simulation.turn_judge import GONE, LEFT_OUT, RESTING, Wrong, domains
@@ -30,6 +30,9 @@ APPROVAL: Final = timedelta(hours=5)
 MOST_STEPS: Final = 200
 """The most steps of a maintenance without a pause: a few for each of its units."""
 
+PLAYED: Final = 10
+"""One of so many is planned to its end before it is asked for."""
+
 MOST_DRIVEN: Final = 4
 """How many of them go on at a time, before something else happens."""
 
@@ -40,6 +43,7 @@ class MaintenanceOperators:
     def __init__(self, town: Town) -> None:
         self._town = town
         self._chance = town.chance
+        self._planned = 0
         self._started: set[int] = set()
         """The numbers of those that were started under a policy."""
         self.checks: list[CheckRun] = []
@@ -88,9 +92,16 @@ class MaintenanceOperators:
             **window,
         )
         targets = UnitTargets(**{kind: named[kind] for kind in kinds})
-        self._ask_for(Asked(request=request, targets=targets, policy=policy), drained)
+        draining = None
+        if drained:
+            rebooted = chance.random() < 0.8
+            draining = DrainOptions(reboot=rebooted, stay=chance.choice([*Stay]))
+        asked = Asked(request=request, targets=targets, policy=policy, draining=draining)
+        self._ask_for(asked, drained)
 
     def _ask_for(self, asked: Asked, drained: tuple[str, ...]) -> None:
+        survey = self._town.drains.survey() if drained else None
+        self._planned += 1
         try:
             with self._town.writer.store.read() as reading:
                 wanted, _ = maintenances.prepared(
@@ -99,8 +110,9 @@ class MaintenanceOperators:
                     reading.machines(),
                     asked,
                     self._town.policy,
-                    drained=drained,
                     now=self._town.now,
+                    survey=survey,
+                    to_the_end=self._planned % PLAYED == 0,
                 )
         except Refused as refusal:
             self._town.counts[f"policy: {refusal.code}"] += 1
@@ -186,8 +198,10 @@ class MaintenanceOperators:
 
     def _order(self, maintenance: Maintenance, kind: MaintenanceOrder, unit: str = "") -> None:
         number, order = maintenance.number, self._town.plane.order
+        self._town.judge.ordered = unit if kind is MaintenanceOrder.RETRY else ""
         with self._town.judge.turns.ordering(number):
             self._town.ask(f"order {kind}", order, maintenances.order, number, kind, unit, by="bob")
+        self._town.judge.ordered = ""
 
     def finish(self) -> None:
         """Let each maintenance go on whatever it waits for; leave out what the rules refuse."""

@@ -1,9 +1,10 @@
-"""What a plan says holds: maintenance of random clusters begins as its plan says, and ends well.
+"""What a plan says holds: maintenance of random clusters begins, and is over, as its plan says.
 
 The service drives them as in earnest, on a clock that the test moves. Nothing fails, nobody holds
 anything and nobody approves.
 """
 
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -11,15 +12,24 @@ import msgspec
 import pytest
 
 from control.test_maintenances import Farm
+from control.unit_site import REBOOT, UnitSite, asked_for, played
+from forewarn.control.maintenances import UnitTargets
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.model import HostState, Machine
+from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.vocabulary import EventType
 from simulation.test_seeds import broken
 
 SEEDS = (*range(1, 9), 43, 106, 126)
 """In 43 two hosts can only be drained one after the other; in 106 and 126 a host has several update
 domains of a scope."""
+
+
+ROUND = timedelta(seconds=1)
+"""How much later than decided the service may come to each unit: it looks each second, and its
+rounds have gaps between them."""
 
 
 def cluster(chance: Random) -> fleet_file.Fleet:
@@ -72,6 +82,65 @@ def play(seed: int) -> Farm:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_maintenance_of_drained_hosts_begins_as_its_plan_says(seed: int) -> None:
     assert play(seed).maintenance().state is MaintenanceState.DONE
+
+
+def planned_and_played(seed: int, *, approving: bool) -> tuple[PlannedTurns, UnitSite]:
+    """Plan maintenance of a random cluster, and carry it out on a clock that goes by seconds."""
+    chance = Random(seed)
+    site = UnitSite(cluster(chance))
+    names = sorted({machine.host for machine in site.machines()})
+    scopes = sorted({machine.scope for machine in site.machines()})
+    drained = tuple(names) if chance.random() < 0.3 else ()
+    targets = chance.choice(
+        [UnitTargets(hosts=tuple(names)), UnitTargets(scopes=tuple(scopes))]
+        if not drained
+        else [UnitTargets(hosts=tuple(names))]
+    )
+    policy = {
+        "at_once": chance.choice(["1", "2", "50%", "100%"]),
+        "waves": chance.choice([(), (), ("1", "rest")]),
+        "pause_seconds": chance.choice([0, 600]),
+        "windows": chance.choice([(), (), ("daily 10:00-16:00", "daily 22:00-23:30")]),
+        "notice_seconds": 0 if drained else chance.choice([0, 1800]),
+        "check": chance.choice(["", "smoke"]),
+    }
+    took = timedelta(seconds=chance.choice([0, 90, 300]))
+    site.connector.durations = {EventType.REBOOT: took, EventType.FREEZE: timedelta(0)}
+    site.connector.host_reboot = took
+    request = msgspec.structs.replace(REBOOT, duration_seconds=int(took.total_seconds()))
+    asked = asked_for(targets, request, **policy)
+    plan = site.prepare(asked, drained)[1]
+
+    async def story(_: UnitSite) -> None:
+        site.start_as_asked(asked, drained)
+        for _ in range(50_000):
+            await site.settle()
+            if approving:
+                site.approve()
+                await site.settle()
+            if site.maintenance().state.over:
+                return
+            site.pass_time()
+        raise AssertionError(site.maintenance())
+
+    played(story, site)
+    return plan, site
+
+
+@pytest.mark.parametrize("approving", [True, False])
+@pytest.mark.parametrize(
+    "seed",
+    [*range(1, 13), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(13, 201))],
+)
+def test_units_are_over_when_the_plan_says(seed: int, *, approving: bool) -> None:
+    plan, site = planned_and_played(seed, approving=approving)
+    units = {unit.name: unit for unit in site.maintenance().units}
+    assert {unit.state for unit in units.values()} <= {UnitState.DONE, UnitState.SKIPPED}
+    for wave in plan.waves:
+        over = max(units[name].changed_at for name in wave.units)
+        foreseen = wave.earliest if approving else wave.latest
+        assert foreseen is not None
+        assert timedelta(0) <= over - foreseen <= ROUND * (2 + len(units))
 
 
 def only_there(self: UnitsInWorld, unit: Unit) -> list[Machine]:

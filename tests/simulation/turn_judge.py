@@ -6,7 +6,15 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from forewarn.maintenance import time_windows
-from forewarn.maintenance.model import Changes, Drain, Machine, Maintenance, Operation, key
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    HostState,
+    Machine,
+    Maintenance,
+    Operation,
+    key,
+)
 from forewarn.maintenance.turn_check import CheckRun
 from forewarn.maintenance.units import MaintenanceState, Unit, UnitKind, UnitState
 from forewarn.vocabulary import EventStatus
@@ -113,7 +121,11 @@ class TurnJudge:
                 if after.state is UnitState.SKIPPED and not _has_machines(after, new, seen):
                     self._empty.add((new.number, after.name))
         self._see_check(old, new, pairs)
-        asked = [after for before, after in pairs if _was_asked_for(before, after)]
+        asked = [
+            after
+            for before, after in pairs
+            if _was_asked_for(before, after) and not self._goes_on(before, after)
+        ]
         if asked and (old or new).policy.zone == GONE:
             raise Wrong(f"maintenance {new.number} asks by the unknown time zone {GONE}")
         for unit in asked:
@@ -143,7 +155,7 @@ class TurnJudge:
         for before, after in zip(old.units, new.units, strict=False):
             if after.accepted and not before.accepted and new.number not in self._ordered:
                 raise Wrong(f"the failure of {after.name} was accepted without an order")
-            if before.state is after.state:
+            if before.state is after.state or self._goes_on(before, after):
                 continue
             unordered = new.number not in self._ordered
             was_empty = (new.number, after.name) in self._empty
@@ -156,6 +168,14 @@ class TurnJudge:
             grows = not old.state.over and unit.kind is UnitKind.UPDATE_DOMAIN
             if not grows or not _has_machines(unit, new, seen):
                 raise Wrong(f"{unit.name} was done and is {unit.state}")
+
+    def _goes_on(self, before: Unit | None, after: Unit) -> bool:
+        """Whether a unit follows the drain of its host, which was stuck and is tried again."""
+        if before is None or not before.drain or before.state is not UnitState.FAILED:
+            return False
+        drain = self._memory.all_drains[after.name]
+        follows = after.state in {UnitState.RUNNING, UnitState.DONE}
+        return follows and drain.state is not HostState.STUCK
 
     def _see_operations(self, one: Maintenance, seen: Seen) -> None:
         """A unit under way has an operation that goes on, and what goes on is one's."""

@@ -158,7 +158,7 @@ def test_the_extra_has_all_that_an_emulator_loads() -> None:
         timeout=patience.SECONDS,
         check=True,
     ).stdout
-    ours = {distribution.replace("-", "_") for distribution in ("h11", "msgspec", "rich", "typer")}
+    ours = {distribution.replace("-", "_") for distribution in ("click", "h11", "msgspec", "rich")}
     installed = {name for name, found in metadata.packages_distributions().items() if found}
     used = {name for name in json.loads(shown) if name in installed and not name.startswith("_")}
     assert used >= EXTRA
@@ -166,7 +166,7 @@ def test_the_extra_has_all_that_an_emulator_loads() -> None:
 
 
 BY_RICH = {"markdown_it", "mdurl", "pygments", "typing_extensions"}
-"""What comes with rich and typer, and so with Forewarn itself: structlog uses rich where it is."""
+"""What comes with rich, and so with Forewarn itself: structlog uses rich where it is."""
 
 BY_STRUCTLOG = {"greenlet"}
 """What it uses where it is: the tests' browser brings it."""

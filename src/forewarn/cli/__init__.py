@@ -9,8 +9,7 @@
     webhook      `forewarn webhook`
     fleet        `forewarn fleet`, and fleet files as commands read, write and name them in errors
     host         `forewarn host`
-    maintenance  `forewarn schedule` and `forewarn maintenance`
-    rollout      `forewarn rollout`
+    maintenance  `forewarn schedule`, `forewarn rollout` and `forewarn maintenance`
     events       `forewarn events`, `alerts`, `history`, and what is decided about them: `approve`,
                  `cancel`, `postpone`, `hold`, `release`, `acknowledge`, `resolve`
     follow       `forewarn follow`, and how commands wait: `--wait`, and `watch`
@@ -19,8 +18,10 @@
     testing      `forewarn emulator`, `record` and `certify`
     demo         `forewarn demo`
     demo_guest   the program in each machine of the demo; imports nothing of Forewarn
+    command      commands on click, and those that are one request: rows of method, path, arguments
+                 and columns
     operator_client  the operator plane, as the commands ask it: address, token, pages of a list
-    options      what commands take
+    options      what commands take, as values
     output       tables, text, JSON
     exits        how commands end, and read what they need
 

@@ -1,25 +1,19 @@
 """`forewarn agent`: prepares a machine for maintenance, approves, and brings it back."""
 
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
-from forewarn.cli.options import (
-    JsonOption,
-    flag,
-    option,
-)
+from forewarn.cli.command import command, group
+from forewarn.cli.exits import ExitStatus, Failed, become, settings_are_usable
+from forewarn.cli.options import JSON, flag, option
 from forewarn.vocabulary import EventType
 
 if TYPE_CHECKING:
     from forewarn.agent.settings import Loaded
-
-app = typer.Typer(no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -30,24 +24,15 @@ ANSWER_SECONDS = 5.0
 MAX_ANSWER = 16 * 1024 * 1024
 """The longest answer that is read: a thousand events with a hundred actions."""
 
-ConfigOption = Annotated[
-    Path | None,
-    option(
-        "--config",
-        "FILE",
-        "The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
-        "the user's own agent.toml, or /etc/forewarn/agent.toml.",
-    ),
-]
+CONFIG: Final = option(
+    "--config FILE",
+    "The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
+    "the user's own agent.toml, or /etc/forewarn/agent.toml.",
+)
 
 
-@app.callback(short_help="Run the agent: prepare this machine, approve, bring it back.")
-def _agent() -> None:
-    """Run the agent: prepare this machine for maintenance, approve, and bring it back."""
-
-
-@app.command()
-def check(*, config: ConfigOption = None) -> None:
+@command(CONFIG)
+def check(config: Path | None) -> None:
     """Check the settings; show which rule takes which events.
 
     For each type of event it lists the rules that may take it, in order.
@@ -89,44 +74,29 @@ def check(*, config: ConfigOption = None) -> None:
         output.note(f"note: {warning}")
 
 
-@app.command()
-def run(
-    *,
-    config: ConfigOption = None,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Do nothing and approve nothing; log what would be done.")
-    ] = False,
-    once: Annotated[
-        bool, flag("--once", "End when everything for the first document is done.")
-    ] = False,
-) -> None:
+@command(
+    CONFIG,
+    flag("--dry-run", "Do nothing and approve nothing; log what would be done."),
+    flag("--once", "End when everything for the first document is done."),
+)
+def run(config: Path | None, *, dry_run: bool, once: bool) -> None:
     """Run the agent until SIGTERM or Ctrl-C."""
     options = [*["--dry-run"] * dry_run, *["--once"] * once]
     options += [] if config is None else ["--config", str(config)]
-    if os.name == "posix":
-        # The same process, without the command line's memory; -P: not the current folder's modules.
-        os.execv(  # noqa: S606 - no shell is the point
-            sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
-        )
+    become(PROGRAM, options)
     from forewarn.agent import __main__ as program
 
-    raise typer.Exit(program.main(options))
+    raise click.exceptions.Exit(program.main(options))
 
 
-@app.command()
-def status(
-    *,
-    config: ConfigOption = None,
-    address: Annotated[
-        str | None,
-        option(
-            "--address",
-            "ADDRESS",
-            "The agent's status port, such as 127.0.0.1:8171; reads no settings.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+@command(
+    CONFIG,
+    option(
+        "--address ADDRESS", "The agent's status port, such as 127.0.0.1:8171; reads no settings."
+    ),
+    JSON,
+)
+def status(config: Path | None, *, address: str | None, as_json: bool) -> None:
     """Show the current events, and what was done for them.
 
     It asks the agent that runs on this machine.
@@ -240,3 +210,10 @@ def _ask(listen: str) -> "dict[str, Any]":
     if not isinstance(tree, dict) or "standing" not in tree:
         raise Failed(ExitStatus.UNREACHABLE, f"the server at {listen} is not an agent")
     return tree
+
+
+commands = group(
+    "Run the agent: prepare this machine for maintenance, approve, and bring it back.",
+    {"check": check, "run": run, "status": status},
+    short_help="Run the agent: prepare this machine, approve, bring it back.",
+)

@@ -13,24 +13,22 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import textwrap
 import threading
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-import typer
+import click
 
 from forewarn import times
 from forewarn.cli import events, output
+from forewarn.cli.command import command
 from forewarn.cli.exits import ENDING, ExitStatus, Failed, ended_by, handled
 from forewarn.cli.operator_client import OperatorClient
-from forewarn.cli.options import JsonOption, flag
+from forewarn.cli.options import JSON, flag
 from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -66,9 +64,9 @@ TOLD_LINES: Final = 8
 COLUMNS: Final = {
     heading: column
     for heading, column in events.COLUMNS.items()
-    if heading not in {"HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
+    if heading not in {"?HOST", "NOT BEFORE", "AGENTS", "SHOWN TO"}
 }
-"""Of the table: so many that each event fits in a line of 80 characters."""
+"""The columns of the table: each event fits in a line of 80 characters."""
 
 TRY: Final = """
 The service is still running. Try, in another terminal:
@@ -133,16 +131,15 @@ PREEMPT_AHEAD: Final = timedelta(minutes=13)
 """The least notice of a preemption is 30 s, a third of a second here: too short to see."""
 
 
-def demo(
-    *,
-    keep: Annotated[bool, flag("--keep", "Leave it running afterwards, until Ctrl-C.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@command(flag("--keep", "Leave it running afterwards, until Ctrl-C."), JSON)
+def demo(*, keep: bool, as_json: bool) -> None:
     """See a fleet, its guests and their maintenance.
 
     Runs the real service on a temporary database, with guests as processes of their own and a
     clock on which fifteen minutes last ten seconds. It ends by itself after half a minute.
     """
+    import tempfile
+
     place = tempfile.gettempdir()
     if len(place) > LONGEST_FOLDER and Path("/tmp").is_dir():  # noqa: S108 - our folder is private
         place = "/tmp"  # noqa: S108 - the same
@@ -214,7 +211,7 @@ class Demo:
             output.document(self._operator.get("/v1/history").tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            events.happened(self._history().operations, empty="nothing")
+            output.table(self._history().operations, events.HISTORY.columns, empty="nothing")
             output.say("")
         if complaint := wrong_end(self._operations.values()):
             raise failed(complaint)
@@ -291,7 +288,7 @@ class Demo:
         line = f"{times.hour(self._now)} {line}"
         self._told.append(line)
         if self._live is None:
-            typer.echo(line, err=self._as_json)
+            click.echo(line, err=self._as_json)
 
     def _look(self) -> None:
         """Wait a little, learn what is new, and tell it."""
@@ -333,6 +330,8 @@ class Demo:
 
     def _start(self) -> None:
         """Start the service, wait until it is ready, give it its fleet, and start the guests."""
+        import tomllib
+
         file = self._folder / "forewarn.toml"
         file.write_text(settings(self._folder, self._port), encoding="utf-8")
         serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(file)]
@@ -405,6 +404,8 @@ class Demo:
 
 def folded(line: str, width: int) -> list[str]:
     """Return a line of the story as lines of at most this width, none of them cut."""
+    import textwrap
+
     indent = " " * len("12:00:00Z   ")
     return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 

@@ -30,7 +30,7 @@ DURING = {
     "Redeploy": "moving",
     "Preempt": "being deleted",
 }
-"""What happens to a machine while an event of this type is Started."""
+"""The state of a machine while an event of this type is Started."""
 
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -48,7 +48,7 @@ class GuestProgram:
         self._polls_left: dict[str, float] = {}
         """Until an event is approved, by its id."""
         self.deleted = False
-        """Whether the machine goes away: then nobody answers its program any more."""
+        """True once the machine goes away: nobody answers its program any more."""
 
     def step(self) -> None:
         """Read the events, and do what follows."""

@@ -6,15 +6,16 @@ The commands: approve, cancel, postpone, hold, release, acknowledge, resolve.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from forewarn import times
 from forewarn.cli import output
+from forewarn.cli.command import RequestCommand, asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
-from forewarn.cli.options import ReasonOption, argument, flag, option
+from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.options import REASON, Choice, argument, flag, option, within
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
@@ -22,63 +23,6 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 # Operations, their events and approvals, as several commands show them.
-
-
-@asks_for_pages
-def history(
-    *,
-    machine: Annotated[str, option("--machine", "NAME", "Only this machine.")] = "",
-    scope: Annotated[str, option("--scope", "NAME", "Only this scope.")] = "",
-    maintenance: Annotated[
-        int | None, option("--maintenance", "NUMBER", "Only this maintenance.", min=1)
-    ] = None,
-    types: Annotated[
-        list[EventType] | None,
-        option(
-            "--type",
-            "TYPE",
-            "Only freeze, reboot, redeploy, preempt or terminate; can be repeated.",
-            case_sensitive=False,
-        ),
-    ] = None,
-    statuses: Annotated[
-        list[EventStatus] | None,
-        option(
-            "--status",
-            "STATUS",
-            "Only queued, scheduled, started, returning, completed, failed or canceled; "
-            "can be repeated.",
-            case_sensitive=False,
-        ),
-    ] = None,
-    since: Annotated[
-        str | None, option("--since", "TIME", "Announced at that time or later: RFC 3339, or -2h.")
-    ] = None,
-    until: Annotated[str | None, option("--until", "TIME", "Announced before that time.")] = None,
-    service: OperatorClient,
-) -> None:
-    """List operations, the newest announcement first.
-
-    It shows what happened, why it started, who approved it and how it ended.
-    """
-    bounds = [None if text is None else times.moment(text) for text in (since, until)]
-    first, last = (None if bound is None else service.moment(bound) for bound in bounds)
-    answer = service.pages(
-        "/v1/history",
-        "operations",
-        machine=machine,
-        scope=scope,
-        maintenance=maintenance,
-        event_type=types,
-        status=statuses,
-        since=first,
-        until=last,
-    )
-    answer.show(_draw_history)
-
-
-def _draw_history(page: "schemas.HistoryPage") -> None:
-    happened(page.operations, empty="The history has no such operation.")
 
 
 def approver(approval: "model.Approval | None") -> str:
@@ -106,15 +50,15 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     hidden = output.table(
         listed,
         {
-            "REF": lambda operation: operation.id,
-            "TYPE": lambda operation: operation.event_type,
+            "REF": "id",
+            "TYPE": "event_type",
             "STATUS": standing,
             "DOMAIN": lambda operation: ", ".join(
                 f"{event.scope}/{event.update_domain}" for event in operation.events
             ),
-            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
+            "?HOST": on_host,
             "MACHINES": machines,
-            "NOT BEFORE": lambda operation: operation.not_before,
+            "NOT BEFORE": "not_before",
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
             "EVENT": _event_ids,
         },
@@ -123,30 +67,6 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     if "EVENT" in hidden and len(listed) <= output.MAX_NAMED:
         for operation in listed:
             output.say(f"{operation.id} is event {_event_ids(operation)}")
-
-
-def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
-    """Show what has happened."""
-    listed = list(operations)
-    output.table(
-        listed,
-        {
-            "REF": lambda operation: operation.id,
-            "TYPE": lambda operation: operation.event_type,
-            **({"HOST": on_host} if any(map(on_host, listed)) else {}),
-            "MACHINES": machines,
-            "ANNOUNCED": lambda operation: (
-                None if operation.status is EventStatus.QUEUED else operation.announced_at
-            ),
-            "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
-            "WAITED": _waited,
-            "STARTED BECAUSE": _because,
-            "STATUS": standing,
-            "TOOK": lambda operation: times.shown_span(operation.took_seconds),
-            "OUTCOME": lambda operation: operation.outcome,
-        },
-        empty=empty,
-    )
 
 
 def states(found: "schemas.OperationList") -> None:
@@ -207,30 +127,57 @@ def _because(operation: "schemas.OperationView") -> str:
     return f"{_approvers(operation)} approved" if cause == "approved" else cause.replace("-", " ")
 
 
+HISTORY: Final = output.AnswerTable(
+    "schemas.HistoryPage.operations",
+    {
+        "REF": "id",
+        "TYPE": "event_type",
+        "?HOST": on_host,
+        "MACHINES": machines,
+        "ANNOUNCED": lambda operation: (
+            None if operation.status is EventStatus.QUEUED else operation.announced_at
+        ),
+        "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
+        "WAITED": _waited,
+        "STARTED BECAUSE": _because,
+        "STATUS": standing,
+        "TOOK": lambda operation: times.shown_span(operation.took_seconds),
+        "OUTCOME": "outcome",
+    },
+    empty="The history has no such operation.",
+)
+history = RequestCommand(
+    "List operations, the newest announcement first.\n\n"
+    "It shows what happened, why it started, who approved it and how it ended.",
+    "GET /v1/history",
+    option("--machine NAME", "Only this machine."),
+    option("--scope NAME", "Only this scope."),
+    option("--maintenance NUMBER", "Only this maintenance.", within(1)),
+    option(
+        "--type TYPE... event_type",
+        "Only freeze, reboot, redeploy, preempt or terminate.",
+        Choice(EventType),
+    ),
+    option(
+        "--status STATUS...",
+        "Only queued, scheduled, started, returning, completed, failed or canceled.",
+        Choice(EventStatus),
+    ),
+    option("--since TIME", "Announced at that time or later: RFC 3339, or -2h."),
+    option("--until TIME", "Announced before that time."),
+    show=HISTORY,
+    paged="operations",
+)
+
 # Live events.
 
-ReferencesArgument = Annotated[
-    list[str], argument("REF", "Ids of events, operations (12.1) or maintenances (12).")
-]
+REFERENCES: Final = argument(
+    "references REF...", "Ids of events, operations (12.1) or maintenances (12)."
+)
 
 
-@asks
-def events(
-    *,
-    scope: Annotated[str, option("--scope", "NAME", "Only events of this scope.")] = "",
-    machine: Annotated[str, option("--machine", "NAME", "Only events of this machine.")] = "",
-    service: OperatorClient,
-) -> None:
-    """List live events.
-
-    The next to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the
-    machines whose last request used a protocol version that shows the event.
-    """
-    service.get("/v1/events", scope=scope, machine=machine).show(_draw_events)
-
-
-@asks
-def approve(references: ReferencesArgument, *, service: OperatorClient) -> None:
+@asking(REFERENCES)
+def approve(service: OperatorClient, references: Sequence[str]) -> None:
     """Approve events on behalf of the guests.
 
     If one is unknown, none is approved. The history records that an operator approved.
@@ -242,10 +189,8 @@ def approve(references: ReferencesArgument, *, service: OperatorClient) -> None:
         raise Failed(ExitStatus.REFUSED, f"already cancelled: {output.listed(list(statuses))}")
 
 
-@asks
-def cancel(
-    references: ReferencesArgument, *, reason: ReasonOption = "", service: OperatorClient
-) -> None:
+@asking(REFERENCES, REASON)
+def cancel(service: OperatorClient, references: Sequence[str], reason: str | None) -> None:
     """Cancel what has not started.
 
     Cancelling an event cancels its whole operation; cancelling a maintenance, all of its operations
@@ -266,141 +211,130 @@ def _cancelled(found: "schemas.OperationList") -> None:
             output.say(state(operation))
 
 
-@asks
-def postpone(
-    references: ReferencesArgument,
-    time: Annotated[str, argument("TIME", "RFC 3339 with a zone, or from now, such as +20m.")],
-    *,
-    service: OperatorClient,
-) -> None:
-    """Move NotBefore later.
-
-    Only what is Scheduled can be moved, and never to an earlier time than guests were told. If one
-    cannot be moved, none is.
-    """
-    at = service.moment(times.moment(time))
-    answer = service.post("/v1/postponements", references=references, not_before=at)
-    answer.show(states)
+postpone = RequestCommand(
+    "Move NotBefore later.\n\n"
+    "Only what is Scheduled can be moved, and never to an earlier time than guests were told. If "
+    "one cannot be moved, none is.",
+    "POST /v1/postponements",
+    REFERENCES,
+    argument("not_before TIME", "RFC 3339 with a zone, or from now, such as +20m."),
+    show=states,
+)
 
 
 def _agents(words: "Sequence[schemas.AgentWord]") -> str:
-    """Return what the agents say: `ready`, or of several machines `1 held, 2 ready`."""
+    """Return the words of the agents: `ready`, or of several machines `1 held, 2 ready`."""
     counts = Counter(word.status.value for word in words)
     if len(words) <= 1:
         return next(iter(counts), "-")
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
-COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
-    "REF": lambda event: event.operation,
-    "TYPE": lambda event: event.event_type,
+def _shown_to(event: "schemas.LiveEvent") -> str:
+    if event.silent:
+        return "none, off"
+    if event.status is EventStatus.QUEUED:
+        return "none yet"
+    return f"{event.shown_to.showing} of {event.shown_to.machines}"
+
+
+COLUMNS: Final[Mapping[str, output.Column[Any]]] = {
+    "REF": "operation",
+    "TYPE": "event_type",
     "STATUS": standing,
     "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
-    "HOST": on_host,
+    "?HOST": on_host,
     "MACHINES": lambda event: output.counted(event.machines),
     "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
-    "NOT BEFORE": lambda event: event.not_before,
+    "NOT BEFORE": "not_before",
     "APPROVED BY": lambda event: approver(event.approval),
     "AGENTS": lambda event: _agents(event.agents),
-    "SHOWN TO": lambda event: (
-        "none, off"
-        if event.silent
-        else "none yet"
-        if event.status is EventStatus.QUEUED
-        else f"{event.shown_to.showing} of {event.shown_to.machines}"
-    ),
+    "SHOWN TO": _shown_to,
 }
-"""How an event is shown."""
+"""The columns of a live event."""
 
-
-def _draw_events(found: "schemas.EventList") -> None:
-    columns = dict(COLUMNS)
-    if not any(map(on_host, found.events)):
-        del columns["HOST"]
-    output.table(found.events, columns, empty="There are no events.")
-
+events = RequestCommand(
+    "List live events.\n\n"
+    "The next to start comes first. Guests do not see a Queued event yet. SHOWN TO counts the "
+    "machines whose last request used a protocol version that shows the event.",
+    "GET /v1/events",
+    option("--scope NAME", "Only events of this scope."),
+    option("--machine NAME", "Only events of this machine."),
+    show=output.AnswerTable("schemas.EventList.events", COLUMNS, empty="There are no events."),
+)
 
 # Holds.
 
-NameArgument = Annotated[str, argument("[NAME]", "The name of the scope, host or machine.")]
+HELD: Final = ("everything", "scope", "host", "machine")
+NAME: Final = argument("name [NAME]", "The name of the scope, host or machine.")
+HOLDS: Final = output.AnswerTable(
+    "schemas.HoldList.holds",
+    {
+        "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
+        "SINCE": "at",
+        "BY": "by",
+        "REASON": "reason",
+        "BLOCKS": lambda one: output.counted(
+            one.operations.names, "operations", one.operations.count
+        ),
+    },
+    empty="There are no holds.",
+)
 
 
-@asks
-def hold(
-    what: Annotated[
-        Literal["everything", "scope", "host", "machine", "list"],
-        argument("WHAT", "everything, scope, host or machine; or list, to show the holds."),
-    ],
-    name: NameArgument = "",
-    *,
-    reason: ReasonOption = "",
-    service: OperatorClient,
-) -> None:
+@asking(
+    argument(
+        "what WHAT",
+        "everything, scope, host or machine; or list, to show the holds.",
+        Choice((*HELD, "list")),
+    ),
+    NAME,
+    REASON,
+)
+def hold(service: OperatorClient, what: str, name: str | None, reason: str | None) -> None:
     """Block maintenance from starting until released.
 
     What has started goes on. 'hold list' lists the holds.
     """
     if what == "list":
         if name or reason:
-            raise typer.BadParameter("'hold list' takes no name and no --reason")
-        service.get("/v1/holds").show(_draw_holds)
+            raise click.UsageError("'hold list' takes no name and no --reason")
+        service.get("/v1/holds").show(HOLDS)
         return
-    _check_name(what, name)
+    held = _held(what, name)
     answer = service.post("/v1/holds", kind=what, name=name, reason=reason)
     if not service.as_json:
-        output.say(f"{what} {name}".rstrip() + " is held")
+        output.say(f"{held} is held")
     answer.show(states)
 
 
-@asks
-def release(
-    what: Annotated[
-        Literal["everything", "scope", "host", "machine"],
-        argument("WHAT", "everything, scope, host or machine."),
-    ],
-    name: NameArgument = "",
-    *,
-    service: OperatorClient,
-) -> None:
+@asking(argument("what WHAT", "everything, scope, host or machine.", Choice(HELD)), NAME)
+def release(service: OperatorClient, what: str, name: str | None) -> None:
     """Release a hold, so that what it blocked goes on.
 
     It goes on with the notice that was left, unless another hold covers it.
     """
-    _check_name(what, name)
+    held = _held(what, name)
     answer = service.delete("/v1/holds", kind=what, name=name)
     if not service.as_json:
-        output.say(f"{what} {name}".rstrip() + " is released")
+        output.say(f"{held} is released")
     answer.show(states)
 
 
-def _check_name(what: str, name: str) -> None:
+def _held(what: str, name: str | None) -> str:
+    """Return the target of a hold in words; refuse a missing name, and one that does not belong."""
     if what == "everything" and name:
-        raise typer.BadParameter(f"'everything' takes no name: remove {name!r}")
+        raise click.UsageError(f"'everything' takes no name: remove {name!r}")
     if what != "everything" and not name:
-        raise typer.BadParameter(f"missing the name of the {what}")
-
-
-def _draw_holds(found: "schemas.HoldList") -> None:
-    output.table(
-        found.holds,
-        {
-            "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
-            "SINCE": lambda one: one.at,
-            "BY": lambda one: one.by,
-            "REASON": lambda one: one.reason,
-            "BLOCKS": lambda one: output.counted(
-                one.operations.names, "operations", one.operations.count
-            ),
-        },
-        empty="There are no holds.",
-    )
+        raise click.UsageError(f"missing the name of the {what}")
+    return f"{what} {name or ''}".rstrip()
 
 
 # Alerts.
 
 
-@asks
-def alerts(*, service: OperatorClient) -> None:
+@asking()
+def alerts(service: OperatorClient) -> None:
     """List what needs an operator, the oldest first.
 
     Exit status: 0 without alerts, 11 with some.
@@ -408,59 +342,37 @@ def alerts(*, service: OperatorClient) -> None:
     answer = service.get("/v1/alerts")
     answer.show(_draw_alerts)
     if answer.tree()["count"]:
-        raise typer.Exit(ExitStatus.ALERTS)
+        raise click.exceptions.Exit(ExitStatus.ALERTS)
 
 
-@asks
-def acknowledge(
-    references: Annotated[
-        list[str], argument("REF", "Operations that are over (12.1), or maintenances (12).")
-    ],
-    *,
-    even_if_down: Annotated[
-        bool,
-        flag("--even-if-down", "Also if machines have not asked since they went down."),
-    ] = False,
-    service: OperatorClient,
-) -> None:
-    """Acknowledge failures, and end the wait for machines.
-
-    The update domains then count as up, and what waited for them goes on: the next one may go down.
-    So it is refused while a machine has not asked for its events since it went down. It takes
-    operations that failed, and those whose machines are not back; for any other, none is
-    acknowledged.
-    """
-    answer = service.post("/v1/acknowledgements", references=references, even_if_down=even_if_down)
-    answer.show(states)
-
-
-@asks
-def resolve(
-    references: Annotated[list[str], argument("REF", "Operations (12.1), or maintenances (12).")],
-    verdict: Annotated[
-        Literal["succeeded", "failed", "repeat"], argument("RESULT", "succeeded, failed or repeat.")
-    ],
-    *,
-    service: OperatorClient,
-) -> None:
-    """Record the result of operations whose outcome is unknown.
-
-    'repeat' reruns the machines whose result is unknown. If the outcome of one is known, none is
-    recorded.
-    """
-    answer = service.post("/v1/resolutions", references=references, verdict=verdict)
-    answer.show(states)
+acknowledge = RequestCommand(
+    "Acknowledge failures, and end the wait for machines.\n\n"
+    "The update domains then count as up, and what waited for them goes on: the next one may go "
+    "down. So it is refused while a machine has not asked for its events since it went down. It "
+    "takes operations that failed, and those whose machines are not back; for any other, none is "
+    "acknowledged.",
+    "POST /v1/acknowledgements",
+    argument("references REF...", "Operations that are over (12.1), or maintenances (12)."),
+    flag("--even-if-down", "Also if machines have not asked since they went down."),
+    show=states,
+)
+resolve = RequestCommand(
+    "Record the result of operations whose outcome is unknown.\n\n"
+    "'repeat' reruns the machines whose result is unknown. If the outcome of one is known, none is "
+    "recorded.",
+    "POST /v1/resolutions",
+    argument("references REF...", "Operations (12.1), or maintenances (12)."),
+    argument(
+        "verdict RESULT", "succeeded, failed or repeat.", Choice(("succeeded", "failed", "repeat"))
+    ),
+    show=states,
+)
 
 
 def _draw_alerts(found: "schemas.AlertList") -> None:
     output.table(
         found.items,
-        {
-            "KIND": lambda alert: alert.kind,
-            "ABOUT": lambda alert: alert.about,
-            "SINCE": lambda alert: alert.since,
-            "WHAT": lambda alert: alert.message,
-        },
+        {"KIND": "kind", "ABOUT": "about", "SINCE": "since", "WHAT": "message"},
         empty="There are no alerts.",
     )
     from forewarn.maintenance.alerts import remedy

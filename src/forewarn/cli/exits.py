@@ -1,20 +1,21 @@
-"""How commands end: the exit statuses, the exception that carries one, files, signals."""
+"""The ends of commands: the exit statuses, the exception that carries one, files, signals."""
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Final
 
 from forewarn.vocabulary import ErrorCode
 
 
 class ExitStatus(IntEnum):
-    """What a script finds in `$?`; docs/reference/cli.md explains each."""
+    """The status that a script finds in `$?`; docs/reference/cli.md explains each."""
 
     OK = 0
     INTERNAL = 1
@@ -44,23 +45,15 @@ def ended_by(number: int) -> ExitStatus:
     return ExitStatus.INTERRUPTED if number == signal.SIGINT else ExitStatus.TERMINATED
 
 
-OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
-    {
-        ErrorCode.INVALID: ExitStatus.USAGE,
-        ErrorCode.NOT_FOUND: ExitStatus.NOT_FOUND,
-        ErrorCode.CONFLICT: ExitStatus.REFUSED,
-        ErrorCode.NOTICE_TOO_SHORT: ExitStatus.REFUSED,
-        ErrorCode.NOT_ELIGIBLE: ExitStatus.REFUSED,
-        ErrorCode.TOO_LATE: ExitStatus.REFUSED,
-        ErrorCode.LIMIT: ExitStatus.REFUSED,
-        ErrorCode.STALE: ExitStatus.REFUSED,
-        ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
-        ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
-        ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
-        ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
-        ErrorCode.INTERNAL: ExitStatus.INTERNAL,
-    }
-)
+OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = dict.fromkeys(ErrorCode, ExitStatus.REFUSED) | {
+    ErrorCode.INVALID: ExitStatus.USAGE,
+    ErrorCode.NOT_FOUND: ExitStatus.NOT_FOUND,
+    ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
+    ErrorCode.FORBIDDEN: ExitStatus.UNAUTHORIZED,
+    ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
+    ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
+    ErrorCode.INTERNAL: ExitStatus.INTERNAL,
+}
 """The exit status of a command that the service refused with this code."""
 
 
@@ -110,34 +103,42 @@ def need_program(name: str) -> None:
         raise Failed(ExitStatus.USAGE, f"no executable program {name!r}")
 
 
+def become(program: str, options: Sequence[str]) -> None:
+    """Go on as a program of ours, where a process can; else the caller runs it in this one."""
+    if os.name == "posix":
+        # The same process, without the command line's memory; -P: not the current folder's modules.
+        os.execv(  # noqa: S606 - no shell is the point
+            sys.executable, [sys.executable, "-P", "-m", program, *options]
+        )
+
+
+@contextlib.contextmanager
+def system_can(do: str, advice: str = "") -> Iterator[None]:
+    """End the command, with advice, if the system refuses what is done within, `read x` say."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot {do}: {error.strerror or error}{advice}"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
 def read_text(file: str, most: int) -> str:
     """Return the text of a file that the command line names, or of stdin for `-`."""
     shown = "stdin" if file == "-" else file
     try:
-        if file == "-":
-            content = sys.stdin.buffer.read(most + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(most + 1)
+        with system_can(f"read {shown}"):
+            if file == "-":
+                content = sys.stdin.buffer.read(most + 1)
+            else:
+                with Path(file).open("rb") as opened:
+                    content = opened.read(most + 1)
         text = content.decode()
-    except OSError as error:
-        message = f"cannot read {shown}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
     except UnicodeDecodeError as error:
         message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
         raise Failed(ExitStatus.USAGE, message) from error
     if len(content) > most:
         raise Failed(ExitStatus.USAGE, f"{shown} is longer than {most} bytes")
     return text
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file that the command line names."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write {file}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 @contextlib.contextmanager

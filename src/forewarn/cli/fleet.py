@@ -10,25 +10,19 @@ loads the C library, and ends in time when a host hangs.
 import json
 import re
 import sys
-import tomllib
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import typer
+import click
 
 from forewarn import times
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed, read_text
-from forewarn.cli.operator_client import (
-    Answer,
-    OperatorClient,
-    asks,
-    asks_for_pages,
-    segment,
-    settings_in_use,
-)
-from forewarn.cli.options import argument, flag, option
+from forewarn.cli.command import asking, command, group
+from forewarn.cli.exits import ExitStatus, Failed, read_text, system_can
+from forewarn.cli.operator_client import Answer, OperatorClient, segment, settings_in_use
+from forewarn.cli.options import argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.maintenance.fleet_file import Fleet
@@ -36,30 +30,22 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
     from forewarn.server.settings import Settings
 
-app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no_args_is_help=True)
+CHANGES: Final = flag("--dry-run", "Only show what would change.")
 
 
-@app.command()
-@asks
-def apply(
-    file: Annotated[str, argument("FILE", "The fleet, TOML or JSON; '-' for stdin.")],
-    *,
-    prune: Annotated[bool, flag("--prune", "Remove machines that are not in the file.")] = False,
-    allow_empty: Annotated[
-        bool, flag("--allow-empty", "Let --prune remove the last machine.")
-    ] = False,
-    again: Annotated[
-        bool, flag("--again", "Add machines again that were preempted or terminated.")
-    ] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Only show what would change.")] = False,
-    service: OperatorClient,
-) -> None:
+@asking(
+    argument("file FILE", "The fleet, TOML or JSON; '-' for stdin.", str),
+    flag("--prune", "Remove machines that are not in the file."),
+    flag("--allow-empty", "Let --prune remove the last machine."),
+    flag("--again", "Add machines again that were preempted or terminated."),
+    CHANGES,
+)
+def apply(service: OperatorClient, file: str, **options: bool) -> None:
     """Apply a fleet file, all of it or nothing.
 
     Machines that are not in the file stay, unless --prune is given.
     """
     fleet = read_file(file)
-    options = {"prune": prune, "allow_empty": allow_empty, "again": again, "dry_run": dry_run}
     try:
         answer = service.put("/v1/fleet", fleet.body, **options)
     except Failed as failed:
@@ -67,42 +53,29 @@ def apply(
     _show_change(answer)
 
 
-@app.command("list")
-@asks_for_pages
+@asking(
+    flag("--scopes", "List scopes, not machines."),
+    flag("--lost", "List machines that were preempted or terminated."),
+    option("--scope NAME", "Only machines of this scope."),
+    option("--host NAME", "Only machines on this host; 'unknown' for machines without a host."),
+    paged=True,
+)
 def list_(
-    *,
-    scopes: Annotated[bool, flag("--scopes", "List scopes, not machines.")] = False,
-    lost: Annotated[
-        bool, flag("--lost", "List machines that were preempted or terminated.")
-    ] = False,
-    scope: Annotated[str, option("--scope", "NAME", "Only machines of this scope.")] = "",
-    host: Annotated[
-        str,
-        option(
-            "--host", "NAME", "Only machines on this host; 'unknown' for machines without a host."
-        ),
-    ] = "",
-    service: OperatorClient,
+    service: OperatorClient, *, scopes: bool, lost: bool, scope: str | None, host: str | None
 ) -> None:
     """List machines, or scopes, or machines that are gone."""
     if scopes + lost + bool(scope or host) > 1:
-        raise typer.BadParameter("use only one of: --scopes; --lost; --scope and --host")
+        raise click.UsageError("use only one of: --scopes; --lost; --scope and --host")
     if scopes:
-        service.pages("/v1/fleet/scopes", "scopes").show(_draw_scopes)
+        service.pages("/v1/fleet/scopes", "scopes").show(SCOPES)
     elif lost:
-        service.pages("/v1/fleet/tombstones", "tombstones").show(_draw_lost)
+        service.pages("/v1/fleet/tombstones", "tombstones").show(LOST)
     else:
-        answer = service.pages("/v1/fleet/machines", "machines", scope=scope, host=host)
-        answer.show(_draw_machines)
+        service.pages("/v1/fleet/machines", "machines", scope=scope, host=host).show(MACHINES)
 
 
-@app.command()
-@asks
-def show(
-    name: Annotated[str, argument("NAME", "The name of a machine or a scope.")],
-    *,
-    service: OperatorClient,
-) -> None:
+@asking(argument("name NAME", "The name of a machine or a scope."))
+def show(service: OperatorClient, name: str) -> None:
     """Show a machine or a scope.
 
     For a standalone machine, which is a scope too, it shows the machine.
@@ -121,9 +94,8 @@ def show(
     raise Failed(ExitStatus.NOT_FOUND, f"no machine and no scope named {name!r}: {see}")
 
 
-@app.command()
-@asks
-def export(*, service: OperatorClient) -> None:
+@asking()
+def export(service: OperatorClient) -> None:
     """Print the fleet as a fleet file, in TOML.
 
     Applying it changes nothing. With --json it is JSON.
@@ -137,11 +109,8 @@ def export(*, service: OperatorClient) -> None:
         output.say(as_toml(answer.read(Fleet)).rstrip("\n"))
 
 
-@app.command()
-@asks
-def remove(
-    names: Annotated[list[str], argument("NAME", "Names of machines.")], *, service: OperatorClient
-) -> None:
+@asking(argument("names NAME...", "Names of machines."))
+def remove(service: OperatorClient, names: Sequence[str]) -> None:
     """Remove machines from the fleet.
 
     If one is unknown, or has a live event, none is removed.
@@ -176,53 +145,45 @@ def _draw_change(change: "schemas.FleetChange") -> None:
         output.say("nothing would change" if change.dry_run else "nothing changed")
 
 
-def _draw_machines(page: "schemas.MachinePage") -> None:
-    named = any(machine.listener for machine in page.machines)
-    output.table(
-        page.machines,
-        {
-            "MACHINE": lambda machine: machine.name,
-            "SCOPE": lambda machine: machine.scope,
-            "KIND": lambda machine: machine.kind,
-            "DOMAIN": lambda machine: machine.update_domain,
-            "HOST": lambda machine: machine.host,
-            "ADDRESS": lambda machine: machine.address,
-            **({"LISTENER": lambda machine: machine.listener} if named else {}),
-            "LAST SEEN": lambda machine: machine.last_seen and machine.last_seen.at,
-            "BY": lambda machine: machine.last_seen and machine.last_seen.version,
-            "EVENTS": lambda machine: len(machine.events),
-        },
-        empty="There are no machines: 'forewarn fleet apply FILE' adds some.",
-    )
-
-
-def _draw_scopes(page: "schemas.ScopePage") -> None:
-    output.table(
-        page.scopes,
-        {
-            "SCOPE": lambda scope: scope.name,
-            "KIND": lambda scope: scope.kind,
-            "MACHINES": lambda scope: scope.machines,
-            "DOMAINS": lambda scope: scope.update_domains,
-            "PRIORITY": lambda scope: scope.priority,
-            "INCARNATION": lambda scope: scope.incarnation,
-            "EVENTS": lambda scope: len(scope.events),
-        },
-        empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
-    )
-
-
-def _draw_lost(page: "schemas.TombstonePage") -> None:
-    output.table(
-        page.tombstones,
-        {
-            "MACHINE": lambda one: one.name,
-            "LOST BY": lambda one: one.event_type or "Removed",
-            "OPERATION": lambda one: one.operation,
-            "AT": lambda one: one.at,
-        },
-        empty="No machine was preempted or terminated.",
-    )
+MACHINES: Final = output.AnswerTable(
+    "schemas.MachinePage.machines",
+    {
+        "MACHINE": "name",
+        "SCOPE": "scope",
+        "KIND": "kind",
+        "DOMAIN": "update_domain",
+        "HOST": "host",
+        "ADDRESS": "address",
+        "?LISTENER": "listener",
+        "LAST SEEN": lambda machine: machine.last_seen and machine.last_seen.at,
+        "BY": lambda machine: machine.last_seen and machine.last_seen.version,
+        "EVENTS": lambda machine: len(machine.events),
+    },
+    empty="There are no machines: 'forewarn fleet apply FILE' adds some.",
+)
+SCOPES: Final = output.AnswerTable(
+    "schemas.ScopePage.scopes",
+    {
+        "SCOPE": "name",
+        "KIND": "kind",
+        "MACHINES": "machines",
+        "DOMAINS": "update_domains",
+        "PRIORITY": "priority",
+        "INCARNATION": "incarnation",
+        "EVENTS": lambda scope: len(scope.events),
+    },
+    empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
+)
+LOST: Final = output.AnswerTable(
+    "schemas.TombstonePage.tombstones",
+    {
+        "MACHINE": "name",
+        "LOST BY": lambda one: one.event_type or "Removed",
+        "OPERATION": "operation",
+        "AT": "at",
+    },
+    empty="No machine was preempted or terminated.",
+)
 
 
 def _draw_machine(machine: "schemas.MachineDetail") -> None:
@@ -235,11 +196,11 @@ def _draw_machine(machine: "schemas.MachineDetail") -> None:
             ("fault domain", machine.fault_domain),
             ("host", machine.host),
             ("address", machine.address),
-            *([("listener", machine.listener)] if machine.listener else []),
+            ("?listener", machine.listener),
             ("vm id", machine.vm_id),
-            *([("role", machine.role)] if machine.role else []),
+            ("?role", machine.role),
             ("tags", ", ".join(f"{k}={v}" for k, v in machine.tags.items())),
-            *((name.replace("_", " "), value) for name, value in machine.profile.items() if value),
+            *((f"?{name.replace('_', ' ')}", value) for name, value in machine.profile.items()),
             ("last seen", f"{times.shown(seen.at)} by {seen.version}" if seen else "never"),
             ("live events", ", ".join(machine.events)),
         ]
@@ -277,38 +238,53 @@ STATUSES: Final = {
 
 _NAMED_URI = re.compile(r"([^=:/?]+)=(.+)", re.DOTALL)
 
-LibvirtOption = Annotated[
-    list[str] | None,
+HYPERVISORS: Final = (
     option(
-        "--libvirt",
-        "URI",
-        "A host's libvirt URI, or NAME=URI if the fleet calls the host NAME. Repeatable. "
+        "--libvirt URI...",
+        "A host's libvirt URI, or NAME=URI if the fleet calls the host NAME. "
         "Default: the hosts of the service's settings.",
     ),
-]
-PythonOption = Annotated[
-    str,
     option(
-        "--python",
-        "FILE",
+        "--python FILE",
         "The Python with the module libvirt, such as /usr/bin/python3. Default: that of the "
         "settings.",
+        str,
     ),
-]
-LimitSeconds = Annotated[
-    float, option("--limit-seconds", "S", "How long to wait for the hosts.", min=1, max=3600)
-]
+    option(
+        "--limit-seconds S",
+        "How long to wait for the hosts, at most 3600.",
+        within(1.0, 3600),
+        default="60",
+    ),
+)
 
 
-@app.command()
-@asks
+def _name(text: str) -> str:
+    from forewarn.maintenance.fleet_file import NAME
+
+    if text and not NAME.fullmatch(text):
+        message = (
+            f"invalid name {text[:80]!r}: expected 1 to 80 letters, digits, '.', '_' or '-', "
+            "not starting with '_'"
+        )
+        raise ValueError(message)
+    return text
+
+
+def _address(text: str) -> str:
+    import ipaddress
+
+    return text and str(ipaddress.ip_address(text))
+
+
+@asking(CHANGES, *HYPERVISORS)
 def sync(
-    *,
-    libvirt: LibvirtOption = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Only show what would change.")] = False,
-    python: PythonOption = "",
-    limit_seconds: LimitSeconds = 60.0,
     service: OperatorClient,
+    *,
+    dry_run: bool,
+    libvirt: Sequence[str],
+    python: str | None,
+    limit_seconds: float,
 ) -> None:
     """Add libvirt's domains to the fleet, or change what they define.
 
@@ -331,46 +307,32 @@ def sync(
     _show_change(service.put("/v1/fleet", body, dry_run=dry_run))
 
 
-@app.command()
+@command(
+    argument("domain DOMAIN", "A domain's name or UUID."),
+    option("--scope NAME", "Its machine's scope.", _name),
+    option("--domain N update_domain", "The machine's update domain, at most 19.", within(0, 19)),
+    option("--name NAME", "Its machine's name.", _name),
+    option("--address IP", "The address, if libvirt's filters and networks have none.", _address),
+    *HYPERVISORS,
+)
 def tag(
-    domain: Annotated[str, argument("DOMAIN", "A domain's name or UUID.")],
+    domain: str,
     *,
-    scope: Annotated[str | None, option("--scope", "NAME", "Its machine's scope.")] = None,
-    update_domain: Annotated[
-        int | None, option("--domain", "N", "The machine's update domain.", min=0, max=19)
-    ] = None,
-    name: Annotated[str | None, option("--name", "NAME", "Its machine's name.")] = None,
-    address: Annotated[
-        str | None,
-        option("--address", "IP", "The address, if libvirt's filters and networks have none."),
-    ] = None,
-    libvirt: LibvirtOption = None,
-    python: PythonOption = "",
-    limit_seconds: LimitSeconds = 60.0,
+    libvirt: Sequence[str],
+    python: str | None,
+    limit_seconds: float,
+    **tagged: object,
 ) -> None:
     """Write a machine's scope, domain, name or address into libvirt.
 
     What is not given stays as it is; "" removes it. The domain may run meanwhile.
     """
-    import ipaddress
-
-    from forewarn.maintenance.fleet_file import NAME
-
-    for what, text in (("--scope", scope), ("--name", name)):
-        if text and not NAME.fullmatch(text):
-            message = (
-                f"invalid {what} {text[:80]!r}: expected 1 to 80 letters, digits, '.', '_' or '-', "
-                "not starting with '_'"
-            )
-            raise typer.BadParameter(message)
-    try:
-        normal = address and str(ipaddress.ip_address(address))
-    except ValueError as error:
-        raise typer.BadParameter(f"invalid --address: {error}") from error
-    number = None if update_domain is None else str(update_domain)
-    given = {"scope": scope, "update-domain": number, "name": name, "address": normal}
-    if not any(value is not None for value in given.values()):
-        raise typer.BadParameter("expected --scope, --domain, --name or --address")
+    given = {
+        name.replace("_", "-"): None if value is None else str(value)
+        for name, value in tagged.items()
+    }
+    if set(given.values()) == {None}:
+        raise click.UsageError("expected --scope, --domain, --name or --address")
     loaded = settings_in_use()
     named = _named(loaded, libvirt)
     asked = {"uris": [uri for _, uri in named], "domain": domain, "tag": given}
@@ -382,7 +344,7 @@ def tag(
 
 
 def _hosts(
-    loaded: "Settings", given: list[str] | None, python: str, seconds: float
+    loaded: "Settings", given: Sequence[str], python: str | None, seconds: float
 ) -> dict[str, Any]:
     """Return the domains of each host, by the host's name in the fleet."""
     named = _named(loaded, given)
@@ -397,12 +359,12 @@ def _hosts(
     return hosts
 
 
-def _named(loaded: "Settings", given: list[str] | None) -> list[tuple[str, str]]:
+def _named(loaded: "Settings", given: Sequence[str]) -> list[tuple[str, str]]:
     """Return each host's name in the fleet, or `""` where that is unknown, and its URI."""
     if not given and not loaded.hypervisors:
         message = "no hosts: give --libvirt URI, or set fleet.libvirt.uris"
         raise Failed(ExitStatus.USAGE, message)
-    named = [_split(each) for each in given or ()] or [*loaded.hypervisors.items()]
+    named = [_split(each) for each in given] or [*loaded.hypervisors.items()]
     known = {uri: name for name, uri in loaded.hypervisors.items()}
     return [(name or known.get(uri, ""), uri) for name, uri in named]
 
@@ -413,14 +375,14 @@ def _split(text: str) -> tuple[str, str]:
     name, uri = (named[1], named[2]) if named else ("", text)
     if not urllib.parse.urlsplit(uri).scheme:
         message = f"invalid URI {uri!r}: expected one such as qemu+ssh://h1/system"
-        raise typer.BadParameter(message)
+        raise click.UsageError(message)
     return name, uri
 
 
 def _run(
-    loaded: "Settings", arguments: list[str], python: str, seconds: float, given: str = ""
+    loaded: "Settings", arguments: list[str], python: str | None, seconds: float, given: str = ""
 ) -> dict[str, Any]:
-    """Return what the program says that reads the domains."""
+    """Run the program that reads the domains, and return its answer."""
     import subprocess
 
     from forewarn.connectors.libvirt.connector import PROGRAM
@@ -428,20 +390,18 @@ def _run(
 
     argv = [python or loaded.libvirt_python or sys.executable, "-I", PROGRAM]
     try:
-        done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
-            [*argv, *arguments],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        with system_can(f"run {argv[0]}"):
+            done = subprocess.run(  # noqa: S603 - our own program, by the operator's Python
+                [*argv, *arguments],
+                input=given,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         message = f"the hosts did not answer within {seconds:g} s: is one of them down?"
         raise Failed(ExitStatus.UNREACHABLE, message) from error
-    except OSError as error:
-        message = f"cannot run {argv[0]}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
     if done.returncode == NO_LIBVIRT:
         message = f"{argv[0]} has no module libvirt: install it there, or name another Python by "
         message += "--python, such as /usr/bin/python3 with python3-libvirt"
@@ -459,7 +419,7 @@ def _run(
 
 
 def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
-    """Return what the fleet has of these domains, and its scopes."""
+    """Return the machines of the fleet with these ids, and its scopes."""
     import msgspec
 
     from forewarn.maintenance import fleet_import
@@ -490,7 +450,7 @@ MAX_NAME: Final = 80
 """The most characters of a name that a message repeats; no valid name is longer."""
 
 THE_BODY: Final = "the body"
-"""How the errors of the service begin that concern the whole file."""
+"""The first words of the service's errors that concern the whole file."""
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
@@ -538,6 +498,8 @@ class FleetFile:
 
 def read_file(file: str) -> FleetFile:
     """Read a fleet file at a path, or stdin for `-`. The service checks its content."""
+    import tomllib
+
     shown = "stdin" if file == "-" else file
     text = read_text(file, MAX_FILE)
 
@@ -604,3 +566,17 @@ def _toml(value: object) -> str:
 
 def _key(name: str) -> str:
     return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+commands = group(
+    "Apply a fleet file; list, show and remove machines.",
+    {
+        "apply": apply,
+        "list": list_,
+        "show": show,
+        "export": export,
+        "remove": remove,
+        "sync": sync,
+        "tag": tag,
+    },
+)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from forewarn import times
 from forewarn.cli import output
+from forewarn.cli.command import asking
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator_client import OperatorClient, asks
-from forewarn.cli.options import flag, option
+from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.options import TYPES, option
 
 LOOK_SECONDS: Final = 0.5
 """The shortest time between two looks."""
@@ -30,16 +31,16 @@ GAPS: Final = {
     "unknown": "the service has no news with this number: starting with what happens now",
     "lost": "the database has lost its last changes",
 }
-"""What each gap means."""
+"""The meaning of each gap."""
 
 # The service's news.
 
 SILENCE_SECONDS: Final = 45.0
-"""How long nothing may come: three of the service's signs of life."""
+"""The longest silence: three of the service's signs of life."""
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 10.0
-"""How long to wait before connecting again, doubled each time."""
+"""The pauses before connecting again, doubled each time."""
 
 MAX_EVENT: Final = 16 * 1024 * 1024
 """The most characters of one event; an item of news has a few thousand."""
@@ -50,7 +51,7 @@ PASSING: Final = frozenset({ExitStatus.UNREACHABLE, ExitStatus.UNAVAILABLE})
 _NEVER: Final = threading.Event()
 
 OPEN: Final = "open"
-"""The name of the event that tells of a new connection: what happens from here on is told."""
+"""The name of the event for a new connection: all that happens from here on follows it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class StreamEvent:
     name: str
     data: str
     id: str
-    """What to go on after."""
+    """The id of the place to go on from."""
 
 
 class EventParser:
@@ -155,28 +156,17 @@ def events(service: OperatorClient, **how: Any) -> Iterator[StreamEvent]:  # noq
 
 # The command.
 
-SinceOption = Annotated[
-    str, option("--since", "ID", "Begin after the item of news with this number, such as 120-0.")
-]
-TypesOption = Annotated[
-    list[str] | None,
-    option(
-        "--type",
-        "TYPE",
-        "Only news of this type, such as operation.failed, or of a kind, such as maintenance. "
-        "Repeatable.",
-    ),
-]
 
-
-@asks
-def follow(*, since: SinceOption = "", types: TypesOption = None, service: OperatorClient) -> None:
+@asking(
+    option("--since ID", "Begin after the item of news with this number, such as 120-0."), TYPES
+)
+def follow(service: OperatorClient, since: str | None, types: tuple[str, ...]) -> None:
     """Show what happens to maintenance, until Ctrl-C.
 
     Each item of news is one line. When the service restarts it connects again by itself, and
     misses nothing.
     """
-    for event in events(service, since=since, types=tuple(types or ()), trouble=note):
+    for event in events(service, since=since or "", types=types, trouble=note):
         if event.name != OPEN:
             output.say(_object(event) if service.as_json else line(event))
 
@@ -237,22 +227,17 @@ def facts(data: dict[str, Any]) -> Iterator[str]:
 
 # --wait and watch: until something is over, or needs an operator.
 
-WaitOption = Annotated[
-    bool,
-    flag("--wait", "Show what changes until it is over, or needs an operator: exit status 11."),
-]
-
 
 class Progress(NamedTuple):
-    """How far something is that a command waits for."""
+    """The progress of something that a command waits for."""
 
     is_over: bool
     why: str
-    """What an operator has to know, or to do: not all is well. `""` if all is."""
+    """The trouble that an operator has to see to; `""` if all is well."""
     document: Callable[[], object]
-    """Return what `--json` prints at the end."""
+    """Return the document that `--json` prints at the end."""
     facts: Mapping[str, str] = {}
-    """What is printed when it changes, by what it is about."""
+    """The lines to print when they change, by their subjects."""
 
 
 def wait(
@@ -263,7 +248,7 @@ def wait(
     shown_by: str,
     first: Callable[[], object] = lambda: None,
 ) -> None:
-    """Print what changes until it is over (OK) or needs an operator (Failed, ALERTS).
+    """Print each change until it is over (OK) or needs an operator (Failed, ALERTS).
 
     The service may restart meanwhile. With --json only the end is printed.
 
@@ -286,9 +271,7 @@ def wait(
 
 
 def _at_its_end(
-    service: OperatorClient,
-    look: Callable[[], Progress],
-    types: tuple[str, ...],
+    service: OperatorClient, look: Callable[[], Progress], types: tuple[str, ...]
 ) -> Progress:
     known: dict[str, str] = {}
     with closing(pieces(service, types=types, trouble=note, waits=True)) as found:

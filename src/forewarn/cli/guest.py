@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forewarn import times
 from forewarn.cli import output
+from forewarn.cli.command import command
 from forewarn.cli.exits import ExitStatus, Failed, handled, need_program
-from forewarn.cli.options import MetadataOption, flag, option
+from forewarn.cli.options import METADATA, flag, option
 
 if TYPE_CHECKING:
     from forewarn.client.event import Change, Event, Trouble
@@ -84,34 +85,28 @@ YES_NO: Final = {True: "yes", False: "no", None: ""}
 """A truth as a variable; None where it is not known, or does not apply."""
 
 NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
-"""What a program in a folder looks like, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
+"""The look of a program in a folder, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
 
 
+@command(
+    METADATA,
+    option("--name NAME", "This machine's name in events. Default: ask the endpoint."),
+    flag("--mine", "Leave out events that concern other machines only."),
+    flag("--once", "End after the first change."),
+    option(
+        "--exec CMD program",
+        "Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
+    ),
+    option("--since FILE", "Save the state in this file, and resume from there the next time."),
+)
 def watch(
     *,
-    endpoint: MetadataOption = None,
-    name: Annotated[
-        str | None,
-        option("--name", "NAME", "This machine's name in events. Default: ask the endpoint."),
-    ] = None,
-    mine: Annotated[
-        bool, flag("--mine", "Leave out events that concern other machines only.")
-    ] = False,
-    once: Annotated[bool, flag("--once", "End after the first change.")] = False,
-    command: Annotated[
-        str,
-        option(
-            "--exec",
-            "CMD",
-            "Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
-        ),
-    ] = "",
-    since: Annotated[
-        Path | None,
-        option(
-            "--since", "FILE", "Save the state in this file, and resume from there the next time."
-        ),
-    ] = None,
+    endpoint: str | None,
+    name: str | None,
+    mine: bool,
+    once: bool,
+    program: str | None,
+    since: Path | None,
 ) -> None:
     """Report changes of events, until Ctrl-C.
 
@@ -120,8 +115,8 @@ def watch(
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
-    if NAMED.fullmatch(program := command.partition(" ")[0]):
-        need_program(program)
+    if program and NAMED.fullmatch(word := program.partition(" ")[0]):
+        need_program(word)
     drawn = sys.stdout.isatty()
     with handled(_end, "SIGTERM"), connected(endpoint, name) as client:
         watching = client.watch(since=since, mine=mine, on_trouble=Troubles().tell)
@@ -130,8 +125,8 @@ def watch(
             shown = json.dumps(change_tree(change, now), ensure_ascii=False)
             output.say(change_line(change, now) if drawn else shown)
             sys.stdout.flush()
-            if command:
-                _run(command, change, shown, client.endpoint)
+            if program:
+                _run(program, change, shown, client.endpoint)
             if once:
                 watching.done()
                 return
@@ -150,14 +145,14 @@ class Troubles:
             self._last = trouble.message
 
 
-def _run(command: str, change: "Change", shown: str, endpoint: str) -> None:
+def _run(program: str, change: "Change", shown: str, endpoint: str) -> None:
     """Run the command for one change, to its end; its output goes to stderr."""
     asked: list[int] = []  # a signal while it starts must not leave it behind
     process = None
     try:
         with handled(lambda number, _: asked.append(number), "SIGTERM", "SIGINT"):
             process = subprocess.Popen(  # noqa: S602 - the operator's own line
-                command,
+                program,
                 shell=True,
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),

@@ -1,14 +1,15 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from forewarn import times
-from forewarn.cli import follow, output
-from forewarn.cli.operator_client import OperatorClient, asks, segment
-from forewarn.cli.options import argument, flag, option
+from forewarn.cli import follow, maintenance, output
+from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.operator_client import OperatorClient, segment
+from forewarn.cli.options import WAIT, Choice, argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -18,7 +19,7 @@ NEWS: Final = ("host", "operation")
 
 HOST_ORDERS: Final = {
     "undrain": "Open the host; its machines stay where they are.\n\n"
-    "What has not started is cancelled, and hosts that wait for this one are not drained.",
+    "What has not started is cancelled. A maintenance that drains it and others halts.",
     "return": "Open the host and bring its machines home.",
     "retry": "Retry the step at which the drain is stuck.",
 }
@@ -27,56 +28,45 @@ MACHINE_ORDERS: Final = {
     "While that machine runs there, the host is not empty, and is not rebooted.",
     "stop": "Shut a machine down while the host reboots.",
 }
-"""What an operator can do about a drain, and about a machine of it, and the help of each.
+"""The orders about a drain, and about a machine of it, and the help of each.
 
 The first sentence says it where a drain is stuck.
 """
 
-app = typer.Typer(help="Drain, reboot and reopen hosts.", no_args_is_help=True)
-
-HostArgument = Annotated[str, argument("HOST", "The host.")]
-MachineArgument = Annotated[str, argument("MACHINE", "The machine.")]
+HOST: Final = argument("host HOST", "The host.")
+MACHINE: Final = argument("machine MACHINE", "The machine.")
 
 
-@app.command("list")
-@asks
-def list_(*, service: OperatorClient) -> None:
-    """List hosts and the state of their drains."""
-    service.get("/v1/hosts").show(_draw_hosts)
-
-
-@app.command()
-@asks
-def show(host: HostArgument, *, service: OperatorClient) -> None:
-    """Show a host, its machines and its drain."""
-    service.get(f"/v1/hosts/{segment(host)}").show(_draw_host)
-
-
-@app.command()
-@asks
+@asking(
+    argument("hosts HOST...", "Hosts, drained one after another."),
+    flag("--reboot", "Reboot each host once it is empty."),
+    option(
+        "--return yes|no bring_home",
+        "Whether machines come home after the reboot.",
+        Choice(("yes", "no")),
+        default="yes",
+    ),
+    option(
+        "--stay refuse|stop|redeploy",
+        "Machines that cannot be moved while they run: refuse the drain, shut them down "
+        "while the host reboots, or redeploy them.",
+        Choice(("refuse", "stop", "redeploy")),
+        default="refuse",
+    ),
+    flag("--without-notice", "Also move machines that get no notice."),
+    flag("--dry-run", "Only show the plan."),
+    WAIT,
+)
 def drain(
-    hosts: Annotated[list[str], argument("HOST", "Hosts, drained one after another.")],
-    *,
-    reboot: Annotated[bool, flag("--reboot", "Reboot each host once it is empty.")] = False,
-    bring_home: Annotated[
-        Literal["yes", "no"],
-        option("--return", "yes|no", "Whether machines come home after the reboot."),
-    ] = "yes",
-    stay: Annotated[
-        Literal["refuse", "stop", "redeploy"],
-        option(
-            "--stay",
-            "refuse|stop|redeploy",
-            "Machines that cannot be moved while they run: refuse the drain, shut them down "
-            "while the host reboots, or redeploy them.",
-        ),
-    ] = "refuse",
-    without_notice: Annotated[
-        bool, flag("--without-notice", "Also move machines that get no notice.")
-    ] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Only show the plan.")] = False,
-    wait: follow.WaitOption = False,
     service: OperatorClient,
+    *,
+    hosts: Sequence[str],
+    reboot: bool,
+    bring_home: str,
+    stay: str,
+    without_notice: bool,
+    dry_run: bool,
+    wait: bool,
 ) -> None:
     """Move all machines away from hosts.
 
@@ -84,7 +74,7 @@ def drain(
     host that is drained.
     """
     if wait and dry_run:
-        raise typer.BadParameter("--wait has nothing to wait for with --dry-run")
+        raise click.UsageError("--wait has nothing to wait for with --dry-run")
     plan = service.post(
         "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
         hosts=hosts,
@@ -93,33 +83,17 @@ def drain(
         stay=stay,
         without_notice=without_notice,
     )
-    if wait:
-        _wait(service, hosts, lambda: plan.show(_draw_plans))
-    else:
+    number = plan.tree()["maintenance"]
+    if not wait:
         plan.show(_draw_plans)
+    elif number is not None:
+        maintenance.wait_for(service, number, lambda: plan.show(_draw_plans))
+    else:
+        _wait(service, hosts, lambda: plan.show(_draw_plans))
 
 
-def _command(order: str) -> Callable[..., None]:
-    def of_host(host: HostArgument, *, service: OperatorClient) -> None:
-        _order(service, host, order)
-
-    def of_machine(
-        host: HostArgument, machine: MachineArgument, *, service: OperatorClient
-    ) -> None:
-        _order(service, host, order, machine)
-
-    return asks(of_machine if order in MACHINE_ORDERS else of_host)
-
-
-for _name, _text in (HOST_ORDERS | MACHINE_ORDERS).items():
-    app.command(_name, help=_text)(_command(_name))
-
-
-@app.command()
-@asks
-def watch(
-    hosts: Annotated[list[str], argument("HOST", "The hosts.")], *, service: OperatorClient
-) -> None:
+@asking(argument("hosts HOST...", "The hosts."))
+def watch(service: OperatorClient, hosts: Sequence[str]) -> None:
     """Show what changes until the drains are over.
 
     Exit status: 0 when all are over, 11 when one is stuck.
@@ -127,13 +101,8 @@ def watch(
     _wait(service, hosts)
 
 
-def _order(service: OperatorClient, host: str, order: str, machine: str = "") -> None:
-    path = f"/v1/hosts/{segment(host)}/orders"
-    service.post(path, order=order, machine=machine).show(_draw_state)
-
-
 def _wait(
-    service: OperatorClient, hosts: list[str], first: Callable[[], None] = lambda: None
+    service: OperatorClient, hosts: Sequence[str], first: Callable[[], None] = lambda: None
 ) -> None:
     from forewarn.server.operator import schemas
 
@@ -181,34 +150,23 @@ def _way(machine: "schemas.DrainedMachine") -> str:
 def _draw_hosts(found: "schemas.HostList") -> None:
     if found.trouble:
         output.note(f"warning: cannot read the hosts: {found.trouble}")
-    # Where no host has a relay, the table says nothing of them.
-    relays = _RELAY_COLUMNS if any(host.relay for host in found.hosts) else {}
     output.table(
         found.hosts,
         {
-            "HOST": lambda host: host.name,
+            "HOST": "name",
             "STATE": _state,
-            "SINCE": lambda host: host.changed_at,
+            "SINCE": "changed_at",
             "RUNNING": lambda host: host.running if host.answers else None,
             "FREE MIB": lambda host: host.free_memory_mib if host.answers else None,
-            **relays,
+            "?RELAY": lambda host: host.relay and host.relay.state,
+            "?HEARD": lambda host: host.relay and host.relay.heard_at,
+            "?VERSION": lambda host: host.relay and host.relay.version,
+            "?SERVES": lambda host: host.relay and host.relay.machines,
+            "?TOKEN OF": lambda host: host.relay and host.relay.token_created_at,
             "REASON": lambda host: host.reason or host.why,
         },
         empty="The connector knows no hosts.",
     )
-
-
-def _of_relay(field: str) -> "Callable[[schemas.HostView], object]":
-    return lambda host: getattr(host.relay, field, None)
-
-
-_RELAY_COLUMNS: "Final[dict[str, Callable[[schemas.HostView], object]]]" = {
-    "RELAY": _of_relay("state"),
-    "HEARD": _of_relay("heard_at"),
-    "VERSION": _of_relay("version"),
-    "SERVES": _of_relay("machines"),
-    "TOKEN OF": _of_relay("token_created_at"),
-}
 
 
 def _state(host: "schemas.HostView") -> str:
@@ -227,13 +185,13 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         [
             ("host", host.name),
             ("state", _state(host) + (f", since {times.shown(host.changed_at)}" if its else "")),
-            *([("reason", host.reason)] if host.reason else []),
+            ("?reason", host.reason),
             ("answers", "yes" if host.answers else f"no: {host.why}"),
             ("a target for machines", "yes" if host.target and not host.closed else "no"),
             ("free memory", f"{host.free_memory_mib} MiB"),
             ("boot id", host.boot_id),
             *(_relay_facts(host.relay) if host.relay else []),
-            *([("drained by", its.requested_by), ("after", its.after)] if its else []),
+            *([("drained by", its.requested_by)] if its else []),
         ]
     )
     output.say("")
@@ -242,7 +200,7 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         {
             "ON THE HOST": lambda guest: guest.machine or f"{guest.name} (not in the fleet)",
             "RUNS": lambda guest: "yes" if guest.running else "no",
-            "MIB": lambda guest: guest.memory_mib,
+            "MIB": "memory_mib",
             "CANNOT MOVE": lambda guest: "; ".join(guest.obstacles),
         },
         empty="No machine runs on it.",
@@ -252,12 +210,12 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         output.table(
             its.machines,
             {
-                "DRAINED": lambda one: one.name,
-                "WAY": lambda one: one.way,
-                "TO": lambda one: one.to_host,
+                "DRAINED": "name",
+                "WAY": "way",
+                "TO": "to_host",
                 "LEAVES BY": lambda one: _move(one.leaves_by),
                 "RETURNS BY": lambda one: _move(one.returns_by),
-                "IS ON": lambda one: one.host,
+                "IS ON": "host",
             },
         )
     if host.stuck_in:
@@ -293,10 +251,10 @@ def _draw_plans(found: "schemas.HostDrainPlans") -> None:
         output.table(
             plan.guests,
             {
-                "MACHINE": lambda guest: guest.name,
-                "MIB": lambda guest: guest.memory_mib,
-                "WAY": lambda guest: guest.way,
-                "TO": lambda guest: guest.to_host,
+                "MACHINE": "name",
+                "MIB": "memory_mib",
+                "WAY": "way",
+                "TO": "to_host",
                 "CANNOT MOVE": lambda guest: "; ".join(guest.obstacles),
             },
         )
@@ -305,5 +263,37 @@ def _draw_plans(found: "schemas.HostDrainPlans") -> None:
             output.note(f"warning: not in the fleet: {names}; the host is not empty while they run")
         for problem in plan.problems if found.dry_run else ():
             output.note(f"refused without --dry-run: {problem}")
+    if found.maintenance is not None:
+        output.say(f"maintenance {found.maintenance}: the hosts are drained one after another")
+        output.note(f"To follow it: 'forewarn maintenance watch {found.maintenance}'.")
+        return
     for state in () if found.dry_run else found.states:
         output.say(f"host {state.name} is {_state(state)}")
+
+
+commands = group(
+    "Drain, reboot and reopen hosts.",
+    {
+        "list": RequestCommand(
+            "List hosts and the state of their drains.", "GET /v1/hosts", show=_draw_hosts
+        ),
+        "show": RequestCommand(
+            "Show a host, its machines and its drain.",
+            "GET /v1/hosts/{host}",
+            HOST,
+            show=_draw_host,
+        ),
+        "drain": drain,
+        **{
+            order: RequestCommand(
+                text,
+                "POST /v1/hosts/{host}/orders",
+                *([HOST, MACHINE] if order in MACHINE_ORDERS else [HOST]),
+                show=_draw_state,
+                order=order,
+            )
+            for order, text in (HOST_ORDERS | MACHINE_ORDERS).items()
+        },
+        "watch": watch,
+    },
+)

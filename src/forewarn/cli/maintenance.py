@@ -1,21 +1,24 @@
-"""`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and steer it."""
+"""`forewarn schedule`, `rollout` and `maintenance`: ask for maintenance; list, show and steer it.
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+A rollout is maintenance whose units take their turns by a policy of the operator's.
+"""
 
-import typer
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from forewarn import times
 from forewarn.cli import events, follow, output
-from forewarn.cli.operator_client import OperatorClient, asks, asks_for_pages
-from forewarn.cli.options import argument, flag, option
-from forewarn.vocabulary import EventSource, EventStatus
+from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.operator_client import OperatorClient
+from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, option, seconds, within
+from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 if TYPE_CHECKING:
     from forewarn.maintenance.turn_plan import PlannedTurns
     from forewarn.server.operator import maintenance_schemas
-
-app = typer.Typer(help="List, show and steer maintenances.", no_args_is_help=True)
 
 NEWS: Final = ("maintenance", "operation", "host")
 """The kinds of news that a maintenance makes."""
@@ -31,120 +34,103 @@ ORDERS: Final = {
     "Drains of hosts that have begun go on: 'forewarn host undrain' ends them.",
 }
 UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or skipped unit again."}
-"""What an operator can do about a maintenance, and about a unit of it, and the help of each."""
+"""The orders about a maintenance, and about a unit of it, and the help of each."""
 
-NumberArgument = Annotated[int, argument("NUMBER", "The maintenance.", min=1)]
-UnitArgument = Annotated[
-    str, argument("UNIT", "A unit of it: a host, an update domain such as web/0, or a machine.")
-]
-TypeArgument = Annotated[
-    Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
-    argument(
-        "TYPE",
-        "reboot or freeze (at least 15 minutes of notice), redeploy (10 minutes), preempt (30 "
-        "seconds), or terminate (what its scale set sets).",
-        case_sensitive=False,
-    ),
-]
-TagOption = Annotated[
-    list[str] | None,
-    option("--tag", "KEY=VALUE", "Machines with this tag; repeated: with all of these tags."),
-]
-NoticeOption = Annotated[
-    str, option("--notice", "SPAN", "A notice longer than the least of the type, such as 30m.")
-]
-DurationOption = Annotated[
-    str,
+
+def _tags(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    if not texts:
+        return {}
+    from forewarn.maintenance import units
+
+    try:
+        return units.read_tags(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+NUMBER: Final = argument("number NUMBER", "The maintenance.", within(1))
+UNIT: Final = argument(
+    "unit UNIT", "A unit of it: a host, an update domain such as web/0, or a machine."
+)
+TYPE: Final = argument(
+    "kind TYPE",
+    "reboot or freeze (at least 15 minutes of notice), redeploy (10 minutes), preempt (30 "
+    "seconds), or terminate (what its scale set sets).",
+    Choice(EventType),
+)
+TAG: Final = option(
+    "--tag KEY=VALUE... tags",
+    "Machines with this tag, or with all of several.",
+    callback=_tags,
+)
+NOTICE: Final = option(
+    "--notice SPAN notice_seconds",
+    "A notice longer than the least of the type, such as 30m.",
+    default="0",
+)
+DURATION: Final = option(
+    "--duration SPAN duration_seconds",
+    "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
+    times.duration_seconds,
+    default="-1",
+)
+DESCRIPTION: Final = option(
+    "--description TEXT", "The text for the guests. Default: the usual text of the type."
+)
+WITHOUT_NOTICE: Final = flag(
+    "--without-notice",
+    "Go on even if some guests get no notice, because they never asked for events.",
+)
+FOR_ONE: Final = (
+    *("no_notice", "indivisible", "live_migration", "to_host"),
+    *("not_before", "opens_at", "closes_at"),
+)
+"""The options that are refused where there are several targets."""
+
+
+@asking(
+    TYPE,
+    argument("machines [TARGET]...", "Names of machines."),
+    option("--scope NAME... scopes", "All machines of this scope."),
+    option("--host NAME... hosts", "All machines on this host, of any scope."),
+    TAG,
     option(
-        "--duration",
-        "SPAN",
-        "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
-    ),
-]
-DescriptionOption = Annotated[
-    str | None,
-    option(
-        "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
-    ),
-]
-WithoutNoticeOption = Annotated[
-    bool,
-    flag(
-        "--without-notice",
-        "Go on even if some guests get no notice, because they never asked for events.",
-    ),
-]
-NotBeforeOption = Annotated[
-    str | None,
-    option(
-        "--not-before",
-        "TIME",
+        "--not-before TIME",
         "When it starts even without approval: RFC 3339 with a zone, or +20m. "
         "Default: as soon as the least notice allows.",
     ),
-]
-OpensOption = Annotated[
-    str | None,
-    option("--opens", "TIME", "Start nothing before this time, approved or not. As --not-before."),
-]
-ClosesOption = Annotated[
-    str | None,
-    option("--closes", "TIME", "Cancel what has not started by this time. As --not-before."),
-]
-IndivisibleOption = Annotated[
-    bool,
+    NOTICE,
+    option(
+        "--opens TIME opens_at", "Start nothing before this time, approved or not. As --not-before."
+    ),
+    option("--closes TIME closes_at", "Cancel what has not started by this time. As --not-before."),
+    DURATION,
+    DESCRIPTION,
+    option(
+        "--source SOURCE",
+        "Who causes it: platform or user.",
+        Choice(EventSource),
+        default="platform",
+    ),
+    flag("--no-notice", "The machine has already failed: start at once, without notice."),
+    WITHOUT_NOTICE,
     flag(
         "--indivisible",
         "With --host: all its machines go down at once. "
         "Refused if they are in two update domains of a scope.",
     ),
-]
-
-ScopeOption = Annotated[
-    list[str] | None, option("--scope", "NAME", "All machines of this scope. Repeatable.")
-]
-HostOption = Annotated[
-    list[str] | None,
-    option("--host", "NAME", "All machines on this host, of any scope. Repeatable."),
-]
-SourceOption = Annotated[
-    EventSource,
-    option("--source", "SOURCE", "Who causes it: platform or user.", case_sensitive=False),
-]
-NoNoticeOption = Annotated[
-    bool, flag("--no-notice", "The machine has already failed: start at once, without notice.")
-]
-LiveMigrationOption = Annotated[
-    bool, flag("--live-migration", "The freeze is a live migration to another host.")
-]
-ToHostOption = Annotated[
-    str, option("--to-host", "NAME", "The host that a redeploy or a live migration moves to.")
-]
-
-
-@asks
+    flag("--live-migration", "The freeze is a live migration to another host."),
+    option("--to-host NAME", "The host that a redeploy or a live migration moves to."),
+    DRY_RUN,
+    WAIT,
+)
 def schedule(
-    kind: TypeArgument,
-    targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
-    *,
-    scope: ScopeOption = None,
-    host: HostOption = None,
-    tag: TagOption = None,
-    not_before: NotBeforeOption = None,
-    notice: NoticeOption = "0",
-    opens: OpensOption = None,
-    closes: ClosesOption = None,
-    duration: DurationOption = "-1",
-    description: DescriptionOption = None,
-    source: SourceOption = EventSource.PLATFORM,
-    no_notice: NoNoticeOption = False,
-    without_notice: WithoutNoticeOption = False,
-    indivisible: IndivisibleOption = False,
-    live_migration: LiveMigrationOption = False,
-    to_host: ToHostOption = "",
-    dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
-    wait: follow.WaitOption = False,
     service: OperatorClient,
+    *,
+    kind: str,
+    dry_run: bool,
+    wait: bool,
+    **given: Any,  # noqa: ANN401 - the fields of the API's request
 ) -> None:
     """Ask for maintenance of machines, scopes or hosts.
 
@@ -157,101 +143,173 @@ def schedule(
     Several scopes or hosts, or a tag, are taken one after another, until one fails. 'forewarn
     rollout start' has more options, and 'forewarn maintenance show' shows how far it is.
     """
-    if live_migration and kind != "freeze":
-        raise typer.BadParameter("--live-migration is for a freeze only")
-    if not_before is not None and notice == "0" and not_before.startswith("+"):
-        # From when the service has the request: from now, the least notice would be too short.
-        notice, not_before = not_before.removeprefix("+"), None
-    given = {"not_before": not_before, "opens_at": opens, "closes_at": closes}
-    moments = {name: times.moment(text) for name, text in given.items() if text is not None}
-    for_one: dict[str, object] = {
-        "no_notice": no_notice,
-        "indivisible": indivisible,
-        "live_migration": live_migration,
-        "to_host": to_host,
-        **{name: service.moment(moment) for name, moment in moments.items()},
-    }
-    for_all: dict[str, object] = {
-        "event_type": kind.capitalize(),
-        "machines": targets or [],
-        "source": source,
-        "duration_seconds": times.duration_seconds(duration),
-        "description": description,
-        "without_notice": without_notice,
-        "notice_seconds": int(times.span(notice).total_seconds()),
-    }
-    _schedule(
-        service,
-        for_all,
-        for_one,
-        scopes=scope or [],
-        hosts=host or [],
-        tags=tag or [],
-        dry_run=dry_run,
-        wait=wait,
-    )
-
-
-def _schedule(
-    service: OperatorClient,
-    for_all: dict[str, object],
-    for_one: dict[str, object],
-    *,
-    scopes: list[str],
-    hosts: list[str],
-    tags: list[str],
-    dry_run: bool,
-    wait: bool,
-) -> None:
-    """Ask for maintenance; what is for one target is refused where there are several."""
+    if given["live_migration"] and kind != EventType.FREEZE:
+        raise click.UsageError("--live-migration is for a freeze only")
     if wait and dry_run:
-        raise typer.BadParameter("--wait has nothing to wait for with --dry-run")
-    named = len(scopes) + len(hosts) + bool(for_all["machines"])
-    if not named and not tags:
-        raise typer.BadParameter("expected names of machines, --scope, --host or --tag")
-    if named > 1 or tags:
-        for name in (name for name, value in for_one.items() if value):
+        raise click.UsageError("--wait has nothing to wait for with --dry-run")
+    after = given["not_before"]
+    if isinstance(after, timedelta) and after >= timedelta() and not given["notice_seconds"]:
+        # From when the service has the request: from now, the least notice would be too short.
+        given |= {"notice_seconds": int(after.total_seconds()), "not_before": None}
+    targets = len(given["scopes"]) + len(given["hosts"]) + bool(given["machines"])
+    if not targets and not given["tags"]:
+        raise click.UsageError("expected names of machines, --scope, --host or --tag")
+    if targets > 1 or given["tags"]:
+        for name in filter(given.get, FOR_ONE):
             what = name.removesuffix("_at").replace("_", "-")
-            raise typer.BadParameter(f"--{what} is for one scope, one host or named machines only")
-    ask(
-        service,
-        dry_run=dry_run,
-        scopes=scopes,
-        hosts=hosts,
-        tags=tags_of(tags),
-        wait=wait,
-        **for_all,
-        **for_one,
-    )
+            message = f"--{what} is for one scope, one host or named machines only"
+            raise click.UsageError(message)
+    _ask(service, kind, dry_run=dry_run, wait=wait, **given)
 
 
-def ask(
-    service: OperatorClient,
-    *,
-    dry_run: bool,
-    wait: bool = False,
-    **body: Any,  # noqa: ANN401 - JSON
-) -> None:
+def _ask(service: OperatorClient, kind: str, *, dry_run: bool, wait: bool, **body: object) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
-    plan = service.post(path, **body)
+    plan = service.post(path, event_type=kind, **body)
     if wait:
-        _wait(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
+        wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:
         plan.show(_draw_answer)
 
 
-def tags_of(texts: list[str]) -> dict[str, str]:
-    """Read tags written as KEY=VALUE."""
-    from forewarn.maintenance import units
-
-    try:
-        return units.read_tags(texts)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+# By a policy.
 
 
-def _wait(service: OperatorClient, number: int, first: Callable[[], None] = lambda: None) -> None:
+def _pause(text: str) -> int:
+    return -1 if text == "confirm" else seconds(text)
+
+
+def _waves(text: str) -> list[str]:
+    return [wave.strip() for wave in text.split(",") if wave.strip()]
+
+
+def _blackout(text: str) -> dict[str, str]:
+    opens, closes = times.interval(text)
+    return {"opens": opens.isoformat(), "closes": closes.isoformat()}
+
+
+POLICY: Final = (
+    option(
+        "--at-once N|N%", "The most units under way: a number, or a percentage of all.", default="1"
+    ),
+    option("--waves LIST", "The size of each wave, such as 1,10%,rest. Default: one wave.", _waves),
+    option(
+        "--pause SPAN|confirm pause_seconds",
+        "A pause between waves; confirm waits for 'maintenance resume'.",
+        _pause,
+        default="0",
+    ),
+    option("--spread BY", "host, fault-domain or tag:KEY: no two units at once that share it."),
+    option(
+        "--window WHEN... windows",
+        "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
+    ),
+    option("--zone ZONE", "The time zone of the windows, such as Europe/Berlin.", default="UTC"),
+    option(
+        "--blackout FROM/TO... blackouts",
+        "Two RFC 3339 times between which nothing starts.",
+        _blackout,
+    ),
+    option(
+        "--cutoff SPAN cutoff_seconds",
+        "Begin no unit in the last part of a window, such as 30m.",
+        default="0",
+    ),
+    NOTICE,
+    option(
+        "--stop-after N",
+        "Halt when this many units have failed, at most 5000.",
+        within(1, 5000),
+        default="1",
+    ),
+    option(
+        "--order ORDER",
+        "tightest: as many at once as possible; listed: as given.",
+        Choice(("tightest", "listed")),
+        default="tightest",
+    ),
+    option("--approval-until TIME", "Until then, start nothing without its guests' approval."),
+    option("--check NAME", "A check from the settings that must pass after each unit."),
+    option(
+        "--check-tries N",
+        "How often the check may fail in a row, at most 100.",
+        within(1, 100),
+        default="3",
+    ),
+    option(
+        "--check-within SPAN check_within_seconds",
+        "How long all tries of the check may take.",
+        default="5m",
+    ),
+)
+"""The policy of a rollout: each option is named as the field of the API's policy."""
+
+UNITS: Final = (
+    option("--host NAME... hosts", "A host."),
+    flag("--all-hosts", "Every host."),
+    option("--scope NAME... scopes", "A scope."),
+    option("--machine NAME... machines", "A machine."),
+    TAG,
+)
+NO_DRAIN: Final = flag(
+    "--no-drain", "Do not drain hosts: their machines stop while the host is maintained."
+)
+
+
+def _rollout(text: str, *more: click.Option, dry_run: bool) -> click.Command:
+    def run(
+        service: OperatorClient,
+        *,
+        kind: str,
+        no_drain: bool,
+        wait: bool = False,
+        **given: Any,  # noqa: ANN401 - the fields of the API's request
+    ) -> None:
+        policy = {one.name: given.pop(one.name) for one in POLICY}
+        if until := policy["approval_until"]:
+            policy["approval_until"] = service.moment(until)
+        hosts = bool(given["hosts"] or given["all_hosts"])
+        _ask(
+            service,
+            kind,
+            dry_run=dry_run,
+            wait=wait,
+            drain=not no_drain and kind == EventType.REBOOT and hosts,
+            policy={name: value for name, value in policy.items() if value is not None},
+            **given,
+        )
+
+    run.__doc__ = text
+    common = (TYPE, *UNITS, *POLICY, DURATION, DESCRIPTION, WITHOUT_NOTICE, NO_DRAIN)
+    return asking(*common, *more)(run)
+
+
+rollout = group(
+    "Plan and start maintenance by a policy.",
+    {
+        "plan": _rollout(
+            "Show how maintenance by a policy would go.\n\n"
+            "It lists the waves, their machines, and what goes first.",
+            dry_run=True,
+        ),
+        "start": _rollout(
+            "Start maintenance of many units, one after another.\n\n"
+            "A host, an update domain of a scope, or a machine is a unit. It halts when a unit "
+            "fails: 'forewarn maintenance' shows it, and lets it go on. For a reboot, hosts that "
+            "the connector can drain are drained.",
+            WAIT,
+            dry_run=False,
+        ),
+    },
+)
+
+# Until it is over.
+
+
+def wait_for(
+    service: OperatorClient, number: int, first: Callable[[], None] = lambda: None
+) -> None:
+    """Show what changes until a maintenance is over."""
     from forewarn.server.operator import maintenance_schemas
 
     def look() -> follow.Progress:
@@ -330,56 +388,25 @@ def _state(maintenance: "maintenance_schemas.MaintenanceView") -> str:
     return f"{state}: {reason}"
 
 
-@app.command("list")
-@asks_for_pages
-def list_(*, service: OperatorClient) -> None:
-    """List maintenances, the newest first."""
-    service.pages("/v1/maintenances", "maintenances").show(_draw_list)
-
-
-@app.command()
-@asks
-def show(number: NumberArgument, *, service: OperatorClient) -> None:
-    """Show a maintenance, its units, its operations and its events."""
-    service.get(f"/v1/maintenances/{number}").show(_draw)
-
-
-@app.command()
-@asks
-def watch(number: NumberArgument, *, service: OperatorClient) -> None:
+@asking(NUMBER)
+def watch(service: OperatorClient, number: int) -> None:
     """Show what changes until a maintenance is over.
 
     Exit status: 0 when all of it has ended well, 11 when it halts, is paused or stopped, or waits
     for you.
     """
-    _wait(service, number)
+    wait_for(service, number)
 
 
-def _command(order: str) -> Callable[..., None]:
-    def of_maintenance(number: NumberArgument, *, service: OperatorClient) -> None:
-        _order(service, number, order)
-
-    def of_unit(number: NumberArgument, unit: UnitArgument, *, service: OperatorClient) -> None:
-        _order(service, number, order, unit)
-
-    return asks(of_unit if order in UNIT_ORDERS else of_maintenance)
-
-
-for _name, _text in (ORDERS | UNIT_ORDERS).items():
-    app.command(_name, help=_text)(_command(_name))
-
-
-def _order(service: OperatorClient, number: int, order: str, unit: str = "") -> None:
-    def draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
-        maintenance = detail.maintenance
-        for each in detail.units:
-            if unit and each.name.lower() == unit.lower():
-                output.say(output.printable(f"{each.name} is {each.state}"))
-        output.say(output.printable(f"maintenance {number} is {_state(maintenance)}"))
-        if unit and maintenance.state in _RESTING:
-            output.note(f"To go on: 'forewarn maintenance resume {number}'.")
-
-    service.post(f"/v1/maintenances/{number}/orders", order=order, unit=unit).show(draw)
+def _draw_order(detail: "maintenance_schemas.MaintenanceDetail") -> None:
+    maintenance = detail.maintenance
+    unit = click.get_current_context().params.get("unit", "").lower()
+    for each in detail.units:
+        if each.name.lower() == unit:
+            output.say(output.printable(f"{each.name} is {each.state}"))
+    output.say(output.printable(f"maintenance {maintenance.number} is {_state(maintenance)}"))
+    if unit and maintenance.state in _RESTING:
+        output.note(f"To go on: 'forewarn maintenance resume {maintenance.number}'.")
 
 
 def _draw_answer(plan: "maintenance_schemas.MaintenancePlan") -> None:
@@ -412,9 +439,10 @@ def _draw_turns(plan: "PlannedTurns") -> None:
     output.table(
         plan.waves,
         {
-            "WAVE": lambda wave: wave.number,
+            "WAVE": "number",
             "UNITS": lambda wave: len(wave.units),
-            "MACHINES": lambda wave: wave.machines,
+            "MACHINES": "machines",
+            **({"OVER BY": "latest"} if len(plan.waves) > 1 else {}),
             "NAMES": lambda wave: output.listed(wave.units, None, SHOWN_UNITS),
         },
         empty="No unit can start.",
@@ -466,21 +494,20 @@ def _progress(maintenance: "maintenance_schemas.MaintenanceView") -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def _draw_list(page: "maintenance_schemas.MaintenancePage") -> None:
-    output.table(
-        page.maintenances,
-        {
-            "NUMBER": lambda one: one.number,
-            "TYPE": lambda one: one.event_type,
-            "STATE": _standing,
-            "TARGETS": lambda one: output.counted(one.targets),
-            "UNITS": _progress,
-            "REQUESTED BY": lambda one: one.requested_by,
-            "AT": lambda one: one.requested_at,
-            "REASON": lambda one: one.reason,
-        },
-        empty="There is no maintenance yet: see 'forewarn schedule --help'.",
-    )
+LIST: Final = output.AnswerTable(
+    "maintenance_schemas.MaintenancePage.maintenances",
+    {
+        "NUMBER": "number",
+        "TYPE": "event_type",
+        "STATE": _standing,
+        "TARGETS": lambda one: output.counted(one.targets),
+        "UNITS": _progress,
+        "REQUESTED BY": "requested_by",
+        "AT": "requested_at",
+        "REASON": "reason",
+    },
+    empty="There is no maintenance yet: see 'forewarn schedule --help'.",
+)
 
 
 def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
@@ -495,25 +522,24 @@ def _draw(detail: "maintenance_schemas.MaintenanceDetail") -> None:
             ("requested", f"{times.shown(one.requested_at)} by {one.requested_by or '-'}"),
             ("description", one.description),
             ("expected interruption", interruption or times.shown_span(one.duration_seconds)),
-            *([("opens", one.opens_at)] if one.opens_at else []),
-            *([("closes", one.closes_at)] if one.closes_at else []),
-            *([("without notice", "in scopes that are off")] if one.without_notice else []),
-            *([("state", _state(one)), ("units", _progress(one))] if detail.units else []),
-            *([("wave", f"{one.wave} of {one.waves}")] if one.waves > 1 else []),
-            *([("at once", policy.at_once)] if policy.at_once != "100%" and detail.units else []),
-            *([("check", policy.check)] if policy.check else []),
-            *(
-                [("windows", f"{', '.join(policy.windows)} {policy.zone}")]
-                if policy.windows
-                else []
-            ),
-            *([("ordered by", one.changed_by)] if one.changed_by else []),
+            ("?opens", one.opens_at),
+            ("?closes", one.closes_at),
+            ("?without notice", "in scopes that are off" * one.without_notice),
+            ("?state", _state(one) if detail.units else ""),
+            ("?units", _progress(one)),
+            ("?wave", f"{one.wave} of {one.waves}" if one.waves > 1 else ""),
+            ("?at once", policy.at_once if policy.at_once != "100%" and detail.units else ""),
+            ("?check", policy.check),
+            ("?windows", f"{', '.join(policy.windows)} {policy.zone}" if policy.windows else ""),
+            ("?ordered by", one.changed_by),
         ]
     )
     output.say("")
     if detail.units:
         _draw_units(detail)
-    events.happened(detail.operations, empty="It has no operations in the history.")
+    output.table(
+        detail.operations, events.HISTORY.columns, empty="It has no operations in the history."
+    )
     output.say("")
     output.table(
         ((event, operation) for operation in detail.operations for event in operation.events),
@@ -547,15 +573,45 @@ def _draw_units(detail: "maintenance_schemas.MaintenanceDetail") -> None:
     output.table(
         detail.units,
         {
-            "UNIT": lambda unit: unit.name,
-            "STATE": lambda unit: unit.state,
-            **({"WAVE": lambda unit: unit.wave} if detail.maintenance.waves > 1 else {}),
+            "UNIT": "name",
+            "STATE": "state",
+            "?WAVE": lambda unit: unit.wave if detail.maintenance.waves > 1 else None,
             "REF": lambda unit: "drain" if unit.drain else unit.operation,
             "MACHINES": machines,
-            "SINCE": lambda unit: unit.changed_at,
+            "SINCE": "changed_at",
             "REASON": reason,
         },
     )
     if detail.maintenance.state in _RESTING:
         output.note(f"To go on: {_goes_on(detail)}.")
     output.say("")
+
+
+commands = group(
+    "List, show and steer maintenances.",
+    {
+        "list": RequestCommand(
+            "List maintenances, the newest first.",
+            "GET /v1/maintenances",
+            show=LIST,
+            paged="maintenances",
+        ),
+        "show": RequestCommand(
+            "Show a maintenance, its units, its operations and its events.",
+            "GET /v1/maintenances/{number}",
+            NUMBER,
+            show=_draw,
+        ),
+        "watch": watch,
+        **{
+            order: RequestCommand(
+                text,
+                "POST /v1/maintenances/{number}/orders",
+                *([NUMBER, UNIT] if order in UNIT_ORDERS else [NUMBER]),
+                show=_draw_order,
+                order=order,
+            )
+            for order, text in (ORDERS | UNIT_ORDERS).items()
+        },
+    },
+)

@@ -1,16 +1,15 @@
 """The operator plane as the commands ask it: over a unix socket, or TCP with a token.
 
 `OperatorClient` answers with the documents of the API; every failure becomes one `Failed` with its
-exit status. A command that asks the plane is decorated with `asks` or `asks_for_pages`.
+exit status.
 """
 
 import functools
-import inspect
+import importlib
 import json
 import os
 import re
 import socket
-import typing
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forewarn.cli import output
 from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
-from forewarn.cli.options import AllOption, CursorOption, JsonOption, LimitOption, OperatorOption
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -44,12 +42,18 @@ HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]+")
 """An address without `http://`: no path of a socket that anybody has looks like it."""
 
 KINDS: Final = {"machine": "/v1/fleet/machines", "scope": "/v1/fleet/scopes", "host": "/v1/hosts"}
-"""What has names that may be mistyped, and the list that has them."""
+"""The kinds of things with names that may be mistyped, and the list of each."""
 
 MAX_COMPARED: Final = 1000
 """The names that are compared with one that does not exist: one page of a list."""
 
 Shape = TypeVar("Shape")
+
+Show = Callable[[Any], object]
+"""A printer of answers: an `AnswerTable`, or a function whose argument has the answer's type."""
+
+SCHEMAS: Final = "forewarn.server.operator"
+"""The package with the types of answers; a command imports only the one that it shows."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +80,13 @@ class Answer:
             )
             raise Failed(ExitStatus.UNREACHABLE, message) from error
 
-    def show(self, draw: Callable[[Any], None]) -> None:
-        """Print the document: as JSON, or as `draw` does with a value of its parameter's type."""
+    def show(self, draw: Show) -> None:
+        """Print the document: as JSON, or as `draw` does with a value of its type."""
         if self.as_json:
             output.document(self.tree())
             return
-        from forewarn.server.operator import maintenance_schemas, schemas, webhook_schemas
-
-        shapes = {
-            "schemas": schemas,
-            "maintenance_schemas": maintenance_schemas,
-            "webhook_schemas": webhook_schemas,
-        }
-        shape, *_ = typing.get_type_hints(draw, localns=shapes).values()
-        found = self.read(shape)
+        module, name = shape_of(draw).split(".")
+        found = self.read(getattr(importlib.import_module(f"{SCHEMAS}.{module}"), name))
         draw(found)
         if cursor := getattr(found, "next", ""):
             output.note(f"There is more: add --cursor {cursor}, or --all.")
@@ -101,11 +98,11 @@ class OperatorClient:
     def __init__(
         self,
         *,
-        limit: LimitOption = 100,
-        cursor: CursorOption = "",
-        whole: AllOption = False,
-        as_json: JsonOption = False,
-        address: OperatorOption = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        whole: bool = False,
+        as_json: bool = False,
+        address: str | None = None,
     ) -> None:
         self._given = address
         self.as_json = as_json
@@ -117,8 +114,9 @@ class OperatorClient:
         return self._ask("GET", path, query)
 
     def post(self, path: str, **body: object) -> Answer:
-        """Send a request with a body of these values."""
-        return self._ask("POST", path, {}, json.dumps(body).encode())
+        """Send a request with a body of these values, except None."""
+        given = {name: value for name, value in self._told(body).items() if value is not None}
+        return self._ask("POST", path, {}, json.dumps(given).encode())
 
     def put(self, path: str, body: bytes, **query: object) -> Answer:
         """Send a request with a body of JSON."""
@@ -152,26 +150,26 @@ class OperatorClient:
             given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
         return given.astimezone(UTC).isoformat()
 
+    def _told(self, values: Mapping[str, object]) -> dict[str, object]:
+        return {
+            name: self.moment(value) if isinstance(value, datetime | timedelta) else value
+            for name, value in values.items()
+        }
+
     def _ask(
         self, method: str, path: str, query: Mapping[str, object], body: bytes | None = None
     ) -> Answer:
         """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
-        url, unix_socket, headers = self._place(path, query)
-        if body is not None:
-            headers.append(("Content-Type", "application/json"))
+        headers = [] if body is None else [("Content-Type", "application/json")]
         try:
             reply = transport.request(
                 method,
-                url,
                 seconds=ANSWER_SECONDS,
-                connect_seconds=CONNECT_SECONDS,
-                headers=headers,
                 body=body,
-                unix_socket=unix_socket,
-                ca_file=self._settings.operator.tls_ca or None,
                 max_body=MAX_ANSWER,
+                **self._place(path, self._told(query), headers),
             )
         except transport.RequestFailed as failed:
             raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
@@ -190,19 +188,12 @@ class OperatorClient:
 
         from forewarn.client import transport
 
-        url, unix_socket, headers = self._place(path, query)
-        if last_id:
-            headers.append(("Last-Event-ID", last_id))
+        headers = [("Last-Event-ID", last_id)] if last_id else []
         refused = b""
         reply = None
         try:
             for reply in transport.stream(
-                url,
-                silence_seconds=silence_seconds,
-                connect_seconds=CONNECT_SECONDS,
-                headers=headers,
-                unix_socket=unix_socket,
-                ca_file=self._settings.operator.tls_ca or None,
+                silence_seconds=silence_seconds, **self._place(path, query, headers)
             ):
                 if reply.status == 200:
                     yield reply.body
@@ -214,15 +205,22 @@ class OperatorClient:
             raise self._failure(msgspec.structs.replace(reply, body=refused))
 
     def _place(
-        self, path: str, query: Mapping[str, object]
-    ) -> tuple[str, str, list[tuple[str, str]]]:
-        unix_socket = "" if "://" in self._address else self._address
+        self, path: str, query: Mapping[str, object], headers: list[tuple[str, str]]
+    ) -> dict[str, Any]:
+        """Return where a request goes, and by what right, as `transport` takes it."""
         given = {name: "true" if value is True else value for name, value in query.items() if value}
-        encoded = urllib.parse.urlencode(given, doseq=True)
-        token = "" if unix_socket else self._token()
-        headers = [("Authorization", f"Bearer {token}")] if token else []
-        base = "http://localhost" if unix_socket else self._address.rstrip("/")
-        return f"{base}{path}?{encoded}" if encoded else f"{base}{path}", unix_socket, headers
+        if given:
+            path += f"?{urllib.parse.urlencode(given, doseq=True)}"
+        is_url = "://" in self._address
+        if is_url and (token := self._token()):
+            headers.append(("Authorization", f"Bearer {token}"))
+        return {
+            "url": (self._address.rstrip("/") if is_url else "http://localhost") + path,
+            "unix_socket": "" if is_url else self._address,
+            "headers": headers,
+            "connect_seconds": CONNECT_SECONDS,
+            "ca_file": self._settings.operator.tls_ca or None,
+        }
 
     def _failure(self, reply: "Reply") -> Failed:
         failure = self._refused(reply.status, reply.body)
@@ -248,7 +246,7 @@ class OperatorClient:
         return found
 
     def _suggestion(self, what: str | int, name: str | int, **_: str | int) -> str:
-        """Return what else has a name that does not exist, or a similar name, in a message."""
+        """Return a message with the other kind that has this name, or with a similar name."""
         try:
             for kind in KINDS:
                 if kind != what and self.similar(str(name), kind) == name:
@@ -307,7 +305,7 @@ class OperatorClient:
         )
 
     def _is_systems_closed(self) -> bool:
-        """Whether there is a service of the system, and its default socket is closed to us."""
+        """Tell whether the system has a service whose default socket is closed to us."""
         from forewarn.settings import SYSTEM_STATE
 
         is_default = self._given is None and "://" not in self._address
@@ -373,34 +371,16 @@ def settings_in_use() -> "settings.Settings":
         return settings.load(None, os.environ)
 
 
+def shape_of(show: Show) -> str:
+    """Return module and name of the type that this shows, such as `schemas.HoldList`."""
+    if isinstance(show, output.AnswerTable):
+        return show.shape
+    return str(next(iter(show.__annotations__.values())))
+
+
 def segment(name: str) -> str:
     """Return a name as one segment of a path."""
     return urllib.parse.quote(name, safe="")
-
-
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --json and --operator; it takes both as one `service`."""
-    return _with_options(command, "as_json", "address")
-
-
-def asks_for_pages(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --limit, --cursor and --all too."""
-    return _with_options(command, "limit", "cursor", "whole", "as_json", "address")
-
-
-def _with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
-    options = inspect.signature(OperatorClient).parameters
-    own = inspect.signature(command).parameters
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - whatever the command takes
-        service = OperatorClient(**{name: given.pop(name) for name in names})
-        command(service=service, **given)
-
-    parameters = [one for name, one in own.items() if name != "service"]
-    parameters += [options[name] for name in names]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # Typer reads it
-    return run
 
 
 def _check_url(address: str) -> None:

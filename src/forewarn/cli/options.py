@@ -1,47 +1,123 @@
-"""How commands declare their options and arguments, and those that several commands have."""
+"""The options and arguments of commands, as values, and how what people type is read."""
 
-from typing import Annotated, Any
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
-import typer
+import click
 
+from forewarn import times
 
-def flag(name: str, text: str) -> Any:  # noqa: ANN401 - as Typer's own
-    """Declare an option without a value."""
-    return typer.Option(name, help=text)
+Number = TypeVar("Number", int, float)
 
-
-def option(name: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - likewise
-    """Declare an option with a value."""
-    return typer.Option(name, metavar=metavar, help=text, **more)
-
-
-def argument(metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - likewise
-    """Declare an argument."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
+Kind = click.ParamType[Any] | Callable[[str], object]
+"""A reader of a value that was typed; its ValueError says what was expected."""
 
 
-OperatorOption = Annotated[
-    str | None,
-    option(
-        "--operator",
-        "ADDRESS",
-        "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
-        "Default: where 'forewarn serve' listens.",
-        envvar="FOREWARN_OPERATOR",
-    ),
-]
-JsonOption = Annotated[bool, flag("--json", "Print one JSON document.")]
-LimitOption = Annotated[int, option("--limit", "N", "Entries on one page.", min=1, max=1000)]
-CursorOption = Annotated[
-    str, option("--cursor", "CURSOR", "The cursor printed below the page before.")
-]
-AllOption = Annotated[bool, flag("--all", "Show all pages.")]
-ReasonOption = Annotated[str, option("--reason", "TEXT", "Why; the history records it.")]
-MetadataOption = Annotated[
-    str | None,
-    option(
-        "--endpoint",
-        "URL",
-        "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
-    ),
-]
+def seconds(text: str) -> int:
+    """Read a span as seconds."""
+    return int(times.span(text).total_seconds())
+
+
+FILE: Final = click.Path(path_type=Path)
+
+KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "TIME": times.moment, "SPAN": seconds}
+"""The readers of values with these names; any other is text."""
+
+
+class Choice(click.Choice[str]):
+    """One of several words, of an enum or not, typed in any case."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        """Return a word in lower case, as help, errors and completion have it."""
+        del ctx
+        return str(choice).lower()
+
+
+def flag(name: str, text: str) -> click.Option:
+    """Declare an option without a value: `--name`, or `--name parameter`."""
+    return click.Option(name.split(), is_flag=True, help=text)
+
+
+def option(
+    spec: str,
+    text: str,
+    kind: Kind | None = None,
+    **more: Any,  # noqa: ANN401 - click's
+) -> click.Option:
+    """Declare an option with a value: `--name VALUE`, or `--name VALUE parameter`.
+
+    `VALUE...` may be repeated. A FILE, TIME or SPAN is read as such without a `kind`.
+    """
+    name, metavar, *parameter = spec.split()
+    value = metavar.removesuffix("...")
+    if value != metavar:
+        text += " Repeatable."
+    return click.Option(
+        [name, *parameter],
+        metavar=value,
+        help=text,
+        type=kind or KINDS.get(value),
+        multiple=value != metavar,
+        **more,
+    )
+
+
+def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
+    """Declare an argument: `parameter VALUE`. `[X]` may be left out, `X...` takes several."""
+    name, _, metavar = spec.partition(" ")
+    return click.Argument(
+        [name],
+        metavar=metavar,
+        help=text,
+        type=kind or KINDS.get(metavar),
+        nargs=-1 if "..." in metavar else 1,
+        required=not metavar.startswith("["),
+    )
+
+
+def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
+    """Return a reader of numbers between these, of the type of the least."""
+    kind = type(least)
+    bounds = f"from {least}" if most == math.inf else f"between {least} and {most}"
+
+    def number(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            message = f"expected a number {bounds}, not {text!r}"
+            raise ValueError(message)
+        return value
+
+    return number
+
+
+JSON: Final = flag("--json as_json", "Print one JSON document.")
+OPERATOR: Final = option(
+    "--operator ADDRESS address",
+    "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
+    "Default: where 'forewarn serve' listens.",
+    envvar="FOREWARN_OPERATOR",
+    show_envvar=True,
+)
+PAGES: Final = (
+    option("--limit N", "Entries on one page, at most 1000.", within(1, 1000), default=100),
+    option("--cursor CURSOR", "The cursor printed below the page before."),
+    flag("--all whole", "Show all pages."),
+)
+REASON: Final = option("--reason TEXT", "Why; the history records it.")
+DRY_RUN: Final = flag("--dry-run", "Only show what would happen.")
+METADATA: Final = option(
+    "--endpoint URL",
+    "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
+)
+TYPES: Final = option(
+    "--type TYPE... types",
+    "Only news of this type, such as operation.failed, or of a kind, such as maintenance.",
+)
+WAIT: Final = flag(
+    "--wait", "Show what changes until it is over, or needs an operator: exit status 11."
+)

@@ -1,4 +1,4 @@
-"""What a command prints: tables on a terminal, aligned text elsewhere, JSON with `--json`.
+"""The output of commands: tables on a terminal, aligned text elsewhere, JSON with `--json`.
 
 Results go to stdout, everything else to stderr.
 """
@@ -8,10 +8,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
 from forewarn import times
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 Row = TypeVar("Row")
+Column = str | Callable[[Row], object]
+"""A cell's source: the name of an attribute of the row, or a function of the row."""
 
 
 def on_terminal() -> bool:
@@ -33,34 +37,60 @@ def on_terminal() -> bool:
 
 def document(tree: object) -> None:
     """Print one JSON document, indented for people."""
-    typer.echo(json.dumps(tree, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
 
 
 def say(line: str) -> None:
     """Print one line of a result."""
-    typer.echo(line)
+    click.echo(line)
 
 
 def note(text: str) -> None:
     """Print something that is not a result, on stderr."""
-    typer.echo(text, err=True)
+    click.echo(text, err=True)
 
 
-def table(
-    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]], *, empty: str = ""
-) -> list[str]:
-    """Print a table: each heading with the function that returns its value of a row.
+@dataclass(frozen=True)
+class AnswerTable:
+    """A list of the API as a table."""
 
-    If there is no row, print `empty` on stderr. Return the headings that had no room.
+    place: str
+    """Module, type and field of the list, such as `schemas.HoldList.holds`."""
+    columns: Mapping[str, Column[Any]]
+    empty: str
+
+    @property
+    def shape(self) -> str:
+        """The type of the answer, with its module."""
+        return self.place.rpartition(".")[0]
+
+    def __call__(self, found: object) -> None:
+        """Print it."""
+        rows = getattr(found, self.place.rpartition(".")[2])
+        table(rows, self.columns, empty=self.empty)
+
+
+def table(rows: Iterable[Row], columns: Mapping[str, Column[Row]], *, empty: str = "") -> list[str]:
+    """Print a table: each heading with how its cells come of the rows.
+
+    A column whose heading begins with `?` is left out if all of its cells are empty. If there is no
+    row, print `empty` on stderr. Return the headings that had no room.
     """
     filled = cells(rows, columns, _now() if on_terminal() else None)
     if not filled:
         if empty:
             note(empty)
-    elif on_terminal():
-        return _draw(tuple(columns), filled)
-    else:
-        say(aligned([tuple(columns), *filled]))
+        return []
+    kept = [
+        n
+        for n, heading in enumerate(columns)
+        if heading[0] != "?" or any(row[n] != "-" for row in filled)
+    ]
+    headings = [heading.lstrip("?") for heading in columns]
+    shown = [[row[n] for n in kept] for row in (headings, *filled)]
+    if on_terminal():
+        return _draw(shown[0], shown[1:])
+    say(aligned(shown))
     return []
 
 
@@ -71,15 +101,17 @@ def _now() -> datetime:
 
 
 def cells(
-    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]], now: datetime | None = None
+    rows: Iterable[Row], columns: Mapping[str, Column[Row]], now: datetime | None = None
 ) -> list[tuple[str, ...]]:
-    """Return the cells of each row, with short times where it is told what day it is."""
-    return [tuple(shown(value(row), now) for value in columns.values()) for row in rows]
+    """Return the cells of each row, with short times if `now` tells the day."""
+    values = [attrgetter(each) if isinstance(each, str) else each for each in columns.values()]
+    return [tuple(shown(value(row), now) for value in values) for row in rows]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one a line."""
-    say(aligned([(f"{name}:", shown(value)) for name, value in rows]))
+    """Print names and values, one a line; a name that begins with `?` only with a value."""
+    told = [(name, value) for name, value in rows if value or not name.startswith("?")]
+    say(aligned([(f"{name.lstrip('?')}:", shown(value)) for name, value in told]))
 
 
 def shown(value: object, now: datetime | None = None) -> str:
@@ -231,10 +263,10 @@ LEAST_OF_FIRST = 24
 """Those of the first column, which says what a row is about."""
 
 UNCUT = frozenset({"EVENT"})
-"""Whoever reads an event's id copies it."""
+"""Columns that are never cut: people copy an event's id."""
 
 FOLDED = frozenset({"WHAT"})
-"""What an alert says is worth several lines."""
+"""Columns that may take several lines, such as the message of an alert."""
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "FROM", "SOURCE", "SHOWN TO", "ADDRESS", "LISTENER", "WAITED", "NOTICE"),

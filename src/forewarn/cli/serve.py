@@ -2,31 +2,27 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forewarn.cli import output
+from forewarn.cli.command import RequestCommand, command
 from forewarn.cli.exits import server_is_installed, settings_are_usable
-from forewarn.cli.operator_client import OperatorClient, asks
 from forewarn.cli.options import option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 
-def serve(
-    *,
-    config: Annotated[
-        Path | None,
-        option(
-            "--config",
-            "FILE",
-            "The settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
-            "or /etc/forewarn/forewarn.toml.",
-        ),
-    ] = None,
-) -> None:
+@command(
+    option(
+        "--config FILE",
+        "The settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
+        "or /etc/forewarn/forewarn.toml.",
+    )
+)
+def serve(config: Path | None) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     from forewarn.server import settings
 
@@ -39,35 +35,10 @@ def serve(
             import psycopg  # noqa: F401 - the service imports it where it opens the store
     status = run.serve(loaded)
     if status:
-        raise typer.Exit(status)
+        raise click.exceptions.Exit(status)
 
 
 # How the service is.
-
-
-@asks
-def replicas(*, service: OperatorClient) -> None:
-    """List the replicas that share the database.
-
-    With SQLite there is one.
-    """
-    service.get("/v1/replicas").show(_draw_replicas)
-
-
-def _draw_replicas(found: "schemas.ReplicaList") -> None:
-    output.table(
-        found.replicas,
-        {
-            "NAME": lambda replica: f"{replica.name}{' (this)' if replica.this else ''}",
-            "VERSION": lambda replica: replica.version,
-            "STATE": _standing,
-            "LAST BEAT": lambda replica: replica.beat_at,
-            "BEHIND": lambda replica: f"{replica.behind_ms / 1000:.1f} s",
-            "CLOCK": lambda replica: f"{replica.clock_ahead_ms / 1000:+.1f} s",
-            "CLAIMS": lambda replica: replica.claims,
-        },
-        empty="There are no replicas.",
-    )
 
 
 def _standing(replica: "schemas.ReplicaView") -> str:
@@ -76,3 +47,22 @@ def _standing(replica: "schemas.ReplicaView") -> str:
     if not replica.serving:
         return "closed to guests"
     return "serving"
+
+
+replicas = RequestCommand(
+    "List the replicas that share the database.\n\nWith SQLite there is one.",
+    "GET /v1/replicas",
+    show=output.AnswerTable(
+        "schemas.ReplicaList.replicas",
+        {
+            "NAME": lambda replica: f"{replica.name}{' (this)' if replica.this else ''}",
+            "VERSION": "version",
+            "STATE": _standing,
+            "LAST BEAT": "beat_at",
+            "BEHIND": lambda replica: f"{replica.behind_ms / 1000:.1f} s",
+            "CLOCK": lambda replica: f"{replica.clock_ahead_ms / 1000:+.1f} s",
+            "CLAIMS": "claims",
+        },
+        empty="There are no replicas.",
+    ),
+)

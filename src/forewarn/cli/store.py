@@ -3,20 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from forewarn.cli import output
+from forewarn.cli.command import command, group
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed
-from forewarn.cli.options import JsonOption, argument, flag, option
+from forewarn.cli.options import FILE, JSON, argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.store.port import ChangesBeside, Store
 
 BY: Final = 1_000_000
-"""How far incarnations are raised: a scope whose events change once a second, day and night, takes
-eleven days for as many."""
+"""The step by which incarnations are raised: a scope whose events change once a second, day and
+night, takes eleven days for as many."""
 
 MAX_BY: Final = 10**12
 """The most that they may be raised by: thousands of times still fit what clients read exactly, as
@@ -28,28 +27,20 @@ MAX_INCARNATION: Final = 2**53 - 1
 URL_STARTS: Final = ("postgresql://", "postgres://")
 
 COPY_SECONDS: Final = 3600.0
-"""How long one step of a copy may take: the largest history is written by one COMMIT."""
+"""The limit of one step of a copy: the largest history is written by one COMMIT."""
 
-PasswordFileOption = Annotated[
-    Path | None, option("--password-file", "FILE", "The file with the password for a URL.")
-]
-
-app = typer.Typer(help="Move the database.", no_args_is_help=True)
+PASSWORD_FILE: Final = option("--password-file FILE", "The file with the password for a URL.")
 
 
+@command(
+    argument("database DATABASE", "The restored SQLite file, or a URL of PostgreSQL."),
+    option("--by N", "How far each incarnation is raised.", within(1, MAX_BY), default=str(BY)),
+    flag("--with-wal", "Apply the -wal file beside it, which was restored with it."),
+    PASSWORD_FILE,
+    JSON,
+)
 def restore_check(
-    database: Annotated[
-        str, argument("DATABASE", "The restored SQLite file, or a URL of PostgreSQL.")
-    ],
-    *,
-    by: Annotated[
-        int, option("--by", "N", "How far each incarnation is raised.", min=1, max=MAX_BY)
-    ] = BY,
-    with_wal: Annotated[
-        bool, flag("--with-wal", "Apply the -wal file beside it, which was restored with it.")
-    ] = False,
-    password_file: PasswordFileOption = None,
-    as_json: JsonOption = False,
+    database: str, *, by: int, with_wal: bool, password_file: Path | None, as_json: bool
 ) -> None:
     """Make a restored database safe to serve.
 
@@ -73,14 +64,13 @@ def restore_check(
     )
 
 
-@app.command("copy")
-def copy(
-    source: Annotated[Path, argument("FROM", "The SQLite file.")],
-    target: Annotated[str, argument("TO", "A URL of PostgreSQL, to a database of its own.")],
-    *,
-    password_file: PasswordFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@command(
+    argument("source FROM", "The SQLite file.", FILE),
+    argument("target TO", "A URL of PostgreSQL, to a database of its own."),
+    PASSWORD_FILE,
+    JSON,
+)
+def copy(source: Path, target: str, *, password_file: Path | None, as_json: bool) -> None:
     """Copy everything to an empty PostgreSQL database.
 
     The fleet, its live events and the history are copied in one transaction: all, or nothing. Stop
@@ -208,3 +198,6 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         lost = news.encode([news.lost(0, "restore-check", at)])
         transaction.append(change, lost, outbox.SKIPPED_CHANGES)
     return len(raised), highest if raised else 0
+
+
+commands = group("Move the database.", {"copy": copy})

@@ -1,9 +1,6 @@
 """`forewarn emulator`, `record` and `certify`: what handlers are tested with."""
 
 import contextlib
-import difflib
-import http.client
-import logging
 import os
 import subprocess
 import sys
@@ -11,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import typer
+import click
 
 from forewarn.cli import output
+from forewarn.cli.command import command
 from forewarn.cli.exits import (
     ENDING,
     OF_CODE,
@@ -25,10 +23,10 @@ from forewarn.cli.exits import (
     handled,
     need_program,
     server_is_installed,
-    write_text,
+    system_can,
 )
 from forewarn.cli.fleet import FleetFile, read_file
-from forewarn.cli.options import JsonOption, MetadataOption, argument, flag, option
+from forewarn.cli.options import JSON, METADATA, argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
@@ -38,28 +36,24 @@ if TYPE_CHECKING:
 # The emulator.
 
 KILL_SECONDS: Final = 5.0
-"""How long the program may take to end once it was told to."""
+"""The time for the program to end after SIGTERM."""
 
 
+@command(
+    argument("program [-- CMD ...]", "Run this program, and end with its status."),
+    option("--fleet FILE", "The machines. Default: one, called vm-0."),
+    option("--faults NAME", "A playbook of faults, such as azure-bad-day."),
+    option("--port N", "The guests' port. Default: any free one.", within(0, 65535)),
+)
 def emulator(
-    command: Annotated[
-        list[str] | None, argument("[-- CMD ...]", "Run this program, and end with its status.")
-    ] = None,
-    *,
-    fleet: Annotated[
-        Path | None, option("--fleet", "FILE", "The machines. Default: one, called vm-0.")
-    ] = None,
-    faults: Annotated[
-        str, option("--faults", "NAME", "A playbook of faults, such as azure-bad-day.")
-    ] = "",
-    port: Annotated[
-        int, option("--port", "N", "The guests' port. Default: any free one.", min=0, max=65535)
-    ] = 0,
+    program: Sequence[str], *, fleet: Path | None, faults: str | None, port: int | None
 ) -> None:
     """Emulate Scheduled Events for tests.
 
     It prints the addresses for guests and operators, and serves until Ctrl-C, or until CMD ends.
     """
+    import logging
+
     with server_is_installed("forewarn emulator"):
         import structlog
 
@@ -71,8 +65,8 @@ def emulator(
         logging.getLogger(name).setLevel(level)
     over = threading.Event()
     with (
-        _errors_told(port),
-        Emulator(port=port) as started,
+        _errors_told(port or 0),
+        Emulator(port=port or 0) as started,
         handled(lambda *_: over.set(), "SIGINT", "SIGTERM"),
     ):
         if fleet is not None:
@@ -82,13 +76,13 @@ def emulator(
         if faults:
             started.faults(faults)
         started.on_request(_warned())
-        status = _until_over(started, over, command or [])
+        status = _until_over(started, over, program)
     if status:
         raise SystemExit(status)
 
 
 def _warned() -> "Callable[[Exchange], None]":
-    """Return what prints each warning of requests, once."""
+    """Return a function that prints each warning of requests once."""
     told: set[str] = {""}
 
     def warn(exchange: "Exchange") -> None:
@@ -130,7 +124,7 @@ def _errors_told(port: int) -> Iterator[None]:
         raise Failed(ExitStatus.USAGE, str(error)) from error
 
 
-def _until_over(started: "Emulator", over: threading.Event, command: list[str]) -> int:
+def _until_over(started: "Emulator", over: threading.Event, command: Sequence[str]) -> int:
     """Serve until Ctrl-C, or until the program ends; return its status, 0 without one."""
     operators = started.open_operators()
     output.say(f"guests     {started.endpoint}")
@@ -150,12 +144,9 @@ def _until_over(started: "Emulator", over: threading.Event, command: list[str]) 
     return _end(process)
 
 
-def _started(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    try:
+def _started(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    with system_can(f"run {command[0]}"):
         return subprocess.Popen(command, env=environment)  # noqa: S603 - what the user asks for
-    except OSError as error:
-        message = f"cannot run {command[0]}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _end(process: "subprocess.Popen[bytes]") -> int:
@@ -194,19 +185,19 @@ class Answered(Exception):  # noqa: N818 - an answer, though not the one that wa
     """The endpoint answered, and not with what was asked for; the message says how."""
 
 
-def record(
-    file: Annotated[Path, argument("FILE", "The file to write; it must not exist yet.")],
-    *,
-    endpoint: MetadataOption = None,
-    keep_names: Annotated[
-        bool, flag("--keep-names", "Keep names and EventIds. Default: made-up ones.")
-    ] = False,
-    once: Annotated[bool, flag("--once", "End after the first document.")] = False,
-) -> None:
+@command(
+    argument("file FILE", "The file to write; it must not exist yet."),
+    METADATA,
+    flag("--keep-names", "Keep names and EventIds. Default: made-up ones."),
+    flag("--once", "End after the first document."),
+)
+def record(file: Path, *, endpoint: str | None, keep_names: bool, once: bool) -> None:
     """Record what this machine's endpoint says, until Ctrl-C.
 
     Emulator.replay gives it back to handlers. Nothing is approved.
     """
+    import http.client
+
     from forewarn import clock
     from forewarn.client import discovery
     from forewarn.testing.record import Recording
@@ -216,11 +207,9 @@ def record(
         places = discovery.find(endpoint, os.environ, wall.now())
     except discovery.BadAddress as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
-    with (
-        _created(file) as written,
-        contextlib.suppress(Ended),
-        handled(_stop, "SIGINT", "SIGTERM"),
-    ):
+    with system_can(f"write {file}"):
+        written = file.open("xb")
+    with written, contextlib.suppress(Ended), handled(_stop, "SIGINT", "SIGTERM"):
         place = places[0]
         try:
             name = _ask(place, NAME)[0].decode()
@@ -254,15 +243,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Ended  # a flag would be seen only once an answer has come
 
 
-def _created(file: Path) -> BinaryIO:
-    try:
-        return file.open("xb")
-    except OSError as error:
-        message = f"cannot write {file}: {error.strerror}"
-        raise Failed(ExitStatus.USAGE, message) from error
-
-
 def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    import http.client
+
     connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", place.prefix + path, headers={"Metadata": "true"})
@@ -277,45 +260,42 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
 
 # The certificate of a handler.
 
-CommandArgument = Annotated[
-    list[str] | None,
+
+@command(
     argument(
-        "-- COMMAND...",
+        "handler [-- COMMAND...]",
         "The handler. It must run {drain} to drain, and {undrain} to undo that: both are replaced "
         "by programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
     ),
-]
-
-
+    option("--only NAME...", "Only this scenario."),
+    flag("--namespace", "Let it ask 169.254.169.254 itself, in a network of its own."),
+    option(
+        "--loopback PORT...",
+        "With --namespace: a port of this host's 127.0.0.1 that it needs.",
+        within(1, 65535),
+    ),
+    option(
+        "--patience SECONDS",
+        "How long the handler has to react, at most 3600.",
+        within(1.0, 3600),
+        default="30",
+    ),
+    flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint."),
+    option("--junit FILE", "Write JUnit's XML here."),
+    flag("--list scenarios", "List the scenarios and exit."),
+    JSON,
+)
 def certify(
-    command: CommandArgument = None,
+    handler: Sequence[str],
     *,
-    only: Annotated[
-        list[str] | None, option("--only", "NAME", "Only this scenario; can be repeated.")
-    ] = None,
-    namespace: Annotated[
-        bool, flag("--namespace", "Let it ask 169.254.169.254 itself, in a network of its own.")
-    ] = False,
-    loopback: Annotated[
-        list[int] | None,
-        option(
-            "--loopback",
-            "PORT",
-            "With --namespace: a port of this host's 127.0.0.1 that it needs; can be repeated.",
-            min=1,
-            max=65535,
-        ),
-    ] = None,
-    patience: Annotated[
-        float,
-        option("--patience", "SECONDS", "How long the handler has to react.", min=1, max=3600),
-    ] = 30.0,
-    without_undrain: Annotated[
-        bool, flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint.")
-    ] = False,
-    junit: Annotated[Path | None, option("--junit", "FILE", "Write JUnit's XML here.")] = None,
-    scenarios: Annotated[bool, flag("--list", "List the scenarios and exit.")] = False,
-    as_json: JsonOption = False,
+    only: Sequence[str],
+    namespace: bool,
+    loopback: tuple[int, ...],
+    patience: float,
+    without_undrain: bool,
+    junit: Path | None,
+    scenarios: bool,
+    as_json: bool,
 ) -> None:
     """Run a handler through scenarios and say what it does wrong.
 
@@ -323,6 +303,8 @@ def certify(
     FOREWARN_ENDPOINT. All scenarios run at the same time. A handler that drains in its own code
     appends lines 'drain', 'drained' and 'undrain' to the file FOREWARN_DRAIN_LOG instead.
     """
+    import logging
+
     with server_is_installed("forewarn certify", "testing"):
         import structlog
 
@@ -331,27 +313,26 @@ def certify(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     known = {each.name: each for each in certifying.SCENARIOS}
     if scenarios:
-        output.table(
-            known.values(), {"SCENARIO": lambda each: each.name, "ABOUT": lambda each: each.about}
-        )
+        output.table(known.values(), {"SCENARIO": "name", "ABOUT": "about"})
         return
-    if not command:
-        raise typer.BadParameter("expected a command after --, such as: -- ./handle.sh {drain}")
-    _refuse_unknown_placeholder(command)
-    if "{" not in command[0]:
-        need_program(command[0])
-    chosen = _chosen(known, only or ())
-    handler = certifying.Handler(
-        command=tuple(command),
+    if not handler:
+        raise click.UsageError("expected a command after --, such as: -- ./handle.sh {drain}")
+    _refuse_unknown_placeholder(handler)
+    if "{" not in handler[0]:
+        need_program(handler[0])
+    chosen = _chosen(known, only)
+    tried = certifying.Handler(
+        command=tuple(handler),
         isolated=_isolation() if namespace else (),
-        ports=tuple(loopback or ()),
+        ports=loopback,
         patience_seconds=patience,
         undrains=not without_undrain,
     )
-    results = _judged(handler, chosen, (lambda _: None) if as_json else Verdicts().say)
+    results = _judged(tried, chosen, (lambda _: None) if as_json else Verdicts().say)
     if junit is not None:
-        write_text(junit, certifying.junit(command, results))
-    _conclude(command, results, as_json=as_json)
+        with system_can(f"write {junit}"):
+            junit.write_text(certifying.junit(handler, results), encoding="utf-8")
+    _conclude(handler, results, as_json=as_json)
 
 
 def _judged(
@@ -377,7 +358,7 @@ def _judged(
     return results
 
 
-def _conclude(command: list[str], results: "Sequence[Result]", *, as_json: bool) -> None:
+def _conclude(command: Sequence[str], results: "Sequence[Result]", *, as_json: bool) -> None:
     if as_json:
         import msgspec
 
@@ -396,7 +377,7 @@ def _refuse_unknown_placeholder(command: Sequence[str]) -> None:
 
     if unknown := handler_process.unknown_placeholder(command):
         listed = ", ".join(f"{{{name}}}" for name in handler_process.PLACEHOLDERS)
-        raise typer.BadParameter(f"unknown placeholder {{{unknown}}}: expected one of {listed}")
+        raise click.UsageError(f"unknown placeholder {{{unknown}}}: expected one of {listed}")
 
 
 def _isolation() -> tuple[str, ...]:
@@ -413,9 +394,11 @@ def _chosen(
 ) -> "list[HandlerScenario]":
     for name in names:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else "see --list"
-            raise typer.BadParameter(f"no scenario named {name!r} ({hint})")
+            raise click.UsageError(f"no scenario named {name!r} ({hint})")
     return [each for each in known.values() if not names or each.name in names]
 
 

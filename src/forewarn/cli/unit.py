@@ -7,29 +7,24 @@ import re
 import sysconfig
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import forewarn
 from forewarn.cli import output
+from forewarn.cli.command import command
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.options import argument, flag
+from forewarn.cli.options import Choice, argument, flag
 
 UNIT: Final = {"service": "forewarn", "agent": "forewarn-agent", "relay": "forewarn-relay"}
 SETTINGS: Final = {"service": "forewarn.toml", "agent": "agent.toml", "relay": "relay.toml"}
 
 
-def unit(
-    component: Annotated[
-        Literal["service", "agent", "relay"], argument("COMPONENT", "service, agent or relay.")
-    ],
-    *,
-    socket: Annotated[
-        bool, flag("--socket", "The socket unit, which stays open while the service restarts.")
-    ] = False,
-    settings: Annotated[
-        bool, flag("--settings", "The sample settings: the defaults, as comments.")
-    ] = False,
-) -> None:
+@command(
+    argument("component COMPONENT", "service, agent or relay.", Choice(UNIT)),
+    flag("--socket", "The socket unit, which stays open while the service restarts."),
+    flag("--settings", "The sample settings: the defaults, as comments."),
+)
+def unit(component: str, *, socket: bool, settings: bool) -> None:
     """Print the systemd unit of service, agent or relay."""
     if socket and settings:
         raise Failed(ExitStatus.USAGE, "--socket and --settings cannot be given together")

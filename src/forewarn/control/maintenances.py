@@ -24,18 +24,18 @@ from forewarn.maintenance import (
     commands,
     footprints,
     host_drain,
-    host_plan,
     notice,
     planner,
     turn_check,
+    turn_forecast,
+    turn_orders,
     turn_plan,
     turns,
 )
-from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Changes,
-    Drain,
+    DrainOptions,
     HostState,
     Machine,
     Maintenance,
@@ -49,8 +49,9 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import Ask, Check, MaintenanceOrder, Wait
+from forewarn.maintenance.turns import Ask, Check, Wait
 from forewarn.maintenance.units import (
     MAX_UNITS,
     MaintenanceState,
@@ -108,8 +109,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Without machines, scope and host."""
     targets: UnitTargets
     policy: TurnPolicy
-    drain: bool = False
-    """Whether hosts that the connector can drain are drained and rebooted."""
+    draining: DrainOptions | None = None
+    """How hosts that the connector can drain are drained; None where none is."""
 
     @property
     def more(self) -> tuple[object, ...]:
@@ -120,7 +121,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if self.policy.order is not TurnOrder.LISTED:  # else their order is asked for, too
             machines, scopes, hosts = sorted(machines), sorted(scopes), sorted(hosts)
         tags, all_hosts = self.targets.tags, self.targets.all_hosts
-        return (machines, scopes, hosts, all_hosts, tags, self.policy, self.drain)
+        return (machines, scopes, hosts, all_hosts, tags, self.policy, self.draining)
 
 
 class Checks(Protocol):
@@ -333,26 +334,13 @@ def _drain(
     unit: UnitOfWork, maintenance: Maintenance, index: int, survey: HostSurvey
 ) -> Maintenance:
     """Ask for the drain of a unit's host, as an operator would; return the maintenance after it."""
-    one = maintenance.units[index]
-    wanted = Drain(
-        host=one.name,
-        state=HostState.UP,
-        reboot=True,
-        without_notice=maintenance.without_notice,
-        avoid=turn_plan.drained_soon(maintenance, one),
-        requested_by=maintenance.requested_by,
-        requested_at=unit.now,
-        changed_at=unit.now,
+    machines = lookup.on_hosts(unit, survey)
+    after, drain = turn_plan.drained(
+        maintenance, index, survey, machines, unit.drains(), now=unit.now
     )
-    before = unit.drains()
-    try:
-        host_plan.check([wanted], before, survey, lookup.on_hosts(unit, survey))
-    except Refused as refusal:
-        return turns.refused(maintenance, {index: refusal}, unit.now)
-    asked = turns.asked(maintenance, {index: 0}, unit.now)
-    drain = host_drain.request(before.get(one.name), wanted, unit.now)
-    unit.apply(Changes(drains=(drain,), maintenances=(asked,)))  # the next one is judged by it
-    return asked
+    if drain is not None:
+        unit.apply(Changes(drains=(drain,), maintenances=(after,)))  # the next is judged by it
+    return after
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
@@ -373,11 +361,20 @@ def order(
     *,
     by: str,
 ) -> Work[tuple[Operation, ...]]:
-    """Do what an operator orders; `name` is a unit's. The answer is what was announced."""
+    """Do what an operator orders; `name` is a unit's. The answer is what was announced.
+
+    The retry of a unit whose drain is stuck is the retry of its drain.
+    """
     known = lookup.maintenance(unit, number)
     if not known.open:
-        turns.order(known, kind, name, by, unit.now)  # which is refused
+        turn_orders.order(known, kind, name, by, unit.now)  # which is refused
     _recalled(unit, known)
+    if kind is MaintenanceOrder.RETRY:
+        one = turn_orders.unit_named(known, name)
+        its = unit.world.drains.get(one.name) if one.drain else None
+        if its is not None and its.state is HostState.STUCK:
+            view = lookup.drain(unit, one.name, None)
+            unit.apply(Changes(drains=(host_drain.retry(view, unit.now).drain,)))
     decision = decided(unit, commands.order_maintenance, number, kind, name, by)
     return Work(decision.operations, decision.changes)
 
@@ -392,12 +389,14 @@ def prepared(
     asked: Asked,
     rules: Policy,
     *,
-    drained: Collection[str],
     now: datetime,
+    survey: HostSurvey | None = None,
+    to_the_end: bool = True,
 ) -> tuple[Maintenance, PlannedTurns]:
     """Return the maintenance that an operator asks for, as number 0, and its plan.
 
-    `scopes` and `fleet` are all there are, by key; `drained`, the hosts that can be drained.
+    `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
+    `survey` are drained that can be. `to_the_end` is whether the plan says when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -406,9 +405,7 @@ def prepared(
     request, targets, policy = asked.request, asked.targets, asked.policy
     planner.check(request)
     turns.check_policy(policy)
-    if request.event_type is not EventType.REBOOT:
-        drained = ()
-    units, members = _units(scopes, fleet, targets, drained)
+    units, members = _units(scopes, fleet, targets, _drained(asked.draining, survey))
     _check_once(units, members)
     for machine in (machine for its in members.values() for machine in its):
         planner.check_eligible(request.event_type, scopes[machine.scope])
@@ -439,22 +436,60 @@ def prepared(
         description=planner.description(request),
         units=turn_plan.arranged(units, lambda unit: takes[unit.key], policy),
         policy=policy,
+        draining=asked.draining,
         state=MaintenanceState.RUNNING,
         requested_at=now,
         changed_at=now,
         request_digest=planner.digest(request, *asked.more) if request.idempotency_key else "",
     )
-    machines = {machine.key: machine for its in members.values() for machine in its}
-    world = World(
-        scopes={machine.scope: scopes[machine.scope] for machine in machines.values()},
-        machines=machines,
-        operations=reading.live_operations(),
-        holds=reading.holds(),
-        drains=reading.drains(),
+    plan = turn_forecast.planned(
+        maintenance,
+        lambda unit: takes[unit.key],
+        _worlds(reading, scopes, fleet, members),
+        rules,
+        now,
+        survey=survey,
+        to_the_end=to_the_end,
     )
-    there = UnitsInWorld(maintenance, world, rules.queues)
-    plan = turn_plan.planned(maintenance, lambda unit: takes[unit.key], there.occupied, now)
     return maintenance, plan
+
+
+def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collection[str]:
+    """Return the hosts that are drained where they are units."""
+    if draining is None or survey is None:
+        return ()
+    hosts = survey.hosts.items()
+    return [name for name, facts in hosts if facts.can_reboot or not draining.reboot]
+
+
+def _worlds(
+    reading: Reading,
+    scopes: Mapping[str, Scope],
+    fleet: Mapping[str, Machine],
+    members: Mapping[str, Iterable[Machine]],
+) -> Callable[[], World]:
+    """Return what makes a World of all that units may meet: scopes that share live operations."""
+    operations = reading.live_operations()
+    in_scope: dict[str, list[Operation]] = {}
+    for operation in operations.values():
+        for event in operation.events:
+            in_scope.setdefault(event.scope, []).append(operation)
+    found: dict[str, None] = {}
+    new = [*dict.fromkeys(one.scope for its in members.values() for one in its)]
+    while new:
+        found |= dict.fromkeys(new)
+        met = {event.scope for s in new for o in in_scope.get(s, ()) for event in o.events}
+        new = sorted(met - found.keys())
+    machines = {name: machine for name, machine in fleet.items() if machine.scope in found}
+    live = {o.id: o for name in found for o in in_scope.get(name, ())}
+    holds, drains = reading.holds(), reading.drains()
+    return lambda: World(
+        scopes={name: scopes[name] for name in found if name in scopes},
+        machines=machines,
+        operations=live,
+        holds=holds,
+        drains=drains,
+    )
 
 
 def _check_notice(

@@ -39,7 +39,6 @@ from forewarn.maintenance.model import (
     Drain,
     Hold,
     HoldKind,
-    HostState,
     Machine,
     Operation,
     Policy,
@@ -492,23 +491,26 @@ class Plane:
     # The drain of hosts.
 
     @_job
-    def drain_hosts(
-        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey
-    ) -> Work[tuple[Drain, ...]]:
-        """Drain hosts, all or none, one after another; the answer is their drains as they are."""
+    def drain_host(self, unit: UnitOfWork, wanted: Drain, survey: HostSurvey) -> Work[Drain]:
+        """Drain a host; the answer is its drain as it is now."""
         before = unit.drains()
         machines = lookup.on_hosts(unit, survey)
-        host_plan.check(wanted, before, survey, machines, unit.holds())
-        drains = tuple(host_drain.request(before.get(one.host), one, unit.now) for one in wanted)
-        return Work(drains, Changes(drains=drains))
+        host_plan.check([wanted], before, survey, machines, unit.holds())
+        drain = host_drain.request(before.get(wanted.host), wanted, unit.now)
+        return Work(drain, Changes(drains=(drain,)))
 
     @_job
     def plan_drains(
-        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey
+        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool = False
     ) -> Work[tuple[HostPlan, ...]]:
-        """Tell how hosts would be drained; nothing changes."""
-        machines = lookup.on_hosts(unit, survey)
-        return Work(host_plan.plans(wanted, unit.drains(), survey, machines, unit.holds()))
+        """Tell how hosts would be drained; nothing changes.
+
+        To `judge` is to refuse hosts that are unknown, or could not be drained now.
+        """
+        machines, drains, holds = lookup.on_hosts(unit, survey), unit.drains(), unit.holds()
+        if judge:
+            host_plan.check(wanted, drains, survey, machines, holds)
+        return Work(host_plan.plans(wanted, drains, survey, machines, holds))
 
     @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Work[Stepped]:
@@ -544,11 +546,7 @@ class Plane:
         """Do what an operator orders about the drain of a host."""
         view = lookup.drain(unit, host, None)
         step = order(view, unit.now)
-        changes = self._changes_of(unit, view.drain, step)
-        if step.drain.state is HostState.UP:
-            given_up = host_drain.given_up(view.drains, host, unit.now)
-            changes = msgspec.structs.replace(changes, drains=(*changes.drains, *given_up))
-        return Work(step.drain, changes)
+        return Work(step.drain, self._changes_of(unit, view.drain, step))
 
     @_job
     def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> Work[None]:

@@ -18,10 +18,12 @@ transaction's body may run twice. Imports only `vocabulary`, and `times` for wor
     relays       the relays on hosts: their tokens, and which hosts are held for theirs
     units        the units of a maintenance, the policy of their turns, and how far each is
     turns        what a maintenance does next: which units go, what the others wait for, when it
-                 halts, and what operators order
+                 halts
+    turn_orders  what operators order about a maintenance
     footprints   what units take, and what of other maintenance is in their way
     turn_check   the check that has to pass before a maintenance goes on
-    turn_plan    the order of units, and what a maintenance does first
+    turn_plan    the order of units, and what an operator sees of it
+    turn_forecast  when units would be over: the commands themselves, in virtual time
     time_windows when maintenance windows are open, as people write them
     fleet_file   the fleet file: how it is checked, what applying one changes, who gets which domain
     fleet_import the fleet file that is made of libvirt's domains

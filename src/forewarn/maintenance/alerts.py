@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import model
-from forewarn.maintenance.units import MaintenanceState
+from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -32,11 +32,13 @@ LEAST_STUCK = timedelta(minutes=10)
 NOT_BACK_AFTER = timedelta(minutes=5)
 """How long agents may take to bring their machines back to work before somebody looks."""
 
+REFUSED_AFTER = timedelta(minutes=10)
+"""How long the rules may refuse a unit before somebody looks: what other units take, such as the
+memory of hosts, is free again by then."""
+
 SILENT_AFTER = timedelta(minutes=2)
 """How long after the service's start a machine may not have asked: it could not ask before, and the
 slowest usual guest asks once a minute."""
-
-"""What an alert about the time of day is about."""
 
 
 class AlertKind(StrEnum):
@@ -47,6 +49,8 @@ class AlertKind(StrEnum):
     """Units of a maintenance failed, or its check did: it waits until it is resumed or stopped."""
     UNCONFIRMED = "unconfirmed"
     """The next wave of a maintenance waits for an operator."""
+    REFUSED = "refused"
+    """The rules have refused a unit of a maintenance, or the drain of its host, for a while."""
     UNKNOWN = "unknown"
     """Nobody knows whether an operation was carried out."""
     STUCK = "stuck"
@@ -102,6 +106,7 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.FAILED: "acknowledge {0}",
         AlertKind.HALTED: "maintenance resume {0}",
         AlertKind.UNCONFIRMED: "maintenance resume {0}",
+        AlertKind.REFUSED: "maintenance show {0}",
         AlertKind.UNKNOWN: "resolve {0} succeeded|failed|repeat",
         AlertKind.HELD: "release {0}",
         AlertKind.UNAPPROVED: "postpone {0} +30m",
@@ -168,7 +173,7 @@ def items(
         message = f"held by {why}; nothing starts until it is released"
         found.append(Alert(AlertKind.HELD, str(hold), message, hold.at))
     for maintenance in maintenances:
-        found += _of_maintenance(maintenance)
+        found += _of_maintenance(maintenance, now)
     down = AlertKind.STORE_DOWN  # nothing else can be ended before it
     return sorted([*found, *observed], key=lambda a: (a.kind is not down, a.since, a.kind, a.about))
 
@@ -188,7 +193,7 @@ def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
             yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
 
 
-def _of_maintenance(maintenance: model.Maintenance) -> Iterator[Alert]:
+def _of_maintenance(maintenance: model.Maintenance, now: datetime) -> Iterator[Alert]:
     number, since = str(maintenance.number), maintenance.changed_at
     if maintenance.state is MaintenanceState.HALTED:
         assert since is not None
@@ -198,6 +203,23 @@ def _of_maintenance(maintenance: model.Maintenance) -> Iterator[Alert]:
     elif maintenance.unconfirmed:
         assert maintenance.wave_at is not None
         yield Alert(AlertKind.UNCONFIRMED, number, maintenance.reason, maintenance.wave_at)
+    elif maintenance.state is MaintenanceState.RUNNING:
+        yield from _of_refused(maintenance, now)
+
+
+def _of_refused(maintenance: model.Maintenance, now: datetime) -> Iterator[Alert]:
+    since = {
+        unit.name: unit.refused_at
+        for unit in maintenance.units
+        if unit.state is UnitState.WAITING
+        and unit.refused_at is not None
+        and now - unit.refused_at >= REFUSED_AFTER
+    }
+    if since:
+        first = min(since, key=lambda name: (since[name], name))
+        why = next(unit.reason for unit in maintenance.units if unit.name == first)
+        message = f"refused again and again: {model.listed(tuple(since))}: {why}"
+        yield Alert(AlertKind.REFUSED, str(maintenance.number), message, since[first])
 
 
 def _of_ended(operation: model.Operation, waiting: Sequence[str], now: datetime) -> Iterator[Alert]:

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import invariants, notice, planner, turns, units
+from forewarn.maintenance import invariants, notice, planner, turn_orders, turns, units
 from forewarn.maintenance.model import (
     Approval,
     Hold,
@@ -41,7 +41,8 @@ from forewarn.maintenance.transitions import (
     Transitions,
     Trigger,
 )
-from forewarn.maintenance.turns import MaintenanceOrder, left_host
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turns import left_host
 from forewarn.maintenance.units import MaintenanceState
 from forewarn.maintenance.world import World
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus, EventType
@@ -184,7 +185,7 @@ def order_maintenance(
     working: Transitions, number: int, kind: MaintenanceOrder, unit: str, by: str
 ) -> list[str]:
     """An operator says how a maintenance goes on; `unit` is for those orders that name one."""
-    maintenance = turns.order(working.known(number), kind, unit, by, working.now)
+    maintenance = turn_orders.order(working.known(number), kind, unit, by, working.now)
     if kind is MaintenanceOrder.PAUSE:  # what is Queued is not announced yet
         queued = (
             working.operations[name]
@@ -254,7 +255,7 @@ def cancel_operations(
         if maintenance is not None and not maintenance.state.over:
             nothing_left.pop(number, None)
             stop = MaintenanceOrder.STOP
-            working.maintenances[number] = turns.order(
+            working.maintenances[number] = turn_orders.order(
                 maintenance, stop, "", "", working.now, reason=reason
             )
     for operation_id in operations:

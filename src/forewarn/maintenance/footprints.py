@@ -50,6 +50,19 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
     )
 
 
+def visiting(host: str, names: Container[str], drains: Iterable[Drain]) -> str:
+    """Return which machines are on a host until their own, which is drained, is up again.
+
+    `names` are the keys of those that are there. `""` where it has no such visitors.
+    """
+    for drain in drains:
+        if drain.goes_on and drain.host != host:
+            here = [g.name for g in drain.guests if g.to_host == host or key(g.name) in names]
+            if here:
+                return f"{listed(here)} of host {drain.host} is there until that host is up again"
+    return ""
+
+
 def in_the_way(
     unit: Unit,
     takes: Footprint,
@@ -66,11 +79,8 @@ def in_the_way(
     None: all queue.
     """
     names = {key(name) for name in takes.machines}
-    for drain in drains if unit.drain else ():
-        if drain.goes_on and drain.host != unit.name:
-            here = [g.name for g in drain.guests if g.to_host == unit.name or key(g.name) in names]
-            if here:
-                return f"{listed(here)} of host {drain.host} is there until that host is up again"
+    if unit.drain and (visitors := visiting(unit.name, names, drains)):
+        return visitors
     # By start order, so that the store's order does not decide what is told. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)

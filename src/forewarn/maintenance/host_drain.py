@@ -1,6 +1,6 @@
 """The drain of a host, as one table, and what each state does next: `step(view, now)`.
 
-    up --queue--> waiting --drain--> draining --emptied--> empty --reboot--> rebooting
+    up --drain--> draining --emptied--> empty --reboot--> rebooting
     rebooting --booted--> back --return--> returning --open--> up
 
 `step` is pure. It is asked again after each change, after each look at the hosts (`HostSurvey`),
@@ -62,10 +62,8 @@ replace = msgspec.structs.replace
 class HostTrigger(StrEnum):
     """What changes the state of a host."""
 
-    QUEUE = "queue"
-    """Its drain is asked for, after another host's."""
     DRAIN = "drain"
-    """Its drain is asked for, or the host before it is done."""
+    """Its drain is asked for."""
     EMPTIED = "emptied"
     """A look shows that no machine runs there any more."""
     FILL = "fill"
@@ -88,14 +86,13 @@ TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingP
     {
         (before, trigger): following
         for befores, trigger, following in (
-            ("up", HostTrigger.QUEUE, HostState.WAITING),
-            ("up waiting", HostTrigger.DRAIN, HostState.DRAINING),
+            ("up", HostTrigger.DRAIN, HostState.DRAINING),
             ("draining", HostTrigger.EMPTIED, HostState.EMPTY),
             ("empty", HostTrigger.FILL, HostState.DRAINING),
             ("empty", HostTrigger.REBOOT, HostState.REBOOTING),
             ("draining empty rebooting", HostTrigger.BOOTED, HostState.BACK),
             ("draining empty back stuck", HostTrigger.RETURN, HostState.RETURNING),
-            ("waiting draining empty back returning stuck", HostTrigger.OPEN, HostState.UP),
+            ("draining empty back returning stuck", HostTrigger.OPEN, HostState.UP),
             ("draining empty rebooting back returning", HostTrigger.STICK, HostState.STUCK),
             ("stuck", HostTrigger.RETRY, HostState.DRAINING),
         )
@@ -198,14 +195,6 @@ def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
 
 def _rest(view: DrainView, now: datetime) -> DrainStep:
     del now
-    return DrainStep(drain=view.drain)
-
-
-def _waiting(view: DrainView, now: datetime) -> DrainStep:
-    before = view.drains.get(view.drain.after)
-    done = before is None or before.state is HostState.UP
-    if done or (before is not None and before.state is HostState.EMPTY and not before.reboot):
-        return DrainStep(drain=_changed(view.drain, HostTrigger.DRAIN, now), survey=True)
     return DrainStep(drain=view.drain)
 
 
@@ -375,7 +364,6 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
 _STATES: Final[Mapping[HostState, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
     {
         HostState.UP: _rest,
-        HostState.WAITING: _waiting,
         HostState.DRAINING: _draining,
         HostState.EMPTY: _empty,
         HostState.RETURNING: _returning,
@@ -450,9 +438,8 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     Asking again changes only what becomes of the host once it is empty.
     """
     if before is None or host_plan.is_up(before):
-        trigger = HostTrigger.QUEUE if wanted.after else HostTrigger.DRAIN
-        return _changed(replace(wanted, state=HostState.UP), trigger, now)
-    if before.state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}:
+        return _changed(replace(wanted, state=HostState.UP), HostTrigger.DRAIN, now)
+    if before.state in {HostState.DRAINING, HostState.EMPTY}:
         return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
     return before
 
@@ -460,23 +447,6 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
 def undrain(view: DrainView, now: datetime) -> DrainStep:
     """Open a host; its machines stay where they are, and what has not started is cancelled."""
     return _opened(view, HostTrigger.OPEN, now)
-
-
-def given_up(drains: Mapping[str, Drain], host: str, now: datetime) -> tuple[Drain, ...]:
-    """Return the drains that end because a host of the same request was undrained before them."""
-    found: dict[str, Drain] = {}
-    before = {host}
-    while before:
-        waiting = [
-            drain
-            for drain in drains.values()
-            if drain.state is HostState.WAITING and drain.after in before
-        ]
-        before = {drain.host for drain in waiting} - found.keys()
-        for drain in waiting:
-            reason = f"{drain.after} was undrained"
-            found[drain.host] = _changed(drain, HostTrigger.OPEN, now, reason=reason)
-    return tuple(found.values())
 
 
 def bring_home(view: DrainView, now: datetime) -> DrainStep:

@@ -487,6 +487,8 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     units: tuple[Unit, ...] = ()
     """In the order in which they have their turn; empty where all was announced at once."""
     policy: TurnPolicy = TurnPolicy()
+    draining: "DrainOptions | None" = None
+    """How hosts among its units are drained; None where none is."""
     state: MaintenanceState = MaintenanceState.ANNOUNCED
     reason: str = ""
     """Why it is paused, halted or stopped, or what it waits for."""
@@ -572,8 +574,6 @@ class HostState(StrEnum):
 
     UP = "up"
     """It is not drained."""
-    WAITING = "waiting"
-    """Another host of the same request comes first."""
     DRAINING = "draining"
     EMPTY = "empty"
     """No machine runs on it."""
@@ -630,20 +630,24 @@ class DrainGuest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The number of the maintenance that brings it home; 0 while none was asked for."""
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is done to a host that is drained, and to its machines."""
+
+    reboot: bool = False
+    """Whether it is rebooted once it is empty."""
+    bring_home: bool = True
+    """Whether its machines come home after the reboot."""
+    stay: Stay = Stay.REFUSE
+
+
+class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     """The drain of a host, from the request until the host is up again, and after that."""
 
     host: str
     """As connector and fleet file spell it."""
     state: HostState
-    reboot: bool = False
-    bring_home: bool = True
-    """Whether its machines come home after the reboot."""
-    stay: Stay = Stay.REFUSE
     without_notice: bool = False
     """Whether machines whose scope is off may be moved without any notice."""
-    after: str = ""
-    """The host of the same request that comes before it; `""` for the first."""
     avoid: tuple[str, ...] = ()
     """Hosts that are drained soon after it, in order: machines move there only if no other has
     room."""
@@ -674,7 +678,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def closed(self) -> bool:
         """Whether no machine may move to the host."""
         state = self.stuck_in or self.state
-        return state not in {HostState.UP, HostState.WAITING, HostState.RETURNING}
+        return state not in {HostState.UP, HostState.RETURNING}
 
     @property
     def maintenances(self) -> tuple[int, ...]:

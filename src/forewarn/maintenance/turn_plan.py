@@ -1,22 +1,39 @@
 """The order of a maintenance's units, and the plan that an operator sees before it starts.
 
-`arranged` deals units to waves, in an order in which as many as possible go at once. `planned` lets
-`turns.step` decide for this moment, with the holds and the maintenance that there are: it can't say
-what the maintenance would not do.
+`arranged` deals units to waves, in an order in which as many as possible go at once. What the plan
+says of times comes from `turn_forecast`.
 """
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import notice, time_windows, turn_check, turns, units
-from forewarn.maintenance.footprints import SEVERAL, Footprint
-from forewarn.maintenance.model import Maintenance, listed
+from forewarn.maintenance import (
+    host_drain,
+    host_plan,
+    notice,
+    turns,
+    units,
+)
+from forewarn.maintenance.footprints import SEVERAL, Footprint, visiting
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    Drain,
+    DrainOptions,
+    HostState,
+    Machine,
+    Maintenance,
+    Refused,
+    listed,
+    mapped,
+)
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.turns import Ask, Footprints, Obstacle, Occupied, Wait
+from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import TurnOrder, TurnPolicy, Unit, UnitState
+from forewarn.vocabulary import ErrorCode
 
 replace = msgspec.structs.replace
 
@@ -29,6 +46,10 @@ class PlannedWave(msgspec.Struct, frozen=True, kw_only=True):
     units: tuple[str, ...]
     machines: int
     """Each counted once for each unit that it is in."""
+    earliest: datetime | None = None
+    """When it is over if guests approve at once; None where that cannot be told."""
+    latest: datetime | None = None
+    """When it is over if no guest approves."""
 
 
 class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +70,14 @@ class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
     """The next window; None where the policy has none, or none is to come."""
     without_machines: tuple[str, ...] = ()
     """Units that will be left out."""
+    earliest: datetime | None = None
+    """When all is over if guests approve at once; None where that cannot be told."""
+    latest: datetime | None = None
+    """When all is over if no guest approves."""
+    stands: str = ""
+    """Why it is not over without an operator; `""` where it is."""
+    duration_known: bool = True
+    """Whether the expected interruption was given: the times are too early by it if not."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -62,6 +91,10 @@ class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
         if self.waits_for:
             who = "The others wait" if self.first else "It waits"
             told.append(f"{who}: {self.reason or self.waits_for.words}.")
+        if self.earliest is not None and self.latest is not None:
+            told.append(f"Over {self._when}{'' if self.duration_known else _UNKNOWN}.")
+        elif self.stands:
+            told.append(f"It is not over by itself: {self.stands}.")
         if self.drained:
             told.append(
                 "Hosts are drained: their machines move away before the reboot and come home after "
@@ -69,65 +102,17 @@ class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
             )
         return tuple(told)
 
-
-def planned(
-    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
-) -> PlannedTurns:
-    """Return the plan of a new maintenance, arranged.
-
-    `footprints` are what each unit takes; `occupied` tells what holds or occupies it already.
-    """
-    machines = {unit.key: len(footprints(unit).machines) for unit in maintenance.units}
-    going: dict[int, list[Unit]] = {}
-    empty: list[str] = []
-    for unit in maintenance.units:
-        if machines[unit.key] or unit.drain:
-            going.setdefault(unit.wave, []).append(unit)
-        else:
-            empty.append(unit.name)
-    waves = tuple(
-        PlannedWave(
-            number=number + 1,
-            units=tuple(unit.name for unit in its),
-            machines=sum(machines[unit.key] for unit in its),
-        )
-        for number, its in sorted(going.items())
-    )
-    first, waits_for, reason = _first(maintenance, footprints, occupied, now)
-    policy = maintenance.policy
-    windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
-    return PlannedTurns(
-        waves=waves,
-        units=sum(map(len, going.values())),
-        machines=sum(wave.machines for wave in waves),
-        drained=sum(unit.drain for its in going.values() for unit in its),
-        first=first,
-        waits_for=waits_for,
-        reason=reason,
-        window=windows[0] if policy.windows and windows else None,
-        without_machines=tuple(empty),
-    )
+    @property
+    def _when(self) -> str:
+        assert self.earliest is not None
+        assert self.latest is not None
+        earliest, latest = notice.spoken(self.earliest), notice.spoken(self.latest)
+        if earliest == latest:
+            return f"at {earliest}"
+        return f"at {earliest} if guests approve at once, at {latest} if none does"
 
 
-def _first(
-    maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
-) -> tuple[tuple[str, ...], Obstacle | None, str]:
-    """Return the units that go at once, what the next one waits for, and why."""
-    first: list[str] = []
-    maintenance = turn_check.released(maintenance)
-    while True:
-        maintenance, step = turns.step(maintenance, footprints, occupied, now)
-        if isinstance(step, Ask):
-            for index in step.units:
-                first.append(maintenance.units[index].name)
-                maintenance = turns.asked(maintenance, {index: 0}, now)
-            continue
-        waiting = any(unit.state is UnitState.WAITING for unit in maintenance.units)
-        if not isinstance(step, Wait) or not waiting:
-            return tuple(first), None, ""
-        blocked = next((u.reason for u in maintenance.units if u.state is UnitState.WAITING), "")
-        reason = step.why if step.obstacle is Obstacle.WINDOW else blocked
-        return tuple(first), step.obstacle, reason
+_UNKNOWN: Final = ", plus the time that the work takes (--duration)"
 
 
 def arranged(
@@ -211,6 +196,44 @@ def _fits(mine: Mapping[str, int], theirs: Mapping[str, int]) -> bool:
         scope not in theirs or (theirs[scope] == domain and domain != SEVERAL)
         for scope, domain in mine.items()
     )
+
+
+def drained(
+    maintenance: Maintenance,
+    index: int,
+    survey: HostSurvey,
+    machines: Mapping[str, Machine],
+    drains: Mapping[str, Drain],
+    *,
+    now: datetime,
+) -> tuple[Maintenance, Drain | None]:
+    """Return the drain of a unit's host, as an operator would ask for it, and the maintenance.
+
+    None where it cannot be drained now. `drains` are all, by host; `machines`, by their GUIDs.
+    """
+    unit = maintenance.units[index]
+    wanted = mapped(
+        Drain,
+        maintenance.draining or DrainOptions(reboot=True),
+        host=unit.name,
+        state=HostState.UP,
+        without_notice=maintenance.without_notice,
+        avoid=drained_soon(maintenance, unit),
+        requested_by=maintenance.requested_by,
+        requested_at=now,
+        changed_at=now,
+    )
+    there = {machine.key for machine in machines.values() if machine.host == unit.name}
+    # Another host, drained in the same step, may have rested until now with machines here.
+    if visitors := visiting(unit.name, there, (drains[name] for name in sorted(drains))):
+        refusal = Refused(ErrorCode.CONFLICT, visitors, host=unit.name)
+        return turns.refused(maintenance, {index: refusal}, now), None
+    try:
+        host_plan.check([wanted], drains, survey, machines)
+    except Refused as refused:
+        return turns.refused(maintenance, {index: refused}, now), None
+    drain = host_drain.request(drains.get(unit.name), wanted, now)
+    return turns.asked(maintenance, {index: 0}, now), drain
 
 
 def drained_soon(maintenance: Maintenance, unit: Unit) -> tuple[str, ...]:

@@ -10,14 +10,14 @@ A unit that cannot go now (a live event of one of its machines, another update d
 says why and keeps no other from going. A unit that fails counts towards `stop_after`; then the
 maintenance halts, what has not started is cancelled, and an operator decides.
 
-    running --pause--> paused       running --fail--> halted       paused halted --resume--> running
-    running paused halted --stop--> stopped                        running --end--> done
+`units.TRANSITIONS` are the states of a maintenance; `turn_orders` has what operators order.
 """
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,6 +26,7 @@ from forewarn.maintenance import notice, time_windows, turn_check, units
 from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.model import (
     Drain,
+    DrainOptions,
     HostState,
     Maintenance,
     Operation,
@@ -35,7 +36,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckRun
-from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.maintenance.units import MaintenanceState, MaintenanceTrigger, Unit, UnitState
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
@@ -49,6 +50,9 @@ NO_WINDOW: Final = "no window of the policy is long enough"
 
 MAX_REASON: Final = 500
 """Characters of a reason that are kept: an outcome may be long, and there are many units."""
+
+NOT_REFUSED: Final[Mapping[str, None]] = MappingProxyType({"retry_at": None, "refused_at": None})
+"""The fields of a unit that the rules refuse no more."""
 
 replace = msgspec.structs.replace
 
@@ -181,16 +185,20 @@ def follow(
     `operations` are those that are known; `lost` names those of which history holds nothing.
     `has_machines` tells whether a unit has machines that are not done. `concerned` are the places
     of the units to look at: of thousands, one has ended; None for all.
+
+    A drain that was stuck may go on, as an operator has it tried again: then so does its unit.
     """
     after = list(maintenance.units)
     has_ended = False
     for index in range(len(after)) if concerned is None else concerned:
         unit = after[index]
-        if unit.state is not UnitState.RUNNING:
+        drain = drains.get(unit.name) if unit.drain else None
+        goes_on = unit.state is UnitState.FAILED and drain is not None
+        if unit.state is not UnitState.RUNNING and not goes_on:
             continue
         name = f"{maintenance.number}.{unit.operation}"
         if unit.drain:
-            followed = _follow_drain(unit, drains.get(unit.name))
+            followed = _follow_drain(maintenance, unit, drain)
         elif (operation := operations.get(name)) is not None:
             followed = _follow(unit, operation)
         elif name in lost:
@@ -203,7 +211,7 @@ def follow(
             followed = replace(followed, state=UnitState.SKIPPED, reason=maintenance.reason)
         if followed.state is not unit.state:
             followed = replace(followed, changed_at=now)
-            has_ended = True
+            has_ended = has_ended or followed.state is not UnitState.RUNNING
         after[index] = followed
     following = _with_units(maintenance, after)
     return turn_check.needed(following) if has_ended else following
@@ -228,14 +236,19 @@ def _follow(unit: Unit, operation: Operation) -> Unit:
     return _failed(unit, f"{operation.id} is {operation.status}: {outcome}")
 
 
-def _follow_drain(unit: Unit, drain: Drain | None) -> Unit:
+def _follow_drain(maintenance: Maintenance, unit: Unit, drain: Drain | None) -> Unit:
     if drain is None:
         return _failed(unit, f"host {unit.name} is not drained")
     if drain.state is HostState.STUCK:
         return _failed(unit, f"the drain is stuck: {drain.reason}")
+    asked = maintenance.draining or DrainOptions(reboot=True)
+    rests = drain.state is HostState.EMPTY and not drain.reboot
+    if rests and not asked.reboot:
+        return replace(unit, state=UnitState.DONE, reason="")
     if drain.state is not HostState.UP:
         reason = f"{drain.state}: {drain.reason}" if drain.reason else str(drain.state)
-        return replace(unit, reason=reason[:MAX_REASON])
+        running = replace(unit, state=UnitState.RUNNING, accepted=False)
+        return replace(running, reason=reason[:MAX_REASON])
     if drain.reboot_asked_at is None:
         return _failed(unit, "the host was undrained")
     return replace(unit, state=UnitState.DONE, reason="")
@@ -303,8 +316,8 @@ def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
     reason = "" if closes is None else notice.window_closes(closes)
     late = any(u.state is UnitState.SKIPPED and u.reason == reason for u in maintenance.units)
     if reason and late:
-        return replace(maintenance, state=MaintenanceState.STOPPED, reason=reason, changed_at=now)
-    return replace(maintenance, state=MaintenanceState.DONE, reason="", changed_at=now)
+        return entered(maintenance, MaintenanceTrigger.CLOSE, now, reason)
+    return entered(maintenance, MaintenanceTrigger.END, now)
 
 
 class _Census(msgspec.Struct, frozen=True):
@@ -344,7 +357,7 @@ def _step(
     wave = min(waves | {every[index].wave for index in census.waiting})
     if wave > maintenance.wave:
         maintenance = replace(maintenance, wave=wave, wave_at=now, confirmed=False)
-    if (pause := _pause(maintenance, now)) is not None:
+    if (pause := pause_of(maintenance, now)) is not None:
         return maintenance, pause
     maintenance = turn_check.needed_after_pause(maintenance)
     if turn_check.blocks(maintenance):
@@ -384,7 +397,8 @@ def _check(maintenance: Maintenance, now: datetime) -> tuple[Maintenance, Step]:
     return maintenance, Check(run=turn_check.next_run(maintenance, now))
 
 
-def _pause(maintenance: Maintenance, now: datetime) -> Wait | None:
+def pause_of(maintenance: Maintenance, now: datetime) -> Wait | None:
+    """Return the wait for the wave that has its turn; None where none is left."""
     if maintenance.wave_at is None or maintenance.confirmed:
         return None
     name = f"wave {maintenance.wave + 1}"
@@ -449,10 +463,10 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
 def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
     """Return the maintenance without what does not fit into its window any more."""
     assert maintenance.closes_at is not None
-    return _left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
+    return left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
 
 
-def _left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
+def left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
     """Return the maintenance without the units that wait."""
     left_out = {"state": UnitState.SKIPPED, "reason": reason, "changed_at": now}
     return _with_units(
@@ -533,7 +547,7 @@ def _ask(
             until.append(now + LOOK_AGAIN_AFTER)
         if found is not None:
             obstacles.append(found[0])
-            every[index] = replace(unit, reason=found[1][:MAX_REASON])
+            every[index] = replace(unit, reason=found[1][:MAX_REASON], **NOT_REFUSED)
             continue
         chosen.append(index)
         taken.add(unit, takes)
@@ -586,7 +600,7 @@ def asked(maintenance: Maintenance, asked_for: Mapping[int, int], now: datetime)
 
     `asked_for` has the ordinals of their operations; 0 for the drain of a host.
     """
-    fields = {"state": UnitState.RUNNING, "reason": "", "recalled": False, "retry_at": None}
+    fields = {"state": UnitState.RUNNING, "reason": "", "recalled": False, **NOT_REFUSED}
     after = list(maintenance.units)
     for index, operation in asked_for.items():
         after[index] = replace(after[index], operation=operation, changed_at=now, **fields)
@@ -610,17 +624,13 @@ def refused(
             after[index] = replace(_failed(after[index], refusal.message), changed_at=now)
         else:
             reason, retry_at = refusal.message[:MAX_REASON], now + ASK_AGAIN_AFTER
-            after[index] = replace(after[index], reason=reason, retry_at=retry_at)
+            refused_at = after[index].refused_at or now
+            refused = {"reason": reason, "retry_at": retry_at, "refused_at": refused_at}
+            after[index] = replace(after[index], **refused)
     return replace(maintenance, units=tuple(after))
 
 
-def _put(maintenance: Maintenance, index: int, **fields: object) -> Maintenance:
-    every = list(maintenance.units)
-    every[index] = replace(every[index], **fields)
-    return replace(maintenance, units=tuple(every))
-
-
-def _resting(maintenance: Maintenance) -> Maintenance:
+def resting(maintenance: Maintenance) -> Maintenance:
     """Return the maintenance without what its units waited for: now they wait for an operator."""
     return _with_units(
         maintenance,
@@ -632,9 +642,22 @@ def _resting(maintenance: Maintenance) -> Maintenance:
 
 
 def _halted(maintenance: Maintenance, reason: str, now: datetime) -> Maintenance:
-    return recalled(
-        replace(maintenance, state=MaintenanceState.HALTED, reason=reason, changed_at=now)
-    )
+    return recalled(entered(maintenance, MaintenanceTrigger.HALT, now, reason))
+
+
+def entered(
+    maintenance: Maintenance, trigger: MaintenanceTrigger, now: datetime, reason: str = ""
+) -> Maintenance:
+    """Return the maintenance in the state that a trigger leads to.
+
+    Raises:
+        Refused: The table has no such transition (CONFLICT).
+    """
+    state = units.TRANSITIONS.get((maintenance.state, trigger))
+    if state is None:
+        message = f"maintenance {maintenance.number} is {maintenance.state}"
+        raise Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number)
+    return replace(maintenance, state=state, reason=reason, changed_at=now)
 
 
 def recalled(maintenance: Maintenance, places: Iterable[int] | None = None) -> Maintenance:
@@ -643,7 +666,7 @@ def recalled(maintenance: Maintenance, places: Iterable[int] | None = None) -> M
     `places` are those of some units; None for all that are under way.
     """
     some = range(len(maintenance.units)) if places is None else places
-    after = list(_resting(maintenance).units)
+    after = list(resting(maintenance).units)
     for index in some:
         if after[index].state is UnitState.RUNNING and not after[index].drain:
             after[index] = replace(after[index], recalled=True)
@@ -657,135 +680,3 @@ def to_recall(maintenance: Maintenance) -> list[str]:
         for unit in maintenance.units
         if unit.recalled and unit.state is UnitState.RUNNING
     ]
-
-
-# What operators order.
-
-
-class MaintenanceOrder(StrEnum):
-    """An order about a maintenance that has units."""
-
-    PAUSE = "pause"
-    """Ask for nothing further; what is announced goes on."""
-    RESUME = "resume"
-    """Go on after a pause or a halt, or begin the wave that waits for it."""
-    STOP = "stop"
-    """End it, and cancel what has not started."""
-    SKIP = "skip"
-    """Leave a unit out."""
-    RETRY = "retry"
-    """Give a unit that failed or was skipped another turn."""
-
-
-def order(
-    maintenance: Maintenance,
-    kind: MaintenanceOrder,
-    unit: str,
-    by: str,
-    now: datetime,
-    *,
-    reason: str = "",
-) -> Maintenance:
-    """Return the maintenance after an operator's order; `reason` says more than who gave it.
-
-    Raises:
-        Refused: It makes no sense now (CONFLICT), or not any more (TOO_LATE), or there is no such
-            unit (NOT_FOUND).
-    """
-    if maintenance.state.over:
-        message = f"maintenance {maintenance.number} is {maintenance.state}"
-        if maintenance.state is MaintenanceState.ANNOUNCED:
-            message = f"all of maintenance {maintenance.number} is announced: nothing follows"
-        raise Refused(ErrorCode.TOO_LATE, message, maintenance=maintenance.number)
-    new = maintenance
-    match kind:
-        case MaintenanceOrder.PAUSE:
-            if maintenance.state is not MaintenanceState.RUNNING:
-                raise _conflict(maintenance)
-            told = reason or f"paused by {by}"
-            new = _resting(replace(maintenance, state=MaintenanceState.PAUSED, reason=told))
-        case MaintenanceOrder.RESUME:
-            new = _resumed(maintenance, now)
-        case MaintenanceOrder.STOP:
-            told = reason or f"stopped by {by}"
-            left_out = _left_out(maintenance, told, now)
-            new = recalled(replace(left_out, state=MaintenanceState.STOPPED, reason=told))
-        case MaintenanceOrder.SKIP:
-            new = _skipped(maintenance, unit, by, now)
-        case MaintenanceOrder.RETRY:
-            new = _retried(maintenance, unit, now)
-    changed_at = maintenance.changed_at if new.state is maintenance.state else now
-    return replace(new, changed_by=by, changed_at=changed_at)
-
-
-def _resumed(maintenance: Maintenance, now: datetime) -> Maintenance:
-    if maintenance.state is MaintenanceState.RUNNING:
-        if _pause(maintenance, now) is None:
-            raise _conflict(maintenance)
-        return replace(maintenance, confirmed=True, reason="")
-    return going_on(maintenance)
-
-
-def going_on(maintenance: Maintenance) -> Maintenance:
-    """Return the maintenance as it goes on: failures accepted, and its check run again."""
-    after = [
-        replace(unit, accepted=True) if unit.state is UnitState.FAILED else unit
-        for unit in maintenance.units
-    ]
-    again = turn_check.begin_again(_with_units(maintenance, after))
-    return replace(again, state=MaintenanceState.RUNNING, reason="")
-
-
-def _skipped(maintenance: Maintenance, name: str, by: str, now: datetime) -> Maintenance:
-    index = _index(maintenance, name)
-    unit = maintenance.units[index]
-    if unit.state is UnitState.RUNNING:
-        message = (
-            f"{unit.name} is under way: undrain it first"
-            if unit.drain
-            else f"{unit.name} is under way: cancel {maintenance.number}.{unit.operation} first"
-        )
-        raise Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number, unit=unit.name)
-    if unit.state.over and unit.state is not UnitState.FAILED:
-        raise _conflict_of(maintenance, unit, "only a waiting or failed unit can be skipped")
-    return _put(
-        maintenance, index, state=UnitState.SKIPPED, reason=f"skipped by {by}", changed_at=now
-    )
-
-
-def _retried(maintenance: Maintenance, name: str, now: datetime) -> Maintenance:
-    index = _index(maintenance, name)
-    unit = maintenance.units[index]
-    if unit.state not in {UnitState.FAILED, UnitState.SKIPPED}:
-        raise _conflict_of(maintenance, unit, "only a failed or skipped unit can be retried")
-    return _put(
-        maintenance,
-        index,
-        state=UnitState.WAITING,
-        reason="",
-        accepted=False,
-        recalled=False,
-        retry_at=None,
-        changed_at=now,
-    )
-
-
-def _index(maintenance: Maintenance, name: str) -> int:
-    for index, unit in enumerate(maintenance.units):
-        if name in {unit.name, unit.key} or unit.key == key(name):
-            return index
-    message = (
-        f"no unit {name!r} in maintenance {maintenance.number}: "
-        f"see 'forewarn maintenance show {maintenance.number}'"
-    )
-    raise Refused(ErrorCode.NOT_FOUND, message, maintenance=maintenance.number, unit=name)
-
-
-def _conflict(maintenance: Maintenance) -> Refused:
-    message = f"maintenance {maintenance.number} is {maintenance.state}"
-    return Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number)
-
-
-def _conflict_of(maintenance: Maintenance, unit: Unit, expected: str) -> Refused:
-    message = f"{unit.name} of maintenance {maintenance.number} is {unit.state}: {expected}"
-    return Refused(ErrorCode.CONFLICT, message, maintenance=maintenance.number, unit=unit.name)

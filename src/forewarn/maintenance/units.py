@@ -1,8 +1,9 @@
 """The units of a maintenance, the policy by which they take their turns, and how far each is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
@@ -121,7 +122,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     reason: str = ""
     """Why it waits, failed or was skipped."""
     drain: bool = False
-    """Whether its host is drained and rebooted."""
+    """Whether its host is drained."""
     operation: int = 0
     """Which operation of its maintenance is its latest, from 1; 0 for none."""
     done: tuple[str, ...] = ()
@@ -134,6 +135,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     """When its state changed last; None if it never did."""
     retry_at: datetime | None = None
     """When to ask again after a refusal; None where it was not refused."""
+    refused_at: datetime | None = None
+    """Since when the rules have refused it, or the drain of its host; None where they do not."""
 
     @property
     def key(self) -> str:
@@ -183,6 +186,39 @@ class MaintenanceState(StrEnum):
 _OVER: Final = frozenset(
     (MaintenanceState.ANNOUNCED, MaintenanceState.STOPPED, MaintenanceState.DONE)
 )
+
+
+class MaintenanceTrigger(StrEnum):
+    """What changes the state of a maintenance that has units."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    HALT = "halt"
+    """Too many units failed, or the check did."""
+    STOP = "stop"
+    CLOSE = "close"
+    """Its window is over, and left units out."""
+    END = "end"
+    """Every unit is over."""
+
+
+TRANSITIONS: Final[Mapping[tuple[MaintenanceState, MaintenanceTrigger], MaintenanceState]] = (
+    MappingProxyType(
+        {
+            (MaintenanceState(before), trigger): following
+            for befores, trigger, following in (
+                ("running", MaintenanceTrigger.PAUSE, MaintenanceState.PAUSED),
+                ("running", MaintenanceTrigger.HALT, MaintenanceState.HALTED),
+                ("paused halted", MaintenanceTrigger.RESUME, MaintenanceState.RUNNING),
+                ("running paused halted", MaintenanceTrigger.STOP, MaintenanceState.STOPPED),
+                ("running", MaintenanceTrigger.CLOSE, MaintenanceState.STOPPED),
+                ("running", MaintenanceTrigger.END, MaintenanceState.DONE),
+            )
+            for before in befores.split()
+        }
+    )
+)
+"""From where, by what, to where. What is not in the table is refused."""
 
 
 class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -125,11 +125,10 @@ class World:
     # What operators order.
 
     def drain(self, *names: str, stay: Stay = Stay.REFUSE, **more: Any) -> None:
-        for before, host in zip(("", *names), names, strict=False):
+        for host in names:
             wanted = Drain(
                 host=host,
                 state=HostState.UP,
-                after=before,
                 stay=stay,
                 requested_at=self.now,
                 changed_at=self.now,

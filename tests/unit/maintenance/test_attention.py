@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import alerts, commands
+from forewarn.maintenance import alerts, commands, turns
 from forewarn.maintenance.alerts import AlertKind, Audience
-from forewarn.maintenance.model import HoldKind
-from forewarn.maintenance.turns import MaintenanceOrder
-from forewarn.vocabulary import EventType
+from forewarn.maintenance.model import HoldKind, Maintenance, Refused
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.vocabulary import ErrorCode, EventType
+from turn_world import maintenance
 
 REBOOT = EventType.REBOOT
 
@@ -99,6 +100,23 @@ def test_a_halted_maintenance_is_listed_until_it_is_resumed_or_cancelled() -> No
     assert "h0" in items(bench)[0].message
     bench.cancel(maintenance=2)
     assert listed(bench) == []
+
+
+def test_units_that_the_rules_refuse_are_listed_after_ten_minutes_until_they_go() -> None:
+    refusal = Refused(ErrorCode.LIMIT, "no room")
+    of = maintenance("h0", "h1")
+    first = turns.refused(of, {0: refusal, 1: refusal}, NOW)
+    again = turns.refused(first, {0: refusal, 1: refusal}, NOW + 9 * MINUTE)
+
+    def found(of: Maintenance, after: timedelta) -> list[alerts.Alert]:
+        return alerts.items([], [of], [], {}, NOW + after, up_since=NOW)
+
+    assert found(again, 9 * MINUTE) == []
+    (item,) = found(again, 10 * MINUTE)
+    assert (item.kind, item.about, item.since) == (AlertKind.REFUSED, "1", NOW)
+    assert "h0, h1: no room" in item.message
+    assert alerts.remedy(item) == "maintenance show 1"
+    assert found(turns.asked(again, {0: 1, 1: 2}, NOW + 10 * MINUTE), 20 * MINUTE) == []
 
 
 def test_one_that_an_operator_paused_needs_nobody() -> None:

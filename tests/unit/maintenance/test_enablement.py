@@ -14,7 +14,7 @@ from forewarn.maintenance.model import (
     Refused,
     StartCause,
 )
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 

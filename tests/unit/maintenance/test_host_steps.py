@@ -146,24 +146,6 @@ def test_a_host_that_is_up_or_stuck_rests(of: Drain) -> None:
     assert step(view(of, survey=look(facts()))) == DrainStep(drain=of)
 
 
-@pytest.mark.parametrize(
-    ("before", "goes"),
-    [
-        (None, True),
-        (drain(HostState.UP, "h2"), True),
-        (drain(HostState.EMPTY, "h2"), True),
-        (drain(HostState.EMPTY, "h2", reboot=True), False),
-        (drain(HostState.DRAINING, "h2"), False),
-        (drain(HostState.STUCK, "h2"), False),
-    ],
-)
-def test_a_host_waits_until_the_one_before_it_is_done(before: Drain | None, goes: bool) -> None:
-    of = drain(HostState.WAITING, after="h2", reason="waits")
-    following = step(view(of, others=(before,) if before else ()))
-    begun = DrainStep(drain=entered(of, HostState.DRAINING), survey=True)
-    assert following == (begun if goes else DrainStep(drain=of))
-
-
 # Draining.
 
 
@@ -633,20 +615,17 @@ def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_st
     assert all(word in caught.value.message for word in ("reboot", "h1", "up"))
 
 
-@pytest.mark.parametrize("before", [None, drain(HostState.UP, reason="h2 was undrained")])
-@pytest.mark.parametrize(("after", "state"), [("", "draining"), ("h2", "waiting")])
-def test_a_drain_begins_at_once_or_after_another_hosts(
-    before: Drain | None, after: str, state: str
-) -> None:
-    wanted = drain(HostState.UP, reboot=True, after=after)
-    assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState(state))
+@pytest.mark.parametrize("before", [None, drain(HostState.UP, reason="it was undrained")])
+def test_a_drain_begins_at_once(before: Drain | None) -> None:
+    wanted = drain(HostState.UP, reboot=True)
+    assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState.DRAINING)
 
 
 @pytest.mark.parametrize("state", [each for each in HostState if each is not HostState.UP])
 def test_asking_again_changes_only_what_becomes_of_the_host(state: HostState) -> None:
     before = drain(state, guests=(guest(),), requested_by="ann")
-    wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve", after="h2")
-    changes = state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}
+    wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve")
+    changes = state in {HostState.DRAINING, HostState.EMPTY}
     expected = replace(before, reboot=True, bring_home=False) if changes else before
     assert host_drain.request(before, wanted, NOW) == expected
 
@@ -684,22 +663,6 @@ def test_a_host_whose_machines_are_off_until_its_reboot_stays_closed(order: Any)
     assert refused.code is ErrorCode.CONFLICT
     assert refused.facts == {"host": "h1", "machine": "db-1"}
     assert order(view(of, started[0], operation(2)), NOW).drain.state is not HostState.EMPTY
-
-
-def test_hosts_that_wait_for_an_undrained_one_are_not_drained_either() -> None:
-    drains = [
-        drain(HostState.UP, "h1"),
-        drain(HostState.WAITING, "h2", after="h1"),
-        drain(HostState.WAITING, "h3", after="h2"),
-        drain(HostState.WAITING, "h4", after="h9"),
-        drain(HostState.DRAINING, "h5", after="h1"),
-    ]
-    ended = host_drain.given_up({each.host: each for each in drains}, "h1", NOW)
-    assert [each.host for each in ended] == ["h2", "h3"]
-    for each, before, reason in zip(ended, drains[1:], ("h1", "h2"), strict=False):
-        assert reason in each.reason
-        assert each == entered(before, HostState.UP, reason=each.reason)
-    assert host_drain.given_up({}, "h1", NOW) == ()
 
 
 @pytest.mark.parametrize("state", [each for each in HostState if each is not HostState.STUCK])

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from forewarn.maintenance import transitions
+from forewarn.maintenance import transitions, units
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.transitions import Trigger
+from forewarn.maintenance.units import MaintenanceState
 from forewarn.vocabulary import ErrorCode, EventStatus
 from house import tree
 
@@ -50,17 +51,33 @@ def test_no_way_leads_back_or_out_of_an_end() -> None:
         assert after.over or order.index(after) > order.index(before)
 
 
-def test_the_page_draws_the_table_and_nothing_else() -> None:
+def drawn(index: int) -> set[tuple[str, str, str | None]]:
+    """Return the arrows of a diagram of the page: from, to, by."""
     page = (tree.ROOT / "docs" / "lifecycle.md").read_text(encoding="utf-8")
-    (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
-    drawn = set()
-    for line in drawing.strip().splitlines():
+    drawings = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    arrows = set()
+    for line in drawings[index].strip().splitlines():
         match = re.fullmatch(r"\s*(\[\*\]|\w+) --> (\[\*\]|\w+)(?: : ([\w ]+))?", line)
         assert match is not None, line
-        drawn.add(match.groups())
+        before, after, trigger = match.groups()
+        arrows.add((before, after, trigger))
+    return arrows
+
+
+def test_the_page_draws_the_table_of_operations_and_nothing_else() -> None:
     table = {
         (before.value if before else "[*]", after.value, trigger.value)
         for (before, trigger), after in transitions.TRANSITIONS.items()
     }
     ends = {(status.value, "[*]", None) for status in EventStatus if status.over}
-    assert drawn == table | ends
+    assert drawn(0) == table | ends
+
+
+def test_the_page_draws_the_table_of_maintenances_and_nothing_else() -> None:
+    table = {
+        (before.value, after.value, trigger.value)
+        for (before, trigger), after in units.TRANSITIONS.items()
+    }
+    states = {after for _, after, _ in table} | {before for before, _, _ in table}
+    ends = {(state, "[*]", None) for state in states if MaintenanceState(state).over}
+    assert drawn(1) == table | ends | {("[*]", "running", None)}

@@ -9,7 +9,8 @@ from forewarn.maintenance import turn_check, turns
 from forewarn.maintenance.model import Maintenance
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult
-from forewarn.maintenance.turns import Check, Done, MaintenanceOrder, Obstacle, Stop, Wait
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turns import Check, Done, Obstacle, Stop, Wait
 from forewarn.maintenance.units import CONFIRM, CheckProgress, MaintenanceState, Unit, UnitKind
 from forewarn.vocabulary import EventType
 from turn_world import (

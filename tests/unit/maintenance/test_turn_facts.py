@@ -13,7 +13,8 @@ from forewarn.maintenance import footprints, turn_plan, turns, units
 from forewarn.maintenance.footprints import Footprint
 from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Way
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.turns import Ask, Done, MaintenanceOrder, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turns import Ask, Done, Obstacle, Start, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,

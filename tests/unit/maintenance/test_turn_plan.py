@@ -1,19 +1,32 @@
 """The order of a maintenance's units, and its plan."""
 
+from itertools import cycle
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from builders import NOW
-from forewarn.maintenance import turn_plan
+from builders import MINUTE, NOW, SECOND
+from forewarn.maintenance import turn_forecast, turn_plan
+from forewarn.maintenance.commands import ALWAYS_ON
 from forewarn.maintenance.footprints import Footprint
-from forewarn.maintenance.model import Maintenance
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    GuestFacts,
+    Hold,
+    HoldKind,
+    HostFacts,
+    Machine,
+    Maintenance,
+    Scope,
+)
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.turns import Obstacle
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
-from turn_world import maintenance
+from forewarn.maintenance.world import World
+from forewarn.vocabulary import ScopeKind
+from turn_world import HOUR, maintenance
 
 Takes = dict[str, Footprint]
 
@@ -46,10 +59,49 @@ def large(chance: Random, count: int = 1000) -> Takes:
     return takes
 
 
-def planned(of: Maintenance, takes: Takes, **held: str) -> PlannedTurns:
-    """Plan it while something holds some of its units."""
-    return turn_plan.planned(
-        of, lambda unit: takes[unit.key], lambda unit, _: held.get(unit.name, ""), NOW
+def world_of(takes: Takes, *held: str) -> World:
+    """A World of what hosts take; some hosts are held."""
+    machines = {
+        name: Machine(
+            name=name,
+            scope=scope,
+            update_domain=domain,
+            fault_domain=0,
+            vm_id=f"id-{name}",
+            host=host,
+        )
+        for host, its in takes.items()
+        for name, (scope, domain) in zip(its.machines, cycle(its.domains.items()), strict=False)
+    }
+    names = {one.scope for one in machines.values()}
+    scopes = {n: Scope(name=n, kind=ScopeKind.AVAILABILITY_SET, update_domains=5) for n in names}
+    holds = [Hold(kind=HoldKind.HOST, name=name, reason="", by="ann", at=NOW) for name in held]
+    return World(scopes=scopes, machines=machines, holds=holds)
+
+
+def planned(of: Maintenance, takes: Takes, *held: str) -> PlannedTurns:
+    hosts = {
+        host: HostFacts(
+            answers=True,
+            boot_id="1",
+            free_memory_mib=100_000,
+            can_reboot=True,
+            guests=tuple(
+                GuestFacts(vm_id=f"id-{n}", name=n, running=True, memory_mib=1)
+                for n in its.machines
+            ),
+        )
+        for host, its in takes.items()
+    }
+    keys = {f"id-{name}": name for its in takes.values() for name in its.machines}
+    drains = any(unit.drain for unit in of.units)
+    return turn_forecast.planned(
+        of,
+        lambda unit: takes[unit.key],
+        lambda: world_of(takes, *held),
+        ALWAYS_ON,
+        NOW,
+        survey=HostSurvey(began_at=NOW, hosts=hosts, keys=keys) if drains else None,
     )
 
 
@@ -76,13 +128,38 @@ def test_a_plan_tells_how_many_go_at_once(at_once: str) -> None:
     assert plan.waits_for is Obstacle.AT_ONCE
 
 
-def test_a_plan_knows_what_is_held_and_what_is_under_way() -> None:
+def test_a_plan_knows_what_is_held() -> None:
     takes = hosts(3)
-    plan = planned(made(takes), takes, h0="on hold, by ann", h1="2.1 is live")
+    plan = planned(made(takes), takes, "h0", "h1")
     assert plan.first == ("h2",)
-    alone = planned(made(hosts(1)), takes, h0="on hold, by ann")
+    assert (plan.latest, plan.waves[0].latest) == (None, None)
+    assert "ann" in plan.stands
+    alone = planned(made(hosts(1)), takes, "h0")
     assert alone.first == ()
-    assert (alone.waits_for, alone.reason) == (Obstacle.MAINTENANCE, "on hold, by ann")
+    assert alone.waits_for is Obstacle.MAINTENANCE
+    assert "ann" in alone.reason
+
+
+def test_a_plan_tells_when_each_wave_is_over_if_guests_approve_and_if_none_does() -> None:
+    takes = hosts(4)
+    of = msgspec.structs.replace(
+        made(takes, waves=("1", "rest"), pause_seconds=3600, order=TurnOrder.LISTED),
+        duration_seconds=300,
+    )
+    plan = planned(of, takes)
+    notice = 15 * MINUTE
+    task = 5 * MINUTE
+    earliest = [NOW + task, NOW + HOUR + 4 * task]
+    latest = [NOW + notice + task, NOW + notice + HOUR + 3 * notice + 4 * task]
+    for told, expected in (
+        ([wave.earliest for wave in plan.waves], earliest),
+        ([wave.latest for wave in plan.waves], latest),
+    ):
+        for at, about in zip(told, expected, strict=True):
+            assert at is not None
+            assert about <= at <= about + 4 * SECOND  # each notice ends with a whole second
+    assert (plan.earliest, plan.latest) == (plan.waves[1].earliest, plan.waves[1].latest)
+    assert plan.duration_known
 
 
 def test_a_plan_tells_the_next_window_and_waits_for_it() -> None:
@@ -137,6 +214,7 @@ def test_ten_thousand_machines_on_a_thousand_hosts_are_planned(
     plan = planned(made(takes, at_once=at_once, drain=drain), takes)
     assert plan.machines == 10_000
     assert plan.first
+    assert (plan.earliest is None) == drain  # that would be 20,000 moves: it is not foreseen
 
 
 def test_the_tightest_order_lets_more_units_go_at_once_than_the_given_one() -> None:

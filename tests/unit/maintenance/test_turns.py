@@ -17,10 +17,12 @@ from forewarn.maintenance.model import (
     Refused,
 )
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.turns import Ask, Done, MaintenanceOrder, Obstacle, Start, Stop, Wait
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turns import Ask, Done, Obstacle, Start, Stop, Wait
 from forewarn.maintenance.units import (
     CONFIRM,
     MaintenanceState,
+    MaintenanceTrigger,
     TurnPolicy,
     Unit,
     UnitKind,
@@ -649,3 +651,18 @@ def test_a_hold_is_in_the_way_of_what_it_would_cover(
     hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=NOW)
     said = planner.on_hold([machine], [hold])
     assert said == (f"{hold} is on hold, by ann" if covers else "")
+
+
+@pytest.mark.parametrize("state", [each for each in MaintenanceState if not each.over])
+@pytest.mark.parametrize("trigger", MaintenanceTrigger)
+def test_what_the_table_lacks_is_refused(
+    state: MaintenanceState, trigger: MaintenanceTrigger
+) -> None:
+    before = msgspec.structs.replace(maintenance(), state=state)
+    following = units.TRANSITIONS.get((state, trigger))
+    if following is not None:
+        assert turns.entered(before, trigger, NOW).state is following
+        return
+    with pytest.raises(Refused) as refusal:
+        turns.entered(before, trigger, NOW)
+    assert refusal.value.code is ErrorCode.CONFLICT

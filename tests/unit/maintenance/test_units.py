@@ -7,7 +7,7 @@ import turn_world
 from builders import MINUTE, NOW, SECOND, Bench, applied
 from forewarn.maintenance import commands, fleet_file, planner, turns, units
 from forewarn.maintenance.model import Changes, HoldKind, Maintenance, Refused, StartCause
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, TurnPolicy, Unit, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 from unit.maintenance.unit_bench import carry_out, shown, states

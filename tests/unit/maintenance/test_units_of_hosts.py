@@ -6,7 +6,7 @@ import pytest
 from builders import MINUTE, Bench
 from forewarn.maintenance import fleet_file
 from forewarn.maintenance.model import Queueing, Refused, StartCause
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitKind, UnitState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 from unit.maintenance.unit_bench import carry_out, shown

@@ -21,8 +21,9 @@ from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import fleet_file, host_drain, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.time_windows import Span
-from forewarn.maintenance.turns import MaintenanceOrder
-from forewarn.maintenance.units import TurnPolicy
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turn_plan import PlannedTurns
+from forewarn.maintenance.units import TurnOrder, TurnPolicy
 from forewarn.server.operator import maintenance_schemas, routing, schemas, views
 from forewarn.server.operator.errors import RESPONSES
 from forewarn.server.operator.routing import Backend, EncodedBody, TheBackend, TheCaller, one_line
@@ -251,15 +252,12 @@ async def _start(
         if getattr(data, name):
             message = f"at {name}: it is for named machines, one scope or one host, and no policy"
             raise model.Refused(ErrorCode.INVALID, message, where=name)
-    drained: frozenset[str] = frozenset()
     if data.drain and (
         data.event_type is not EventType.REBOOT or not (data.hosts or data.all_hosts)
     ):
         message = "at drain: it is for a Reboot of hosts"
         raise model.Refused(ErrorCode.INVALID, message, where="drain")
-    if data.drain:
-        survey = await backend.hosts.survey()
-        drained = frozenset(host for host, facts in survey.hosts.items() if facts.can_reboot)
+    survey = await backend.hosts.survey() if data.drain else None
     policy = _policy(data)
     if policy.check and policy.check not in backend.maintenances.checks.names:
         message = f"no check named {policy.check!r} in the service's settings"
@@ -268,20 +266,9 @@ async def _start(
         request=msgspec.structs.replace(request, machines=(), scope="", host="", notice_seconds=0),
         targets=model.mapped(maintenances.UnitTargets, data, tags=tuple(sorted(data.tags.items()))),
         policy=policy,
-        drain=data.drain,
+        draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    now, inventory = backend.now(), backend.inventory.snapshot()
-    wanted, plan = await backend.read(
-        lambda reading: maintenances.prepared(
-            reading,
-            inventory.scopes,
-            inventory.machines,
-            asked,
-            backend.policy,
-            drained=drained,
-            now=now,
-        )
-    )
+    wanted, plan = await _prepared(backend, asked, survey, dry_run=dry_run)
     made, operations = wanted, tuple[model.Operation, ...]()
     if not dry_run:
         plane = backend.changing(caller, told=views.in_one_line)
@@ -291,6 +278,28 @@ async def _start(
     detail = await _detail(backend, made, operations)
     return maintenance_schemas.MaintenancePlan(
         **msgspec.structs.asdict(detail), dry_run=dry_run, superseded=(), plan=plan
+    )
+
+
+async def _prepared(
+    backend: Backend,
+    asked: maintenances.Asked,
+    survey: HostSurvey | None,
+    *,
+    dry_run: bool = False,
+) -> tuple[model.Maintenance, PlannedTurns]:
+    now, inventory = backend.now(), backend.inventory.snapshot()
+    return await backend.read(
+        lambda reading: maintenances.prepared(
+            reading,
+            inventory.scopes,
+            inventory.machines,
+            asked,
+            backend.policy,
+            now=now,
+            survey=survey,
+            to_the_end=dry_run,
+        )
     )
 
 
@@ -595,7 +604,7 @@ async def drain_hosts(
     data: JSONBody[schemas.HostDrainRequest],
     dry_run: FromQuery[bool] = False,
 ) -> schemas.HostDrainPlans:
-    """Drain hosts, one after another; the answer is the plan, and in a dry run nothing more."""
+    """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     survey = await backend.hosts.survey()
     now = backend.now()
     wanted = [
@@ -604,23 +613,41 @@ async def drain_hosts(
             data,
             host=host,
             state=model.HostState.UP,
-            after=before,
             requested_by=caller.by,
             requested_at=now,
             changed_at=now,
         )
-        for before, host in zip(("", *data.hosts), data.hosts, strict=False)
+        for host in data.hosts
     ]
-    plans = await backend.done(backend.plane.plan_drains(wanted, survey))
+    plans = await backend.done(backend.plane.plan_drains(wanted, survey, judge=not dry_run))
+    number = None
     if not dry_run:
         plane = backend.changing(caller, model.listed(data.hosts, routing.MAX_LISTED))
-        await backend.done(plane.drain_hosts(wanted, survey))
+        if len(wanted) == 1:
+            await backend.done(plane.drain_host(wanted[0], survey))
+        else:
+            asked = _asked_of(data, caller.by)
+            made, _ = await _prepared(backend, asked, survey)
+            number = (await backend.done(plane.order(maintenances.start, made, asked))).number
     return schemas.HostDrainPlans(
         dry_run=dry_run,
         plans=plans,
+        maintenance=number,
         states=tuple(
             views.host(one.host, survey, backend.hosts.drains.get(one.host)) for one in wanted
         ),
+    )
+
+
+def _asked_of(data: schemas.HostDrainRequest, by: str) -> maintenances.Asked:
+    """Return the maintenance that drains several hosts, in the order in which they are named."""
+    moves = {} if data.reboot else {"event_type": EventType.FREEZE, "live_migration": True}
+    request = model.mapped(planner.Request, data, **{"event_type": EventType.REBOOT, **moves})
+    return maintenances.Asked(
+        request=msgspec.structs.replace(request, requested_by=by),
+        targets=maintenances.UnitTargets(hosts=data.hosts),
+        policy=TurnPolicy(order=TurnOrder.LISTED),
+        draining=model.mapped(model.DrainOptions, data),
     )
 
 

@@ -8,8 +8,8 @@ import msgspec
 from forewarn import vocabulary
 from forewarn.maintenance import model, planner
 from forewarn.maintenance.time_windows import MAX_WINDOWS
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
-from forewarn.maintenance.turns import MaintenanceOrder
 from forewarn.maintenance.units import (
     MAX_UNITS,
     MaintenanceState,

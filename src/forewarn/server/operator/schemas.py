@@ -473,13 +473,9 @@ class DrainedMachine(Value, frozen=True, kw_only=True):
     returns_by: DrainMove | None
 
 
-class DrainDetail(Value, frozen=True, kw_only=True):
+class DrainDetail(model.DrainOptions, frozen=True, kw_only=True):
     """The drain of a host, as it was asked for, and its machines."""
 
-    reboot: bool
-    bring_home: bool
-    stay: model.Stay
-    after: str
     requested_by: str
     requested_at: datetime
     reboot_asked_at: datetime | None
@@ -495,7 +491,7 @@ class HostDetail(Value, frozen=True, kw_only=True):
 
 
 class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Drains hosts, one after another."""
+    """Drains a host, or several one after another: each is a unit of one maintenance."""
 
     hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
     reboot: bool = False
@@ -512,6 +508,8 @@ class HostDrainPlans(Value, frozen=True, kw_only=True):
 
     dry_run: bool
     plans: tuple[HostPlan, ...]
+    maintenance: int | None
+    """The maintenance whose units the hosts are; null for one host, and in a dry run."""
     states: tuple[HostView, ...]
     """The hosts as they are now."""
 

@@ -17,7 +17,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
-from forewarn.maintenance.turns import MaintenanceOrder
+from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.server.operator import api, maintenance_schemas, schemas
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView

@@ -1,0 +1,137 @@
+"""Commands and groups on click, and commands that are one request of the API.
+
+A `RequestCommand` is a row of a table: method and path, arguments, and how its answer is shown. Its
+arguments are named as the API names them; those that are not in the path are the query of a GET
+or a DELETE, or the body of a POST. What needs more than one request is a function, declared by
+`command` or, if it asks the operator plane, by `asking`.
+"""
+
+import string
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from forewarn.cli.operator_client import OperatorClient, Show, segment
+from forewarn.cli.options import JSON, OPERATOR, PAGES
+
+REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
+"""The page with examples and exit statuses, and a heading for each command."""
+
+READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
+"""After a backspace click breaks no lines. An anchor would not fit 80 columns."""
+
+Function = Callable[..., object]
+
+
+class Command(click.Command):
+    """A command that refuses an option given twice, unless the option takes several values.
+
+    Without this the last value wins, and `--host h1 --host h2` patches one host of the two.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; each error names this command."""
+        try:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for option in given:
+                single = isinstance(option, click.Option) and not (
+                    option.multiple or option.is_flag
+                )
+                if single and given.count(option) > 1 and not ctx.resilient_parsing:
+                    ctx.fail(f"option {option.opts[0]} can be given only once")
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # the parser leaves it out
+            raise
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments; click calls them "Positional arguments"."""
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl([each.get_help_record(ctx) for each in arguments])
+
+
+class CommandGroup(Command, click.Group):
+    """Commands below one name, in the order in which they were written down."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names."""
+        del ctx
+        return list(self.commands)
+
+
+class RequestCommand(Command):
+    """A command that sends one request, and shows its answer.
+
+    `show` prints the answer, `paged` names the list in it if that has pages, and `fixed` are values
+    of the body that nobody types.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        request: str,
+        *params: click.Parameter,
+        show: Show,
+        paged: str = "",
+        **fixed: object,
+    ) -> None:
+        options = [*params, *(PAGES if paged else ()), JSON, OPERATOR]
+        super().__init__(None, callback=self.ask, params=options, help=text, epilog=READ_ON)
+        self.method, self.path = request.split()
+        self.show = show
+        self.paged = paged
+        self.fixed = fixed
+
+    def ask(self, **given: Any) -> None:  # noqa: ANN401 - whatever the command takes
+        """Send the request with what was typed, and show the answer."""
+        service = _service(given)
+        in_path = {name for _, name, _, _ in string.Formatter().parse(self.path) if name}
+        path = self.path.format(**{name: segment(str(given.pop(name))) for name in in_path})
+        if self.paged:
+            answer = service.pages(path, self.paged, **given)
+        else:
+            ask = {"GET": service.get, "POST": service.post, "DELETE": service.delete}[self.method]
+            answer = ask(path, **given, **self.fixed)
+        answer.show(self.show)
+
+
+def command(*params: click.Parameter) -> Callable[[Function], Command]:
+    """Declare a function as a command; its docstring is the help."""
+
+    def declare(function: Function) -> Command:
+        return Command(
+            None, callback=function, params=list(params), help=function.__doc__, epilog=READ_ON
+        )
+
+    return declare
+
+
+def asking(*params: click.Parameter, paged: bool = False) -> Callable[[Function], Command]:
+    """Declare a function as a command that asks the operator plane: its first argument."""
+
+    def declare(function: Function) -> Command:
+        def run(**given: Any) -> None:  # noqa: ANN401 - whatever the command takes
+            function(_service(given), **given)
+
+        run.__doc__ = function.__doc__
+        return command(*params, *(PAGES if paged else ()), JSON, OPERATOR)(run)
+
+    return declare
+
+
+def group(
+    text: str,
+    commands: Mapping[str, click.Command],
+    **more: Any,  # noqa: ANN401 - click's
+) -> CommandGroup:
+    """Return a group of commands."""
+    return CommandGroup(None, commands=dict(commands), help=text, epilog=READ_ON, **more)
+
+
+def _service(given: dict[str, Any]) -> OperatorClient:
+    """Take what is the client's out of what was typed."""
+    names = {param.name for param in (*PAGES, JSON, OPERATOR)} & given.keys()
+    return OperatorClient(**{name: given.pop(name) for name in names})

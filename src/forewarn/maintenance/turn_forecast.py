@@ -1,0 +1,497 @@
+"""When the units of a maintenance would be over: the rules themselves, in virtual time.
+
+`play` has the service's own commands decide on a World of its own, and lets time pass from one
+change to the next. Guests approve at once, or never. Every task succeeds, and takes the expected
+duration (no time where it is unknown); machines are back, checks pass, and an operator confirms
+each wave, at once. So a plan can't say what the service would not do.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance import commands, host_drain, time_windows, turn_check, turn_plan
+from forewarn.maintenance.host_drain import DrainStep, DrainView
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Drain,
+    Machine,
+    Maintenance,
+    Operation,
+    Policy,
+    Refused,
+    Sighting,
+    key,
+)
+from forewarn.maintenance.transitions import Decision, Transitions
+from forewarn.maintenance.turn_check import CheckResult
+from forewarn.maintenance.turn_orders import MaintenanceOrder
+from forewarn.maintenance.turn_plan import PlannedTurns, PlannedWave
+from forewarn.maintenance.turns import Ask, Check, Footprints, Obstacle, Wait
+from forewarn.maintenance.units import MaintenanceState, Unit, UnitState
+from forewarn.maintenance.world import World
+from forewarn.vocabulary import AgentStatus, ApproverKind, EventStatus
+
+MOST_DECISIONS: Final = 10_000
+"""The most decisions of a forecast: some seconds of a thread that shares the process with guests.
+1,000 hosts one after another take 3,000; each machine of a host that is drained takes some ten."""
+
+FURTHEST: Final = timedelta(days=366)
+"""How far a forecast looks ahead: as far as windows are looked for."""
+
+FIRST_NUMBER: Final = 1 << 40
+"""The number of the maintenance in its forecast, and the first of those that its drains ask for."""
+
+replace = msgspec.structs.replace
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """How a maintenance would go."""
+
+    begun: Maintenance
+    """After all that goes at once."""
+    waits: Wait | None
+    """What the others wait for then; None where all went at once."""
+    ended: Maintenance | None = None
+    """At the end; units that are not over then wait for an operator. None where it was not played
+    to its end, or takes too many decisions."""
+
+
+def play(
+    world: World,
+    wanted: Maintenance,
+    rules: Policy,
+    now: datetime,
+    *,
+    approving: bool,
+    survey: HostSurvey | None = None,
+    to_the_end: bool = True,
+) -> Course:
+    """Return how a new maintenance would go.
+
+    Args:
+        world: A copy, which is played in: all scopes that it may meet, with what is live in them.
+        wanted: The maintenance, arranged.
+        rules: The service's.
+        now: When it is asked for.
+        approving: Whether guests approve at once what they are told; else they never do.
+        survey: A look at the hosts; None where no unit is drained.
+        to_the_end: Whether to play more than what goes at once.
+    """
+    course = _Play(world, rules, now, survey, approving=approving)
+    course.decide(commands.start_maintenance, wanted, FIRST_NUMBER)
+    begun, waits, until = course.maintenance, None, now + FURTHEST
+    try:
+        course.settle()
+        begun, waits = course.maintenance, course.waits
+        while to_the_end and (at := course.next()) is not None and at <= until:
+            course.now = at
+            course.settle()
+    except _TooLong:
+        to_the_end = False
+    return Course(begun=begun, waits=waits, ended=course.maintenance if to_the_end else None)
+
+
+def planned(
+    maintenance: Maintenance,
+    footprints: Footprints,
+    worlds: Callable[[], World],
+    rules: Policy,
+    now: datetime,
+    *,
+    survey: HostSurvey | None = None,
+    to_the_end: bool = True,
+) -> PlannedTurns:
+    """Return the plan of a new maintenance, arranged.
+
+    `footprints` are what each unit takes; `worlds` returns a World to play in, as `play` says.
+    """
+    machines = {unit.key: len(footprints(unit).machines) for unit in maintenance.units}
+    going: dict[int, list[int]] = {}
+    empty: list[str] = []
+    for index, unit in enumerate(maintenance.units):
+        if machines[unit.key] or unit.drain:
+            going.setdefault(unit.wave, []).append(index)
+        else:
+            empty.append(unit.name)
+    latest = play(
+        worlds(), maintenance, rules, now, approving=False, survey=survey, to_the_end=to_the_end
+    )
+    earliest = latest
+    if to_the_end:
+        earliest = play(worlds(), maintenance, rules, now, approving=True, survey=survey)
+    waves = tuple(
+        PlannedWave(
+            number=number + 1,
+            units=tuple(maintenance.units[index].name for index in its),
+            machines=sum(machines[maintenance.units[index].key] for index in its),
+            earliest=_over_at(earliest, its),
+            latest=_over_at(latest, its),
+        )
+        for number, its in sorted(going.items())
+    )
+    policy, begun = maintenance.policy, latest.begun.units
+    waiting = [unit for unit in begun if unit.state is UnitState.WAITING]
+    waits = latest.waits if waiting else None
+    windows = time_windows.following(policy.windows, policy.zone, policy.blackouts, now)
+    every = [index for its in going.values() for index in its]
+    return PlannedTurns(
+        waves=waves,
+        units=len(every),
+        machines=sum(wave.machines for wave in waves),
+        drained=sum(maintenance.units[index].drain for index in every),
+        first=tuple(unit.name for unit in begun if unit.state not in _NOT_GONE),
+        waits_for=None if waits is None else waits.obstacle,
+        reason="" if waits is None else _reason(waits, waiting),
+        window=windows[0] if policy.windows and windows else None,
+        without_machines=tuple(empty),
+        earliest=_over_at(earliest, every),
+        latest=_over_at(latest, every),
+        stands=_stands(latest.ended),
+        duration_known=maintenance.duration_seconds >= 0,
+    )
+
+
+_NOT_GONE: Final = frozenset((UnitState.WAITING, UnitState.SKIPPED))
+
+
+def _reason(waits: Wait, waiting: Sequence[Unit]) -> str:
+    return waits.why if waits.obstacle is Obstacle.WINDOW else waiting[0].reason
+
+
+def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
+    """Return when units are over; None where that is not known, or never without an operator."""
+    if course.ended is None:
+        return None
+    its = [course.ended.units[index] for index in places]
+    times = [unit.changed_at for unit in its if unit.state.over and unit.changed_at is not None]
+    return max(times, default=None) if len(times) == len(its) else None
+
+
+def _stands(ended: Maintenance | None) -> str:
+    """Return why a maintenance is not over at the end; `""` where it is, or nobody knows."""
+    if ended is None or ended.state is MaintenanceState.DONE:
+        return ""
+    left = [unit for unit in ended.units if not unit.state.over]
+    whys = (ended.reason, *(unit.reason for unit in left), *(f"{u.name} is held" for u in left))
+    return next((why for why in whys if why), "")
+
+
+class _TooLong(Exception):  # noqa: N818 - what happened: too many decisions
+    """A forecast takes more than MOST_DECISIONS."""
+
+
+class _Play:
+    """A World, and the outside: guests, a connector, hosts, an operator who confirms."""
+
+    def __init__(
+        self,
+        world: World,
+        rules: Policy,
+        now: datetime,
+        survey: HostSurvey | None,
+        *,
+        approving: bool,
+    ) -> None:
+        self.now = now
+        self._left = MOST_DECISIONS
+        self.maintenance: Maintenance
+        self.waits: Wait | None = None
+        self._world = world
+        self._rules = rules
+        self._approving = approving
+        self._hosts = _Hosts(survey) if survey is not None else None
+        self._numbers = count(FIRST_NUMBER + 1)
+        self._events = count(1)
+        self._ends: dict[str, datetime] = {}
+        """When the tasks that are under way end."""
+        self._wake_at: list[datetime] = []
+        """When somebody asked to be asked again."""
+        self._moved = False
+        """Whether guests, tasks or time have changed something at this instant."""
+        self._looked: Maintenance | None = None
+        """The maintenance after it took its turns; None to have it take them in any case."""
+        self._sighting: Sighting | None = None
+        """What every machine has told."""
+        awaited = [o.id for o in self._live() if o.awaited and o.status is not EventStatus.FAILED]
+        self._sighting = Sighting(asked_at=now + FURTHEST, version="", agent=AgentStatus.BACK)
+        self.decide(commands.record_returns, awaited)
+        self._sighting = None  # nobody listens: machines are back as soon as they are carried out
+
+    def decide(self, command: Callable[..., Iterable[str]], *given: object) -> Decision:
+        """Have a command decide, and keep what it changes.
+
+        Raises:
+            Refused: The rules do not allow it, and nothing has changed.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLong
+        working = Transitions(
+            self._world,
+            self.now,
+            lambda: f"{next(self._events):032x}",
+            self._rules,
+            lambda _: self._sighting,
+        )
+        mark = self._world.mark()
+        try:
+            decision = working.decision(command(working, *given))
+        except Refused:
+            self._world.undo(mark)
+            raise
+        self._keep(decision.changes)
+        return decision
+
+    def next(self) -> datetime | None:
+        """Return when something happens next; None for never."""
+        if self.maintenance.state.over:
+            return None
+        # What is held moves its NotBefore on and on, until somebody releases it.
+        wakeups = (one.wakeup_at for one in self._live() if one.held_at is None)
+        times = (*self._ends.values(), *wakeups, *self._wake_at)
+        return min((at for at in times if at is not None and at > self.now), default=None)
+
+    def settle(self) -> None:
+        """Let everything happen that does now."""
+        self._moved = False
+        if any(at <= self.now for at in self._wake_at):
+            self._looked, self._wake_at = None, []
+        while True:
+            while self._end_tasks() or self._pass_time() or self._approve() or self._begin_tasks():
+                self._moved = True
+            if not self._take_turns() and not self._step_drains():
+                return
+
+    def _live(self) -> list[Operation]:
+        return [*self._world.operations.values()]
+
+    def _take(self, changes: Changes) -> None:
+        self._world.take(changes)
+        self._keep(changes)
+
+    def _keep(self, changes: Changes) -> None:
+        self._world.settle()
+        for one in changes.maintenances:
+            if one.number == FIRST_NUMBER:
+                self.maintenance = one
+        others = (one for one in changes.operations if one.maintenance != FIRST_NUMBER)
+        if changes.drains or any(one.status.over or one.gives_way for one in others):
+            self._looked = None
+
+    # Guests and the connector.
+
+    def _pass_time(self) -> bool:
+        due = [
+            one.id
+            for one in self._live()
+            if (at := one.wakeup_at) is not None and at <= self.now and one.held_at is None
+        ]
+        return bool(due) and bool(self.decide(commands.advance_time, due).changes)
+
+    def _approve(self) -> bool:
+        pending = [one for one in self._live() if one.pending and not one.approved]
+        if not self._approving or not pending:
+            return False
+        approval = Approval(kind=ApproverKind.OPERATOR, by="", at=self.now)
+        events = [event.id for one in pending for event in one.events]
+        self.decide(commands.approve_events, events, approval, None)
+        return True
+
+    def _begin_tasks(self) -> bool:
+        started = [self._world.operations[name] for name in self._world.started]
+        new = [one for one in started if one.id not in self._ends and not one.outcome_unknown]
+        for one in new:
+            took = timedelta(seconds=max(0, one.duration_seconds))
+            self._ends[one.id] = max(self.now, (one.started_at or self.now) + took)
+            if one.host_boot_id and self._hosts is not None:  # as long as its host's own reboot
+                self._ends[one.id] = self.now + FURTHEST
+                self._hosts.turn_off(self._vm_ids(one))
+        return any(self._ends[one.id] <= self.now for one in new)
+
+    def _end_tasks(self) -> bool:
+        ended = [name for name, at in self._ends.items() if at <= self.now]
+        for name in ended:
+            del self._ends[name]
+        if not ended:
+            return False
+        self.decide(self._finish, ended)
+        return True
+
+    def _finish(self, working: Transitions, ended: list[str]) -> list[str]:
+        for name in ended:
+            one = working.named(name)
+            hosts = dict.fromkeys(one.machines, one.to_host) if one.to_host else {}
+            if self._hosts is not None:
+                self._hosts.move(self._vm_ids(one), one.to_host)
+            commands.finish_task(
+                working, name, one.attempt, succeeded=True, message="", hosts=hosts
+            )
+        return ended
+
+    def _vm_ids(self, operation: Operation) -> list[str]:
+        machines = self._world.machines
+        return [machines[key(n)].vm_id for n in operation.machines if key(n) in machines]
+
+    # The service's own rounds, and an operator who confirms.
+
+    def _take_turns(self) -> bool:
+        if self._looked is self.maintenance:
+            return False
+        self._wake_at = []
+        decision = self.decide(commands.take_turns, FIRST_NUMBER)
+        self._looked, step = self.maintenance, decision.step
+        self.waits = step if isinstance(step, Wait) else None
+        if isinstance(step, Check):
+            begun = turn_check.begun(self.maintenance, step.run, "", timedelta(0))
+            passed = turn_check.ended(begun, step.run.number, CheckResult(passed=True))
+            self._take(Changes(maintenances=(passed,)))
+            return True
+        if isinstance(step, Ask):
+            for index in step.units:
+                self._drain(index)
+            return True
+        if isinstance(step, Wait) and step.obstacle is Obstacle.CONFIRMATION:
+            order = MaintenanceOrder.RESUME
+            self.decide(commands.order_maintenance, FIRST_NUMBER, order, "", "")
+            return True
+        if isinstance(step, Wait) and step.obstacle is not Obstacle.MAINTENANCE:
+            self._wake(step.until, again=step.obstacle is Obstacle.REFUSED)
+        return bool(decision.changes)
+
+    def _wake(self, at: datetime | None, *, again: bool) -> None:
+        """Ask again then; what is asked `again` and again, only where something has happened."""
+        if at is not None and (self._moved or not again):
+            self._wake_at.append(at)
+
+    def _drain(self, index: int) -> None:
+        assert self._hosts is not None
+        survey = self._hosts.survey(self.now)
+        machines = self._on(self.maintenance.units[index].name, survey)
+        drains = self._world.drains
+        found = turn_plan.drained(self.maintenance, index, survey, machines, drains, now=self.now)
+        after, drain = found
+        self._take(Changes(maintenances=(after,), drains=() if drain is None else (drain,)))
+
+    def _step_drains(self) -> bool:
+        if self._hosts is None:
+            return False
+        going = [one for one in self._world.drains.values() if one.goes_on]
+        return sum(self._step_drain(one) for one in going) > 0
+
+    def _step_drain(self, drain: Drain) -> bool:
+        assert self._hosts is not None
+        for vm_id in self._hosts.boot(self.now):
+            self._ends |= {o.id: self.now for o in self._live() if vm_id in self._vm_ids(o)}
+        view = self._view(drain, self._hosts.survey(self.now))
+        step = host_drain.step(view, self.now, self._rules.host_back)
+        step = self._ask(view, step) if step.asks else step
+        if step.cancel:
+            self.decide(commands.cancel_operations, step.cancel, "")
+        if step.reboot:
+            took = timedelta(seconds=max(0, self.maintenance.duration_seconds))
+            self._hosts.reboot(drain.host, self.now + took)
+        boots_at = self._hosts.boots_at(drain.host)
+        self._wake(boots_at or step.wake_at, again=boots_at is None)
+        if step.drain == drain:
+            return False
+        self._take(Changes(drains=(step.drain,)))
+        return True
+
+    def _ask(self, view: DrainView, step: DrainStep) -> DrainStep:
+        """Ask for the first maintenance of a drain that is not refused."""
+        refusals: list[Refused] = []
+        for ask in step.asks:
+            number = next(self._numbers)
+            try:
+                self.decide(commands.request_maintenance, ask.request, number)
+            except Refused as refusal:
+                refusals.append(refusal)
+                continue
+            return DrainStep(drain=host_drain.asked(step.drain, ask, number))
+        return host_drain.refused(replace(view, drain=step.drain), refusals, self.now)
+
+    def _on(self, host: str, survey: HostSurvey, names: Iterable[str] = ()) -> dict[str, Machine]:
+        """Return the machines that a host has, and these (keys), by their GUIDs."""
+        there = (survey.keys.get(guest.vm_id, "") for guest in survey.of(host).guests)
+        known = self._world.machines
+        found = [known[name] for name in {*there, *names} if name in known]
+        return {machine.vm_id: machine for machine in found}
+
+    def _view(self, drain: Drain, survey: HostSurvey) -> DrainView:
+        world = self._world
+        ids = (f"{number}.1" for number in drain.maintenances)
+        known = (world.operations[name] for name in ids if name in world.operations)
+        return DrainView(
+            drain=drain,
+            machines=self._on(drain.host, survey, [key(guest.name) for guest in drain.guests]),
+            operations={one.maintenance: one for one in known},
+            drains=world.drains,
+            holds=tuple(world.holds.values()),
+            survey=survey,
+        )
+
+
+class _Hosts:
+    """The hosts of a look, as machines move, are shut down and come back."""
+
+    def __init__(self, survey: HostSurvey) -> None:
+        self._hosts = dict(survey.hosts)
+        self._keys = survey.keys
+        self._at = {guest.vm_id: host for host, f in survey.hosts.items() for guest in f.guests}
+        self._boots: dict[str, datetime] = {}
+        """When the hosts that reboot are up again."""
+
+    def survey(self, now: datetime) -> HostSurvey:
+        """Look at all hosts."""
+        return HostSurvey(began_at=now, hosts=self._hosts, keys=self._keys)
+
+    def boots_at(self, host: str) -> datetime | None:
+        """Return when a host that reboots is up again; None where it does not."""
+        return self._boots.get(host)
+
+    def reboot(self, host: str, until: datetime) -> None:
+        """Reboot a host."""
+        self._boots[host] = until
+
+    def boot(self, now: datetime) -> list[str]:
+        """Let those hosts be up again that are by now; return the machines that they start."""
+        started: list[str] = []
+        for host in [host for host, at in self._boots.items() if at <= now]:
+            del self._boots[host]
+            facts = self._hosts[host]
+            started += [guest.vm_id for guest in facts.guests if not guest.running]
+            guests = tuple(replace(guest, running=True) for guest in facts.guests)
+            self._hosts[host] = replace(facts, boot_id=f"{facts.boot_id}+", guests=guests)
+        return started
+
+    def turn_off(self, vm_ids: Iterable[str]) -> None:
+        """Shut machines down, until their host has rebooted."""
+        off = {vm_id for vm_id in vm_ids if vm_id in self._at}
+        for host in {self._at[vm_id] for vm_id in off}:
+            facts = self._hosts[host]
+            guests = tuple(
+                replace(one, running=one.running and one.vm_id not in off) for one in facts.guests
+            )
+            self._hosts[host] = replace(facts, guests=guests)
+
+    def move(self, vm_ids: Iterable[str], to_host: str) -> None:
+        """Move machines to a host; `""`: they stay."""
+        for vm_id in vm_ids:
+            host = self._at.get(vm_id)
+            if host is None or to_host in {"", host} or to_host not in self._hosts:
+                continue
+            (guest,) = (one for one in self._hosts[host].guests if one.vm_id == vm_id)
+            for name, guests, sign in (
+                (host, [one for one in self._hosts[host].guests if one is not guest], 1),
+                (to_host, [*self._hosts[to_host].guests, guest], -1),
+            ):
+                free = self._hosts[name].free_memory_mib + sign * guest.memory_mib
+                facts = replace(self._hosts[name], guests=tuple(guests), free_memory_mib=free)
+                self._hosts[name] = facts
+            self._at[vm_id] = to_host
