@@ -49,7 +49,7 @@ bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quic
 	@$(BIN)/python benchmarks $(ARGS)
 
 docs: $(SITE)/.docs ## Build the site of the documentation in site/ (ARGS="serve" shows it while you write)
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet $(or $(ARGS),build --strict)
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(or $(ARGS),build --strict)
 
 share: $(VENV)/.dev ## Write the manual, the shells' completions and the editors' schemas into dist/ (needs go-md2man)
 	@$(BIN)/python packaging/write_manual.py dist

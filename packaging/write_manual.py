@@ -1,13 +1,18 @@
 """Writes a manual and the shells' completions into a folder, where a package is built.
 
 The manual is the reference of docs/reference, made by go-md2man (Debian's package of that name).
+Each command has its help before what the reference says of it.
 """
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from forewarn.cli import main
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -26,6 +31,7 @@ SHELLS: Final = {"bash": "forewarn", "zsh": "_forewarn", "fish": "forewarn.fish"
 HEADINGS: Final = {"1": "User Commands", "5": "File Formats"}
 
 LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+COMMAND: Final = re.compile(r"(?m)^## forewarn(?: (.*))?$")
 TABLE: Final = re.compile(r"(?m)^\|.*\|\n\|[-| :]+\|\n((?:\|.*\|\n)+)")
 
 
@@ -36,6 +42,7 @@ def manual(name: str) -> str:
     text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     text = TABLE.sub(_listed, LINK.sub(r"\1", text.partition("\n")[2]))
     text = re.sub(r"(?m)^(#+) `(.*)`(.*)$", r"\1 \2\3", text)
+    text = COMMAND.sub(_helped, text)
     head = f'% "{title.upper()}" "{section}" "" "Forewarn" "{HEADINGS[section]}"\n'
     made = subprocess.run(
         ["go-md2man"],  # noqa: S607 - wherever it is installed
@@ -45,6 +52,15 @@ def manual(name: str) -> str:
         check=True,
     )
     return made.stdout
+
+
+def _helped(heading: re.Match[str]) -> str:
+    """Return the heading of a command with the command's help below it."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        main.execute([*(heading[1] or "").split(), "--help"])
+    text, _, _ = shown.getvalue().partition("\n  Examples and exit statuses:")
+    return f"{heading[0]}\n\n```\n{text.strip()}\n```\n"
 
 
 def _listed(table: re.Match[str]) -> str:

@@ -3,7 +3,7 @@
 For the small processes that run everywhere, the agent and the relay: each probe is answered by a
 thread of its own from what the process published last, so it neither waits for the process nor
 disturbs it. Metrics are plain text made here: prometheus-client would cost half of a small
-process's start again (docs/decisions/0010).
+process's start again (docs/internals/decisions/0010).
 """
 
 import contextlib

@@ -30,5 +30,5 @@ def test_every_command_runs_on_the_first_example(
 
 
 def test_there_are_examples_and_commands() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 4
     assert len(COMMANDS) == 1

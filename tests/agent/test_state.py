@@ -39,7 +39,7 @@ def test_every_phase_ends_and_the_end_is_one() -> None:
 
 
 def test_the_page_draws_the_table_and_nothing_else() -> None:
-    page = (tree.ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
+    page = (tree.ROOT / "docs" / "internals" / "agent.md").read_text(encoding="utf-8")
     (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
     drawn = set()
     for line in drawing.strip().splitlines():

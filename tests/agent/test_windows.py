@@ -3,19 +3,15 @@
 Told by taking away what Windows lacks, and by judging settings as on that platform.
 """
 
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
 from forewarn.agent import settings
 from forewarn.agent.rules import KINDS
 from forewarn.settings import SettingsError
-from house import tree
 
 POISON = """
 import os, pkgutil, signal, socket, sys
@@ -60,8 +56,6 @@ STEPS = {
     "log": "",
 }
 REFUSED = {"service", "signal", "haproxy"}
-GUIDE = (tree.ROOT / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
-WINDOWS = GUIDE.split("## On Windows\n")[1].split("\n## ")[0]
 
 
 def poisoned(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -111,31 +105,3 @@ def test_check_itself_runs_without_posix_and_refuses_in_one_line(tmp_path: Path)
     taken = poisoned(CHECK, str(written(tmp_path, "command", STEPS["command"])))
     assert taken.returncode == 0, taken.stderr
     assert "r: command; approve never" in taken.stdout
-
-
-def test_the_guides_service_is_well_formed_and_runs_a_command_that_there_is(
-    tmp_path: Path,
-) -> None:
-    (text,) = re.findall(r"(?ms)^```xml\n(.*?)^```", WINDOWS)
-    service = ET.fromstring(text)
-    told = {one.tag: (one.text or "").strip() for one in service}
-    assert {"id", "name", "executable", "arguments", "onfailure", "stoptimeout"} <= set(told)
-    assert told["executable"].endswith("forewarn.exe")
-    *words, file = shlex.split(told["arguments"].replace("\\", "/"))
-    assert words == ["agent", "run", "--config"]
-    assert file == "C:/ProgramData/forewarn/agent.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", "forewarn", *words, str(tmp_path / "none.toml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "none.toml" in done.stderr) == (2, True)
-
-
-def test_the_guides_settings_are_taken_on_windows(tmp_path: Path) -> None:
-    (text,) = re.findall(r"(?ms)^```toml\n(.*?)^```", WINDOWS)
-    (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
-    loaded = settings.load(tmp_path / "agent.toml", {}, platform="win32").settings
-    assert [step.kind for rule in loaded.rule for step in rule.prepare] == ["log", "command"]
-    assert "has run none of this" in WINDOWS

@@ -111,12 +111,16 @@ def test_other_shells_get_a_script_of_theirs(
     assert main.execute(["completion", "tcsh"]) == ExitStatus.USAGE
 
 
-def test_each_option_is_explained_where_its_command_is() -> None:
+def test_each_option_is_explained_by_help_and_a_section_names_no_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     told_of = sections()
     for command, options in commands().items():
-        section = told_of[command]
-        assert not [option for option in options if f"`{option}" not in section], command
-        told = set(re.findall(r"`(--[a-z-]+)", section))
+        assert main.execute([*command.split()[1:], "--help"]) == ExitStatus.OK
+        lines = re.sub(r"\n {12,}", "  ", capsys.readouterr().out).splitlines()
+        for option in options:
+            assert [line for line in lines if re.match(rf" +{option}\b.* {{2,}}\S", line)], option
+        told = set(re.findall(r"`(--[a-z-]+)", told_of[command]))
         assert told - EVERYWHERE <= set(options), command
 
 

@@ -1,4 +1,4 @@
-"""The guides production.md and proxies.md, as tests read them: examples by language and words."""
+"""The guides to production and proxies.md, as tests read them: examples by language and words."""
 
 import re
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guides"
 TEXT = "".join(
-    (GUIDES / name).read_text(encoding="utf-8") for name in ("production.md", "proxies.md")
+    (GUIDES / name).read_text(encoding="utf-8")
+    for name in ("production.md", "relays.md", "proxies.md", "running.md")
 )
 EXAMPLES = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 

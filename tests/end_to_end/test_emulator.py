@@ -241,7 +241,7 @@ def test_a_mistake_in_the_fleet_file_is_told_with_its_place(tmp_path: Path) -> N
 def test_the_guides_test_with_curl_is_green_only_if_it_approves(
     tmp_path: Path, *, approves: bool
 ) -> None:
-    text = pages.block("testing", "sh")
+    text = pages.block("emulator", "sh", "set -eu")
     broken = "\n".join(line for line in text.splitlines() if "StartRequests" not in line)
     assert broken != text
     (tmp_path / "test_it.sh").write_text(text if approves else broken, encoding="utf-8")

@@ -29,6 +29,7 @@ from recipes import pages
 
 PAGE = "grow"
 PACKAGING = ROOT / "packaging"
+HAPROXY = PACKAGING / "haproxy.cfg"
 KEY = base64.b64encode(b"a secret of sixteen bytes and more").decode()
 REPLICAS = ("fw1", "fw2", "fw3")
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
@@ -48,7 +49,7 @@ def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("language", ["sh", "console"])
 def test_every_command_is_well_formed(language: str) -> None:
-    for block in pages.blocks(PAGE, language):
+    for block in [*pages.blocks(PAGE, language), *pages.blocks("replicas", language)]:
         text = re.sub(r"(?m)^# ", "", block) if language == "console" else block
         checked = subprocess.run(
             ["sh", "-n"], input=text, capture_output=True, check=False, text=True
@@ -70,11 +71,6 @@ def test_patroni_waits_for_a_standby_always() -> None:
     replica = pages.block(PAGE, "toml", "[replica]")
     (stale,) = re.findall(r"max_stale_seconds = (\d+)", replica)
     assert int(stale) > dcs["ttl"]
-
-
-def test_the_page_shows_the_packaged_configuration_of_haproxy() -> None:
-    packaged = (PACKAGING / "haproxy.cfg").read_text(encoding="utf-8")
-    assert pages.block(PAGE, "haproxy") == packaged
 
 
 def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: Path) -> None:
@@ -173,7 +169,7 @@ def proxy(tmp_path: Path) -> Iterator[int]:
         "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
     }
     settled = tmp_path / "haproxy.cfg"
-    settled.write_text(pages.placed(pages.block(PAGE, "haproxy"), places))
+    settled.write_text(pages.placed(HAPROXY.read_text(encoding="utf-8"), places))
     process = subprocess.Popen(
         ["haproxy", "-db", "-q", "-f", str(settled)],
         env={**os.environ, "FOREWARN_PROXY_KEY": KEY},

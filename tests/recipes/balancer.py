@@ -11,7 +11,7 @@ from ports import free_port
 from recipes import pages
 from recipes.web import Web, asked
 
-SETTINGS = pages.block("draining", "haproxy")
+SETTINGS = pages.block("draining", "haproxy", "runtime API")
 
 
 class Balancer:

@@ -16,7 +16,7 @@ from recipes.web import Long, Web, asked
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 
-RULES = pages.block("draining", "toml", "peers")
+RULES = pages.block("draining", "toml", "freeze of seconds")
 DROP_IN = pages.block("draining", "toml", "when_cut")
 OVER = 5
 """A notice that is over: the agent's margin is as long."""

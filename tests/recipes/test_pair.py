@@ -41,7 +41,7 @@ name = "pair"
 update_domains = 2
 machines = [{ name = "web-0", host = "h1" }, { name = "web-1", host = "h2" }]
 """
-RULES = pages.block("draining", "toml", "peers")
+RULES = pages.block("draining", "toml", "freeze of seconds")
 
 
 class Machine:

@@ -1,4 +1,4 @@
-"""docs/guides/pool.md as it stands: with agents no request of the pool fails, without them many do.
+"""docs/guides/draining.md: with agents no request of the pool fails, without them many do.
 
 Six web servers behind HAProxy are rebooted by the service, two at a time, while clients that never
 ask twice send requests. A machine's processes are killed, as by a power switch.
@@ -29,8 +29,8 @@ from recipes import commands, pages
 from recipes.power import Power
 
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
-AGENT = pages.block("pool", "toml", "[[rule]]")
-BALANCER = pages.block("pool", "haproxy")
+AGENT = pages.block("draining", "toml", "/room")
+BALANCER = pages.block("draining", "haproxy", "nbsrv")
 ASKS_AGENT = re.findall(r"(?ms)^    # One probe asks twice:.*?^    # \.\.\. then.*?\n", BALANCER)[0]
 SLOW_SECONDS = 2
 """The longest request of the page."""
@@ -264,12 +264,14 @@ def test_haproxy_takes_the_pages_settings(tmp_path: Path) -> None:
     assert "WARNING" not in judged.stderr
 
 
-@pytest.mark.parametrize("line", commands.named("pool"))
+@pytest.mark.parametrize("line", commands.named("draining"))
 def test_every_command_of_the_page_runs(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "agent.d").mkdir()
-    (tmp_path / "agent.d" / "machine.toml").write_text(pages.block("pool", "toml", "[status]"))
+    (tmp_path / "agent.d" / "machine.toml").write_text(
+        pages.block("draining", "toml", "own address")
+    )
     assert "leave the pool" in commands.run(line, AGENT, tmp_path, capsys)
 
 

@@ -17,11 +17,16 @@ from typing import Any, Final
 
 import forked
 import patience
+from house import tree
 from ports import free_port
 from postgres import BIN, OWNER, Postgres
 from recipes import pages
 
 PAGE: Final = "grow"
+RUNNING: Final = "replicas"
+"""The page on upgrades, backups and failures of what the other one sets up."""
+
+HAPROXY: Final = tree.ROOT / "packaging" / "haproxy.cfg"
 NETWORK: Final = "127.0.1."
 """In the place of the page's 10.0.1.0/24: one machine has all of it."""
 
@@ -166,7 +171,7 @@ class Balancer:
         self.port = free_port(PROXY)
         self._api = folder / "admin.sock"
         text = pages.placed(
-            pages.block(PAGE, "haproxy"),
+            HAPROXY.read_text(encoding="utf-8"),
             {
                 "169.254.169.254:80": f"{PROXY}:{self.port}",
                 "/etc/haproxy/": f"{folder}/",

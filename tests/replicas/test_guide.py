@@ -20,6 +20,7 @@ from replicas.page import (
     NAMES,
     NETWORK,
     PAGE,
+    RUNNING,
     URL,
     Balancer,
     Databases,
@@ -244,16 +245,16 @@ def test_a_replica_that_answers_nothing_is_left_out(moved: Moved) -> None:
 def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> None:
     before = moved.live()
     shell(
-        pages.block(PAGE, "sh", "pg_dump"),
+        pages.block(RUNNING, "sh", "pg_dump"),
         moved.places(URL, "/etc/forewarn", "/var/backups"),
     )
     assert (moved.folder / "forewarn.dump").stat().st_mode & 0o077 == 0
     highest = _incarnation(moved)
     for replica in moved.replicas.values():
         assert replica.stop() == 0
-    moved.databases.sql(pages.block(PAGE, "sql", "RENAME"))
+    moved.databases.sql(pages.block(RUNNING, "sql", "RENAME"))
     shell(
-        pages.block(PAGE, "sh", "pg_restore"),
+        pages.block(RUNNING, "sh", "pg_restore"),
         moved.places(URL, "/etc/forewarn", "/var/backups", "forewarn restore-check"),
     )
     for replica in moved.replicas.values():

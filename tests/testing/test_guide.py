@@ -1,4 +1,4 @@
-"""The guide to testing: its workflow for GitHub is read, and its lines are run."""
+"""The guide to certifying: its workflow for GitHub is read, and its lines are run."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from forewarn.testing import certify, handler_process
 from house.tree import ROOT
 from recipes import pages
 
-WORKFLOW = yaml.safe_load(pages.block("testing", "yaml"))
+WORKFLOW = yaml.safe_load(pages.block("certify", "yaml"))
 STEPS = WORKFLOW["jobs"]["certify"]["steps"]
 LINES = [step["run"] for step in STEPS if "run" in step]
 TOLD = '#!/bin/sh\necho "$(basename "$0") $*" >>"$TOLD"\n'
@@ -32,7 +32,7 @@ def test_the_workflow_has_what_github_needs() -> None:
     assert len(LINES) == 3
 
 
-@pytest.mark.parametrize("page", ["docs/guides/testing.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["docs/guides/certify.md", "CHANGELOG.md"])
 def test_the_number_of_scenarios_is_right(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert re.findall(r"(\d+) scenarios", text) == [str(len(certify.SCENARIOS))]

@@ -2,8 +2,8 @@
 
 `AgentState.apply` is the only way in which the state changes: the decider writes a record by
 applying it, and an agent that comes back after a kill or a boot applies the same records again. So
-the two states cannot differ. `TRANSITIONS` is the life of an event; `docs/agent.md` is drawn from
-it, and a test compares the two.
+the two states cannot differ. `TRANSITIONS` is the life of an event; a test
+compares it with the diagram in `docs/internals/agent.md`.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 
 class PhaseTrigger(StrEnum):
-    """What moves an event on; `docs/agent.md` says of each what it is."""
+    """What moves an event on; `docs/internals/agent.md` says of each what it is."""
 
     APPEAR = "appear"
     NOTE = "note"

@@ -2,7 +2,7 @@
 
 Every replica writes a row of its own every two seconds, without waiting for whoever writes, and
 reads all of them. By these rows replicas share work, and tell an outage of all from one of their
-own (docs/decisions/0019-equal-replicas.md). With the rows they share what they saw of machines. No
+own (docs/internals/decisions/0019). With the rows they share what they saw of machines. No
 replica leads: `executor` claims tasks.
 """
 

@@ -3,7 +3,7 @@
 The service's time is the wall clock's at the start, carried on by the monotonic clock. What the
 wall clock is corrected by little by little, it follows. If the wall clock jumps, one of its two
 times was wrong, and no process can know which: it ends (`ClockJumped`), and the next start treats
-what happened as any time that the service was away (docs/decisions/0007-time-and-outages.md). So
+what happened as any time that the service was away (docs/internals/decisions/0007). So
 every NotBefore, lease and record of one process lies on one line of time.
 
 A `ServiceClock` also knows when guests could read: when the event loop that answers them stood

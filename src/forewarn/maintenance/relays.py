@@ -3,7 +3,7 @@
 Notice is time in which guests can read and approve. On a host with a relay they can while the relay
 reaches the service, so a host whose relay is away is held: nothing of it starts, and NotBefore of
 its operations moves later by the time that the relay was away
-(docs/decisions/0020-relays-and-holds.md).
+(docs/internals/decisions/0020).
 
 A relay asks for its host all the time, and each request says what it has. It is *away* once its
 next request is late; it is *back* once it asks again and has everything that concerns its host.

@@ -15,7 +15,7 @@ Pollers send the same bytes once a second, for ever. So `Polls` remembers bytes 
 once, and, for each connection, what its last request came to: the machine and the answer, until
 anything changes in the fleet. What a request does besides being answered happens each time: it is
 held to its machine's rate, turns its scope on, and the machine was seen. That is 6 us of the
-processor for a poll instead of 38 (docs/decisions/0011).
+processor for a poll instead of 38 (docs/internals/decisions/0015).
 
 Remembered is one whole GET of the events without a body, which came alone on a connection between
 two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path

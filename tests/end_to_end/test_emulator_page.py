@@ -1,4 +1,4 @@
-"""The guide `desk.md`: each way leads a handler with 169.254.169.254 in it to the emulator."""
+"""The guide `emulator.md`: each way leads a handler with 169.254.169.254 in it to the emulator."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from end_to_end import installed
 from end_to_end.test_emulator import get, order, running
 from recipes import pages
 
-PAGE = "desk"
+PAGE = "emulator"
 LINE = "--port 8170\n"
 """The end of the line that starts the endpoint by itself."""
 ENDPOINT = f"""ip link set lo up

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Carries one operation out with the OpenStack client, machine by machine.
+set -eu
+
+task=$(cat)
+event_type=$(echo "$task" | jq -r 'if .live_migration then "Redeploy" else .event_type end')
+hosts="{}"
+
+for machine in $(echo "$task" | jq -r '.machines[]'); do
+    echo "$event_type $machine" >&2
+    case "$event_type" in
+    Reboot)
+        openstack server reboot --wait "$machine"
+        ;;
+    Redeploy)
+        openstack server migrate --live-migration --wait "$machine"
+        host=$(openstack server show -f value -c OS-EXT-SRV-ATTR:host "$machine")
+        hosts=$(echo "$hosts" | jq -c --arg machine "$machine" --arg host "$host" '.[$machine] = $host')
+        ;;
+    Preempt | Terminate)
+        openstack server delete --wait "$machine"
+        ;;
+    *)
+        echo "no rule for $event_type" >&2
+        exit 1
+        ;;
+    esac
+done >&2
+
+echo "{\"hosts\": $hosts}"
