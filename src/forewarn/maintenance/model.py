@@ -747,8 +747,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queueing = Queueing.ANNOUNCEMENT
     settle: timedelta = timedelta(0)
     """How long an update domain stays down after its machines are back."""
-    back: timedelta = timedelta(seconds=300)
-    """How long a machine may take to ask again after its operation was carried out."""
+    back: timedelta = 2 * LISTENING
+    """How long a machine may take to ask again after its operation was carried out: who polls as
+    seldom as may be to count as listening has as long for its boot."""
     host_back: timedelta = timedelta(minutes=30)
     """How long a host may take to reboot."""
     user_initiated_limit: int = 0

@@ -269,9 +269,10 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     default it is not announced, because guests prepare when they read an event. `start`: it is
     announced, and waits to start; for guests that prepare at the last moment. A scope of the fleet
     file may have its own."""
-    back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 300.0
+    back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 600.0
     """How long a machine that was listening may take to ask for events again after its maintenance
-    was carried out. Then the operation has failed. By default five minutes: a slow boot."""
+    was carried out. Then the operation has failed. By default ten minutes: five for a slow boot,
+    and five until the next poll of what counts as listening."""
     host_back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
     """How long a host that is drained with `--reboot` may take to come back with another boot id,
     its reboot command included. Then its drain waits for an operator. By default half an hour: a

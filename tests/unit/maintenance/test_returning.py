@@ -115,15 +115,15 @@ def test_a_deleted_machine_is_not_awaited() -> None:
 def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
     bench = listened()
     bench.finish("1.1")
-    assert bench.operation("1.1").wakeup_at == bench.now + timedelta(seconds=300)
+    assert bench.operation("1.1").wakeup_at == bench.now + timedelta(seconds=600)
     bench.now += SECOND
     saw(bench, "web-3")
-    bench.let_pass(timedelta(seconds=298))
+    bench.let_pass(timedelta(seconds=598))
     assert status(bench, "1.1") is EventStatus.RETURNING
     bench.let_pass(SECOND)
     assert status(bench, "1.1") is EventStatus.FAILED
     assert "web-0 did not come back" in bench.operation("1.1").outcome
-    assert "300 s" in bench.operation("1.1").outcome
+    assert "600 s" in bench.operation("1.1").outcome
     assert "web-3" not in bench.operation("1.1").outcome
 
 
@@ -140,7 +140,7 @@ def test_time_in_which_nobody_could_ask_is_no_time_to_come_back() -> None:
     bench = listened()
     bench.finish("1.1")
     bench.decide(commands.extend_notices, 10 * MINUTE)
-    bench.let_pass(14 * MINUTE)
+    bench.let_pass(19 * MINUTE)
     assert status(bench, "1.1") is EventStatus.RETURNING
     bench.let_pass(MINUTE)
     assert status(bench, "1.1") is EventStatus.FAILED
@@ -396,7 +396,7 @@ def test_a_machine_that_came_back_before_its_operation_failed_has_asked_since() 
     bench.now += SECOND
     saw(bench, "web-0")
     look(bench, "1.1")
-    bench.let_pass(5 * MINUTE)
+    bench.let_pass(10 * MINUTE)
     assert status(bench, "1.1") is EventStatus.FAILED
     with pytest.raises(Refused) as unheard:
         acknowledge(bench, "1.1")

@@ -85,7 +85,7 @@ def test_what_comes_back_says_who_is_awaited_and_how_long(bench: Bench) -> None:
     bench.sightings["web-0"] = Sighting(asked_at=NOW, version="2020-07-01")
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.finish("1.1")
-    assert has(detail(bench), "web-0", "12:05Z")
+    assert has(detail(bench), "web-0", "12:10Z")
 
 
 def test_what_a_machine_that_came_keeps_from_starting_says_so(bench: Bench) -> None:
