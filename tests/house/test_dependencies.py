@@ -34,7 +34,7 @@ def size(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("extra", "most", "megabytes"), [("", 10, 10.5), ("server", 35, 47.5), ("relay", 13, 26.5)]
+    ("extra", "most", "megabytes"), [("", 10, 10.5), ("server", 24, 30.5), ("relay", 13, 26.5)]
 )
 def test_an_installation_does_not_grow_unnoticed(extra: str, most: int, megabytes: float) -> None:
     found = packages(extra)
