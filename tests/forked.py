@@ -43,7 +43,7 @@ PRELOADED: Final = (
     "forewarn.relay.run",
     "forewarn.server.run",
     "forewarn.testing.emulator",
-    "litestar._kwargs",
+    "starlette.routing",
     "psycopg",
     "sqlite3",
     "uvicorn.protocols.http.httptools_impl",

@@ -269,7 +269,7 @@ def test_https_to_a_port_without_tls_names_http(capsys: Capture) -> None:
 
 
 def test_a_missing_extra_is_named_in_one_line(tmp_path: Path) -> None:
-    hide = "import sys; sys.modules['litestar'] = None; from forewarn.cli import main; main.run()"
+    hide = "import sys; sys.modules['starlette'] = None; from forewarn.cli import main; main.run()"
     settings = tmp_path / "forewarn.toml"
     settings.write_text('[store]\npath = "here.db"\n')
     served = subprocess.run(

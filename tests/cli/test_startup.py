@@ -6,7 +6,7 @@ import sys
 
 HEAVY = (
     "rich",
-    "litestar",
+    "starlette",
     "uvicorn",
     "httptools",
     "msgspec",

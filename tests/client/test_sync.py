@@ -36,7 +36,7 @@ with forewarn.Client(sys.argv[1], name="web-0") as client:
 print(json.dumps([before, sorted(sys.modules)]))
 """
 
-HEAVY = {"asyncio", "litestar", "structlog", "uvicorn", "httptools", "rich", "click"}
+HEAVY = {"asyncio", "starlette", "structlog", "uvicorn", "httptools", "rich", "click"}
 ROOMS = {"store", "server", "control", "maintenance", "connectors", "cli"}
 
 

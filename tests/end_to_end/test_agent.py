@@ -263,7 +263,7 @@ def test_the_process_carries_neither_command_line_nor_drawing() -> None:
         text=True,
         check=True,
     )
-    heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "litestar"}
+    heavy = {"click", "rich", "structlog", "asyncio", "pydantic", "starlette"}
     assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
 
 

@@ -55,7 +55,7 @@ sys.meta_path.insert(0, Absent())
 from forewarn.cli import main
 sys.exit(main.execute(sys.argv[2:]))
 """
-SERVER_EXTRA = "filelock,httptools,litestar,structlog,uvicorn,uvloop,aiosqlite"
+SERVER_EXTRA = "filelock,httptools,starlette,structlog,uvicorn,uvloop,aiosqlite"
 
 
 @pytest.fixture(scope="module")

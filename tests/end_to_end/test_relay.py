@@ -37,7 +37,7 @@ import sys
 class Blocked:
     def find_spec(self, name, *_):
         if name.partition(".")[0] in {
-            "litestar", "uvicorn", "prometheus_client", "filelock",
+            "starlette", "uvicorn", "prometheus_client", "filelock",
             "click", "rich",
         }:
             raise ModuleNotFoundError(name)

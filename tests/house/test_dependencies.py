@@ -34,7 +34,7 @@ def size(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("extra", "most", "megabytes"), [("", 8, 10.0), ("server", 32, 47.0), ("relay", 11, 26.0)]
+    ("extra", "most", "megabytes"), [("", 8, 10.0), ("server", 21, 30.0), ("relay", 11, 26.0)]
 )
 def test_an_installation_does_not_grow_unnoticed(extra: str, most: int, megabytes: float) -> None:
     found = packages(extra)

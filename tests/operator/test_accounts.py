@@ -17,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import litestar
 import pytest
 from msgspec.structs import replace
 
@@ -28,7 +27,7 @@ from forewarn.control.plane import Retention
 from forewarn.maintenance.accounts import AuditRecord
 from forewarn.maintenance.model import Changes
 from forewarn.server import secret_files
-from forewarn.server.operator import application, auth, routing
+from forewarn.server.operator import auth, table
 from forewarn.server.operator.auth import (
     OF_STRANGERS,
     AuditLog,
@@ -40,7 +39,17 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.store.sql import SqlTransaction
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import AccessRole
-from server.running import ME, NOON, Client, Running, fleet, request_reboot, settings_in, stranger
+from server.running import (
+    ME,
+    NOON,
+    Client,
+    Running,
+    fleet,
+    request_reboot,
+    roles,
+    settings_in,
+    stranger,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 HOLD = {"kind": "everything"}
@@ -101,7 +110,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(running, store, clock)
 
 
-NEEDED = routing.roles(application.ROUTES)
+NEEDED = roles(table.API.routes)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +179,7 @@ def test_a_wrong_token_is_refused_at_every_route_and_nothing_is_done(site: Site)
             return [reading.position(), reading.tokens(), reading.webhooks()]
 
     before = state()
-    for route, needed in {**NEEDED, **routing.roles(application.OF_PAGE)}.items():
+    for route, needed in {**NEEDED, **roles(table.PAGE.routes)}.items():
         if needed is not None:
             assert asked(stranger(site.url, "wrong"), route, site.url).status == 401, route
     assert state() == before
@@ -215,10 +224,9 @@ def test_the_page_has_the_table_of_roles() -> None:
 
 
 def test_a_route_without_a_role_keeps_the_service_from_starting() -> None:
-    without = litestar.get("/v1/new")(application.ROUTES[0].fn)
-    with pytest.raises(KeyError):
-        routing.roles([without])
-    assert all(routing.NEEDS in each.opt for each in (*application.ROUTES, *application.OF_PAGE))
+    routes = table.RouteTable()
+    with pytest.raises(TypeError):
+        routes.route("GET", "/v1/new")(table.API.routes[0].handler)
 
 
 def test_each_role_may_do_what_those_before_it_may() -> None:

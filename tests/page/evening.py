@@ -248,7 +248,7 @@ class Evening:
                 reading.machines(),
                 asked,
                 Policy(),
-                drained=(),
+                to_the_end=False,
                 now=self.now,
             )
         self.ask(self.plane.order, maintenances.start, made, asked)

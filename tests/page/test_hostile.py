@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
 
-from forewarn.server.operator import application, routing
+from forewarn.server.operator import table
 from forewarn.store.sqlite import InMemoryStore
 from page.site import Site
-from server.running import Client, Running, fleet, settings_in
+from server.running import Client, Running, fleet, roles, settings_in
 
 MARKUP = "<script>document.title = 'run'</script>"
 TEXTS = st.one_of(
@@ -26,7 +26,7 @@ FIELDS = (
 PAGES = ("/", "/operations/1.1", "/machines/odd", "/machines", "/maintenance/1", "/history")
 LEFT_OUT = {"GET /page/stream", "POST /login", "POST /logout"}
 """What has no end, and what makes whoever fails wait."""
-ROUTES = [route for route in routing.roles(application.OF_PAGE) if route not in LEFT_OUT]
+ROUTES = [route for route in roles(table.PAGE.routes) if route not in LEFT_OUT]
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +92,15 @@ def test_names_and_reasons_are_text_and_never_markup(site: Site) -> None:
         assert not [each for each in complaints if "Security Policy" in each]
         expect(window.locator("main script")).to_have_count(0)
         expect(window).not_to_have_title("run")
+
+
+def test_a_form_that_is_too_long_is_refused(unchanged: Site) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = b"action=" + b"x" * table.MAX_BODY
+    for path in ("/page/maintenance", "/page/orders/hold", "/login"):
+        assert unchanged.root.ask("POST", path, body, headers).status == 413
+
+
+def test_a_number_without_end_is_no_maintenance(unchanged: Site) -> None:
+    for path in ("/maintenance/", "/v1/maintenances/"):
+        assert unchanged.root.ask("GET", path + "9" * 5000).status == 400

@@ -156,12 +156,12 @@ def test_no_answer_of_the_api_walks_through_the_fleet_on_the_loops_thread() -> N
     )
 
     async def asked() -> None:
-        page = await api.list_machines.fn(backend, host="h3")
+        page = await api.list_machines(backend, host="h3")
         assert [each.name for each in page.machines] == [
             f"m{n}" for n in (10, 17, 24, 3, 31, 38, 45)
         ]
-        (scope,) = (await api.list_scopes.fn(backend)).scopes
-        shown = await api.show_scope.fn(backend, "web")
+        (scope,) = (await api.list_scopes(backend)).scopes
+        shown = await api.show_scope(backend, "web")
         assert (scope.machines, shown.domains[0].machines.count) == (50, 50)
         detail = await api._detail(backend, rolling, ())
         assert [unit.machines.count for unit in detail.units] == [50]

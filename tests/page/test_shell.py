@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Response, expect
 
-from forewarn.server.operator import application, routing
+from forewarn.server.operator import table
 from forewarn.store import sqlite
 from forewarn.vocabulary import AccessRole
 from page.site import NARROW, Site
-from server.running import Client, Running, request_reboot, settings_in
+from server.running import Client, Running, request_reboot, roles, settings_in
 
 
 def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
@@ -143,7 +143,7 @@ def test_without_its_setting_there_is_no_page(tmp_path: Path) -> None:
         assert running.client().ask("GET", "/login").status == 404
 
 
-NEEDED = routing.roles(application.OF_PAGE)
+NEEDED = roles(table.PAGE.routes)
 
 
 def test_each_address_lets_in_its_role_and_those_above_it_alone(unchanged: Site) -> None:

@@ -41,12 +41,9 @@ class Judge:
         fits = any(isinstance(value, TYPES[kind]) for kind in kinds)
         return [] if fits else [f"{at} is not {rule}"]
 
-    def _oneOf(self, value: Any, rule: Any, _: Any, at: str) -> list[str]:  # noqa: N802
-        fitting = sum(not self.faults(value, each) for each in rule)
-        return [] if fitting == 1 else [f"{at} fits {fitting} of oneOf"]
-
-    def _allOf(self, value: Any, rule: Any, _: Any, at: str) -> list[str]:  # noqa: N802
-        return [fault for each in rule for fault in self.faults(value, each, at)]
+    def _anyOf(self, value: Any, rule: Any, _: Any, at: str) -> list[str]:  # noqa: N802
+        fits = any(not self.faults(value, each) for each in rule)
+        return [] if fits else [f"{at} fits none of anyOf"]
 
     def _properties(self, value: Any, rule: Any, _: Any, at: str) -> list[str]:
         named = value if isinstance(value, dict) else {}
@@ -65,6 +62,12 @@ class Judge:
                 yield f"{at}.{name} is unknown"
             elif isinstance(rule, dict):
                 yield from self.faults(value[name], rule, f"{at}.{name}")
+
+    def _propertyNames(  # noqa: N802
+        self, value: Any, rule: Any, _: Any, at: str
+    ) -> list[str]:
+        named = value if isinstance(value, dict) else {}
+        return [fault for name in named for fault in self.faults(name, rule, f"{at}.{name}")]
 
     def _required(self, value: Any, rule: Any, _: Any, at: str) -> list[str]:
         missing = set(rule) - value.keys() if isinstance(value, dict) else set()

@@ -9,7 +9,7 @@ import os
 import pwd
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,11 +28,12 @@ from forewarn.protocol.versions import Version
 from forewarn.server import settings
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Figures
+from forewarn.server.operator.table import Route
 from forewarn.server.service import Opened, Service, clock_of
 from forewarn.server.sockets import HandedOver
 from forewarn.settings import prepare_types
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
-from forewarn.vocabulary import AgentStatus
+from forewarn.vocabulary import AccessRole, AgentStatus
 from store.wrapped import Wrapped
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -405,3 +406,13 @@ class Flaky(Wrapped):
     def _fail(self) -> None:
         if self.away:
             raise StoreUnavailable("the disk is full: make room")
+
+
+def roles(routes: Iterable[Route]) -> dict[str, AccessRole | None]:
+    """Return the role that each route needs, by its method and path as the reference has them."""
+    found: dict[str, AccessRole | None] = {}
+    for route in routes:
+        shown = f"{route.method} {route.shown_path}"
+        assert shown not in found
+        found[shown] = route.needs
+    return found

@@ -359,7 +359,7 @@ def shown(default: Any) -> str:
 
 
 def test_settings_are_read_without_what_the_server_extra_installs() -> None:
-    extra = ["filelock", "httptools", "litestar", "prometheus_client"]
+    extra = ["filelock", "httptools", "prometheus_client", "starlette"]
     poison = f"import sys; sys.modules.update(dict.fromkeys({[*extra, 'structlog', 'uvicorn']}))"
     program = f"{poison}\nfrom forewarn.server import settings\nsettings.load(None, {{}})"
     subprocess.run([sys.executable, "-c", program], check=True)

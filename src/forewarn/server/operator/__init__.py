@@ -1,11 +1,12 @@
-"""The operator plane: the HTTP API, Litestar on uvicorn. Never on a socket that guests can reach.
+"""The operator plane: the HTTP API, Starlette on uvicorn. Never on a socket that guests can reach.
 
-    application  the API and the page as one application, and their OpenAPI schema
+    application  the API and the page as one application
+    table        how routes are declared, with their roles; how requests are read and answered
+    openapi      the OpenAPI document, made from the table
     api          what the routes about machines and their maintenance do
     administration   the same of the routes about the service: accounts, webhooks, health
     stream       news as server-sent events
-    routing      how routes are declared, with their roles, how lists are paged, and what handlers
-                 are given
+    routing      the rooms below, as handlers reach them, and how lists are paged
     schemas      the JSON of requests and answers; maintenance_schemas, webhook_schemas and, for
                  what a maintenance may be, `maintenance.planner` have more
     views        the rules' values as the API shows them

@@ -5,29 +5,33 @@ and metrics. docs/reference/api.md describes each route; a test compares.
 """
 
 import asyncio
-import functools
-import threading
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
-import msgspec
 import structlog
-from litestar import Litestar, MediaType, Request, Response
-from litestar.datastructures import State
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, FromQuery, JSONBody
+from starlette.responses import Response
 
 from forewarn.control import accounts, relay_watch
 from forewarn.control import webhooks as orders
+from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model, news
 from forewarn.maintenance import webhooks as rules
 from forewarn.maintenance.accounts import Token
 from forewarn.maintenance.relays import RelayToken
 from forewarn.maintenance.webhooks import Webhook
 from forewarn.server import secret_files
-from forewarn.server.operator import metrics, routing, schemas, views, webhook_schemas
-from forewarn.server.operator.errors import RETRY_SECONDS
-from forewarn.server.operator.routing import Backend, TheBackend, TheCaller, one_line
+from forewarn.server.operator import (
+    metrics,
+    openapi,
+    routing,
+    schemas,
+    table,
+    views,
+    webhook_schemas,
+)
+from forewarn.server.operator.errors import RETRY_SECONDS, as_json
+from forewarn.server.operator.routing import Backend, one_line
+from forewarn.server.operator.table import API
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import AuditQuery
 from forewarn.version import __version__
@@ -42,16 +46,16 @@ _log = structlog.get_logger(__name__)
 # Accounts.
 
 
-@routing.get("/v1/tokens", AccessRole.ADMIN, routing.ACCOUNTS)
-async def list_tokens(backend: TheBackend) -> schemas.TokenList:
+@API.route("GET", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS)
+async def list_tokens(backend: Backend) -> schemas.TokenList:
     """List the operators' tokens; what they are is kept nowhere."""
     tokens = await backend.read(lambda reading: reading.tokens())
     return schemas.TokenList(tokens=views.tokens(tokens.values(), backend.now()))
 
 
-@routing.post("/v1/tokens", AccessRole.ADMIN, schemas.TokenRequest, routing.ACCOUNTS, status=201)
+@API.route("POST", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS, status=201)
 async def create_token(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.TokenRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.TokenRequest
 ) -> schemas.NewToken:
     """Make a token; the answer is the only one that ever shows it."""
     made, now = backend.make_token(), backend.now()
@@ -70,9 +74,9 @@ async def create_token(
     return schemas.NewToken(token=made, account=shown)
 
 
-@routing.delete("/v1/tokens", AccessRole.ADMIN, routing.ACCOUNTS)
+@API.route("DELETE", "/v1/tokens", AccessRole.ADMIN, table.ACCOUNTS)
 async def revoke_tokens(
-    backend: TheBackend, caller: TheCaller, name: routing.Names
+    backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> schemas.TokenList:
     """Revoke tokens, all or none; repeat `name`. Who has one is refused from now on."""
     plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
@@ -80,11 +84,9 @@ async def revoke_tokens(
     return schemas.TokenList(tokens=views.tokens(revoked, backend.now()))
 
 
-@routing.post(
-    "/v1/tokens/page", AccessRole.VIEWER, schemas.PageTokenRequest, routing.ACCOUNTS, status=201
-)
+@API.route("POST", "/v1/tokens/page", AccessRole.VIEWER, table.ACCOUNTS, status=201)
 async def create_page_token(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.PageTokenRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.PageTokenRequest
 ) -> schemas.NewPageToken:
     """Make a token for the page, with the role of whoever asks; the answer alone shows its link."""
     del data  # it is empty
@@ -113,14 +115,14 @@ async def create_page_token(
     return schemas.NewPageToken(url=f"{backend.page_url()}/login#{made}", account=shown)
 
 
-@routing.get("/v1/audit", AccessRole.OPERATOR, routing.ACCOUNTS)
+@API.route("GET", "/v1/audit", AccessRole.OPERATOR, table.ACCOUNTS)
 async def read_audit(
-    backend: TheBackend,
+    backend: Backend,
     *,
     by: routing.Name = "",
-    since: FromQuery[datetime | None] = None,
-    until: FromQuery[datetime | None] = None,
-    cursor: FromQuery[str] = "",
+    since: schemas.Moment | None = None,
+    until: schemas.Moment | None = None,
+    cursor: str = "",
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.AuditPage:
     """List what operators asked, newest first: what was changed, and what was refused."""
@@ -140,18 +142,16 @@ async def read_audit(
 # Webhooks.
 
 
-@routing.get("/v1/webhooks", AccessRole.VIEWER, routing.WEBHOOKS)
-async def list_webhooks(backend: TheBackend) -> webhook_schemas.WebhookList:
+@API.route("GET", "/v1/webhooks", AccessRole.VIEWER, table.WEBHOOKS)
+async def list_webhooks(backend: Backend) -> webhook_schemas.WebhookList:
     """List the webhooks, and how far each has come."""
     found = await backend.read(lambda reading: reading.webhooks())
     return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, found.values())))
 
 
-@routing.post(
-    "/v1/webhooks", AccessRole.ADMIN, webhook_schemas.WebhookRequest, routing.WEBHOOKS, status=201
-)
+@API.route("POST", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS, status=201)
 async def add_webhook(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[webhook_schemas.WebhookRequest]
+    backend: Backend, caller: OperatorRequest, data: webhook_schemas.WebhookRequest
 ) -> webhook_schemas.NewWebhook:
     """Add a webhook for what happens from now on; the answer alone ever shows its secret."""
     _sender(backend)
@@ -166,9 +166,9 @@ async def add_webhook(
     return webhook_schemas.NewWebhook(webhook=_shown(added), secret=secret)
 
 
-@routing.delete("/v1/webhooks", AccessRole.ADMIN, routing.WEBHOOKS)
+@API.route("DELETE", "/v1/webhooks", AccessRole.ADMIN, table.WEBHOOKS)
 async def remove_webhooks(
-    backend: TheBackend, caller: TheCaller, name: routing.Names
+    backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> webhook_schemas.WebhookList:
     """Remove webhooks, all or none; repeat `name`."""
     plane = backend.changing(caller, model.listed(name, routing.MAX_LISTED))
@@ -176,17 +176,9 @@ async def remove_webhooks(
     return webhook_schemas.WebhookList(webhooks=tuple(map(_shown, removed)))
 
 
-@routing.post(
-    "/v1/webhooks/{name:str}/tests",
-    AccessRole.OPERATOR,
-    webhook_schemas.WebhookTestRequest,
-    routing.WEBHOOKS,
-)
+@API.route("POST", "/v1/webhooks/{name}/tests", AccessRole.OPERATOR, table.WEBHOOKS)
 async def test_webhook(
-    backend: TheBackend,
-    caller: TheCaller,
-    name: FromPath[str],
-    data: JSONBody[webhook_schemas.WebhookTestRequest],
+    backend: Backend, caller: OperatorRequest, name: str, data: webhook_schemas.WebhookTestRequest
 ) -> webhook_schemas.WebhookTest:
     """Send a webhook a test, beside its news."""
     del data  # it is empty
@@ -213,11 +205,9 @@ def _shown(webhook: Webhook) -> webhook_schemas.WebhookView:
 # Relays.
 
 
-@routing.post(
-    "/v1/relays/tokens", AccessRole.ADMIN, schemas.RelayTokenRequest, routing.HOSTS, status=201
-)
+@API.route("POST", "/v1/relays/tokens", AccessRole.ADMIN, table.HOSTS, status=201)
 async def create_relay_token(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.RelayTokenRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.RelayTokenRequest
 ) -> schemas.NewRelayToken:
     """Make a token for the relay of a host; the answer is the only one that ever shows it.
 
@@ -236,9 +226,9 @@ async def create_relay_token(
     return schemas.NewRelayToken(host=host, token=token, created_at=made.created_at)
 
 
-@routing.delete("/v1/relays/tokens", AccessRole.ADMIN, routing.HOSTS)
+@API.route("DELETE", "/v1/relays/tokens", AccessRole.ADMIN, table.HOSTS)
 async def revoke_relay_tokens(
-    backend: TheBackend, caller: TheCaller, host: FromQuery[str]
+    backend: Backend, caller: OperatorRequest, host: str
 ) -> schemas.VoidRelayTokens:
     """Revoke all tokens of a host's relay: it is refused from now on."""
     plane = backend.changing(caller, host)
@@ -250,8 +240,8 @@ async def revoke_relay_tokens(
 # The service itself.
 
 
-@routing.get("/v1/replicas", AccessRole.VIEWER, routing.SERVICE)
-async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
+@API.route("GET", "/v1/replicas", AccessRole.VIEWER, table.SERVICE)
+async def list_replicas(backend: Backend) -> schemas.ReplicaList:
     """List the replicas that share the database: by their rows, each as of its last beat."""
     rows = backend.replicas.all()
     return schemas.ReplicaList(
@@ -259,57 +249,43 @@ async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
     )
 
 
-@routing.get("/v1/clock", AccessRole.VIEWER, routing.SERVICE)
-async def clock(backend: TheBackend) -> schemas.ServiceTime:
+@API.route("GET", "/v1/clock", AccessRole.VIEWER, table.SERVICE)
+async def clock(backend: Backend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
     return schemas.ServiceTime(now=backend.now(), scale=backend.scale)
 
 
-@routing.get("/healthz", None, routing.SERVICE, responses=None)
+@API.route("GET", "/healthz", None, table.SERVICE, errors={})
 async def health() -> schemas.Health:
     """Tell that the process is alive."""
     return schemas.Health(status="alive", version=__version__)
 
 
-@routing.get(
+@API.route(
+    "GET",
     "/readyz",
     None,
-    routing.SERVICE,
-    responses={
-        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
-    },
+    table.SERVICE,
+    answer=schemas.Readiness,
+    errors={503: ("Not ready", schemas.Readiness)},
 )
-async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
+async def readiness(backend: Backend) -> Response:
     """Tell whether the service does all its work, and why not."""
     reasons = (await backend.readiness()).reasons
     answer = schemas.Readiness(ready=not reasons, reasons=reasons)
-    if not reasons:
-        return Response(answer)
-    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+    headers = {"Retry-After": str(RETRY_SECONDS)} if reasons else {}
+    return as_json(answer, 503 if reasons else 200, headers)
 
 
-@routing.get("/metrics", AccessRole.METRICS, routing.SERVICE, include_in_schema=False)
-async def scrape(backend: TheBackend) -> Response[bytes]:
+@API.route("GET", "/metrics", AccessRole.METRICS, table.SERVICE)
+async def scrape(backend: Backend) -> Response:
     """Return every figure of the service for Prometheus."""
-    # As a header: the framework would add a second charset to a media type.
+    # As a header: Starlette would add a second charset to a media type.
     return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})
 
 
-@routing.get("/v1/schema", AccessRole.VIEWER, routing.SERVICE, include_in_schema=False)
-async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
+@API.route("GET", "/v1/schema", AccessRole.VIEWER, table.SERVICE)
+async def schema() -> Response:
     """Return this API as OpenAPI, in JSON."""
-    described = await asyncio.to_thread(_described, request.app)
-    return Response(described, media_type=MediaType.JSON)
-
-
-_describing: Final = threading.Lock()
-
-
-def _described(app: Litestar) -> bytes:
-    with _describing:  # it is made once, however many ask first
-        return _described_once(app)
-
-
-@functools.cache
-def _described_once(app: Litestar) -> bytes:
-    return msgspec.json.encode(app.openapi_schema.to_schema())
+    described = await asyncio.to_thread(openapi.document)
+    return Response(described, media_type="application/json")

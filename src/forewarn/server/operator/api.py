@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Final
 
 import msgspec
 import structlog
-from litestar import MediaType, Request, Response, put
-from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from forewarn.control import maintenances
 from forewarn.control.accounts import OperatorRequest
@@ -24,15 +24,15 @@ from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
-from forewarn.server.operator import maintenance_schemas, routing, schemas, views
-from forewarn.server.operator.errors import RESPONSES
-from forewarn.server.operator.routing import Backend, EncodedBody, TheBackend, TheCaller, one_line
+from forewarn.server.operator import maintenance_schemas, routing, schemas, table, views
+from forewarn.server.operator.errors import as_json
+from forewarn.server.operator.routing import Backend, one_line
+from forewarn.server.operator.table import API
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus, EventType
 
-InScope = Annotated[str, QueryParameter(name="scope")]
-Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
-ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_NUMBER)] | None
+ByNumber = Annotated[int, msgspec.Meta(le=schemas.MAX_NUMBER)]
 
 UNKNOWN: Final = "unknown"
 """The filter for machines without a known host, as after a Redeploy that named no new one."""
@@ -61,24 +61,23 @@ _log = structlog.get_logger(__name__)
 # The fleet.
 
 
-@put(
+@API.route(
+    "PUT",
     "/v1/fleet",
-    tags=[routing.FLEET],
-    opt={routing.NEEDS: AccessRole.VIEWER},
-    responses=RESPONSES,
-    dto=EncodedBody[fleet_file.Fleet],
-    return_dto=None,
-    request_max_body_size=routing.MAX_FLEET_BODY,
+    AccessRole.VIEWER,
+    table.FLEET,
+    body=fleet_file.Fleet,
+    max_body=routing.MAX_FLEET_BODY,
 )
 async def apply_fleet(
-    backend: TheBackend,
-    caller: TheCaller,
+    backend: Backend,
+    caller: OperatorRequest,
     *,
-    data: JSONBody[bytes],
-    prune: FromQuery[bool] = False,
-    again: FromQuery[bool] = False,
-    allow_empty: FromQuery[bool] = False,
-    dry_run: FromQuery[bool] = False,
+    data: bytes,
+    prune: bool = False,
+    again: bool = False,
+    allow_empty: bool = False,
+    dry_run: bool = False,
 ) -> schemas.FleetChange:
     """Make the fleet match the body, all or nothing; only `prune` removes machines.
 
@@ -96,25 +95,24 @@ async def apply_fleet(
     return await asyncio.to_thread(_changed, backend, applied, caller, dry_run=dry_run)
 
 
-@routing.get("/v1/fleet", AccessRole.VIEWER, routing.FLEET)
-async def export_fleet(backend: TheBackend) -> fleet_file.Fleet:
+@API.route("GET", "/v1/fleet", AccessRole.VIEWER, table.FLEET, answer=fleet_file.Fleet)
+async def export_fleet(backend: Backend) -> Response:
     """Return the fleet as its file; to apply it changes nothing."""
 
-    def exported() -> Response[bytes]:
+    def exported() -> Response:
         fleet = fleet_file.exported(
             tuple(inventory.scopes.values()), tuple(inventory.machines.values())
         )
-        return Response(msgspec.json.encode(fleet), media_type=MediaType.JSON)
+        return as_json(fleet)
 
     async with backend.whole:
         inventory = backend.inventory.snapshot()
-        answer = await asyncio.to_thread(exported)
-    return cast("fleet_file.Fleet", answer)  # what Litestar would make of one
+        return await asyncio.to_thread(exported)
 
 
-@routing.delete("/v1/fleet/machines", AccessRole.OPERATOR, routing.FLEET)
+@API.route("DELETE", "/v1/fleet/machines", AccessRole.OPERATOR, table.FLEET)
 async def remove_machines(
-    backend: TheBackend, caller: TheCaller, name: routing.Names
+    backend: Backend, caller: OperatorRequest, name: routing.Names
 ) -> schemas.FleetChange:
     """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
     plane = backend.changing(caller, model.listed(name), told=views.fleet_in_one_line)
@@ -134,21 +132,21 @@ def _changed(
     return change
 
 
-@routing.get("/v1/fleet/machines", AccessRole.VIEWER, routing.FLEET)
+@API.route("GET", "/v1/fleet/machines", AccessRole.VIEWER, table.FLEET)
 async def list_machines(
-    backend: TheBackend,
+    backend: Backend,
     *,
-    in_scope: InScope = "",
-    host: FromQuery[str] = "",
-    cursor: FromQuery[str] = "",
+    scope: str = "",
+    host: str = "",
+    cursor: str = "",
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.MachinePage:
     """List machines, of one scope or on one host if given; host `unknown`: without a known host."""
     inventory, after = backend.inventory.snapshot(), routing.key_before("machines", cursor)
-    if in_scope:
-        inventory.scope(in_scope)
+    if scope:
+        inventory.scope(scope)
     on = place_of(host)
-    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=in_scope, host=on)
+    fitting = await backend.search.find(inventory, "", after, limit + 1, scope=scope, host=on)
     found, following = routing.page("machines", fitting, limit, lambda machine: machine.key)
     return schemas.MachinePage(machines=views.machines(found, inventory), next=following)
 
@@ -158,15 +156,15 @@ def place_of(host: str) -> str | None:
     return ("" if host == UNKNOWN else host) if host else None
 
 
-@routing.get("/v1/fleet/machines/{name:str}", AccessRole.VIEWER, routing.FLEET)
-async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
+@API.route("GET", "/v1/fleet/machines/{name}", AccessRole.VIEWER, table.FLEET)
+async def show_machine(backend: Backend, name: str) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
     return views.machine_detail(backend.inventory.machine(name), backend.inventory)
 
 
-@routing.get("/v1/fleet/tombstones", AccessRole.VIEWER, routing.FLEET)
+@API.route("GET", "/v1/fleet/tombstones", AccessRole.VIEWER, table.FLEET)
 async def list_tombstones(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
+    backend: Backend, cursor: str = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
     after = routing.key_before("tombstones", cursor)
@@ -178,9 +176,9 @@ async def list_tombstones(
     )
 
 
-@routing.get("/v1/fleet/scopes", AccessRole.VIEWER, routing.FLEET)
+@API.route("GET", "/v1/fleet/scopes", AccessRole.VIEWER, table.FLEET)
 async def list_scopes(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
+    backend: Backend, cursor: str = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.ScopePage:
     """List scopes."""
     inventory, after = backend.inventory.snapshot(), routing.key_before("scopes", cursor)
@@ -194,8 +192,8 @@ async def list_scopes(
     return await asyncio.to_thread(listed)  # it looks at every machine
 
 
-@routing.get("/v1/fleet/scopes/{name:str}", AccessRole.VIEWER, routing.FLEET)
-async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeDetail:
+@API.route("GET", "/v1/fleet/scopes/{name}", AccessRole.VIEWER, table.FLEET)
+async def show_scope(backend: Backend, name: str) -> schemas.ScopeDetail:
     """Show a scope with its machines by update domain."""
     inventory = backend.inventory.snapshot()
     return await asyncio.to_thread(views.scope_detail, inventory.scope(name), inventory)
@@ -204,15 +202,13 @@ async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeD
 # Maintenance.
 
 
-@routing.post(
-    "/v1/maintenances", AccessRole.VIEWER, maintenance_schemas.MaintenanceRequest, status=201
-)
+@API.route("POST", "/v1/maintenances", AccessRole.VIEWER, status=201)
 async def request_maintenance(
-    backend: TheBackend,
-    caller: TheCaller,
+    backend: Backend,
+    caller: OperatorRequest,
     *,
-    data: JSONBody[maintenance_schemas.MaintenanceRequest],
-    dry_run: FromQuery[bool] = False,
+    data: maintenance_schemas.MaintenanceRequest,
+    dry_run: bool = False,
 ) -> maintenance_schemas.MaintenancePlan:
     """Request maintenance; the answer is what it became, and in a dry run nothing more."""
     request = model.mapped(
@@ -318,9 +314,9 @@ def _policy(data: maintenance_schemas.MaintenanceRequest) -> TurnPolicy:
     )
 
 
-@routing.get("/v1/maintenances", AccessRole.VIEWER)
+@API.route("GET", "/v1/maintenances", AccessRole.VIEWER)
 async def list_maintenances(
-    backend: TheBackend, cursor: FromQuery[str] = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
+    backend: Backend, cursor: str = "", limit: routing.Limit = schemas.DEFAULT_LIMIT
 ) -> maintenance_schemas.MaintenancePage:
     """List what was asked for, newest first."""
     before = routing.key_before("maintenances", cursor)
@@ -337,9 +333,9 @@ async def list_maintenances(
     return await backend.read(question)
 
 
-@routing.get("/v1/maintenances/{number:int}", AccessRole.VIEWER)
+@API.route("GET", "/v1/maintenances/{number:digits}", AccessRole.VIEWER)
 async def show_maintenance(
-    backend: TheBackend, number: ByNumber
+    backend: Backend, number: ByNumber
 ) -> maintenance_schemas.MaintenanceDetail:
     """Show what was asked for, its units, and the operations that it became."""
     return await _known(backend, number)
@@ -357,16 +353,12 @@ async def _known(backend: Backend, number: int) -> maintenance_schemas.Maintenan
     return await _detail(backend, maintenance, operations.values())
 
 
-@routing.post(
-    "/v1/maintenances/{number:int}/orders",
-    AccessRole.OPERATOR,
-    maintenance_schemas.MaintenanceOrderRequest,
-)
+@API.route("POST", "/v1/maintenances/{number:digits}/orders", AccessRole.OPERATOR)
 async def order_maintenance(
-    backend: TheBackend,
-    caller: TheCaller,
+    backend: Backend,
+    caller: OperatorRequest,
     number: ByNumber,
-    data: JSONBody[maintenance_schemas.MaintenanceOrderRequest],
+    data: maintenance_schemas.MaintenanceOrderRequest,
 ) -> maintenance_schemas.MaintenanceDetail:
     """Say how a maintenance goes on; the answer is the maintenance after it."""
     _judge_name("unit", data.order, data.unit, needed=data.order in OF_A_UNIT)
@@ -389,20 +381,18 @@ async def _detail(
     )
 
 
-@routing.get("/v1/events", AccessRole.VIEWER)
-async def list_events(
-    backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
-) -> schemas.EventList:
+@API.route("GET", "/v1/events", AccessRole.VIEWER)
+async def list_events(backend: Backend, scope: str = "", machine: str = "") -> schemas.EventList:
     """List the events of what is not over, by NotBefore, also those that no guest sees."""
     inventory = backend.inventory.snapshot()
-    if in_scope:
-        inventory.scope(in_scope)
+    if scope:
+        inventory.scope(scope)
     if machine:
         inventory.machine(machine)
     now = backend.now()
 
     def listed() -> schemas.EventList:
-        live = inventory.live(scope=model.key(in_scope), machine=model.key(machine))
+        live = inventory.live(scope=model.key(scope), machine=model.key(machine))
         found = [views.live_event(operation, event, inventory, now) for operation, event in live]
         found.sort(key=lambda one: (one.not_before, one.maintenance, one.operation, one.id))
         return schemas.EventList(now=now, events=tuple(found))
@@ -410,24 +400,24 @@ async def list_events(
     return await asyncio.to_thread(listed)  # there may be one for each machine
 
 
-@routing.get("/v1/history", AccessRole.VIEWER)
+@API.route("GET", "/v1/history", AccessRole.VIEWER)
 async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
-    backend: TheBackend,
+    backend: Backend,
     *,
-    machine: FromQuery[str] = "",
-    in_scope: InScope = "",
+    machine: str = "",
+    scope: str = "",
     maintenance: Number = None,
-    event_type: FromQuery[tuple[EventType, ...]] = (),
-    status: FromQuery[tuple[EventStatus, ...]] = (),
-    since: FromQuery[datetime | None] = None,
-    until: FromQuery[datetime | None] = None,
-    cursor: FromQuery[str] = "",
+    event_type: tuple[EventType, ...] = (),
+    status: tuple[EventStatus, ...] = (),
+    since: schemas.Moment | None = None,
+    until: schemas.Moment | None = None,
+    cursor: str = "",
     limit: routing.Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.HistoryPage:
     """List operations, the newest announcement first, with who approved and how they ended."""
     query = HistoryQuery(
         machine=model.key(machine),
-        scope=model.key(in_scope),
+        scope=model.key(scope),
         maintenance=maintenance,
         event_types=event_type,
         statuses=status,
@@ -444,12 +434,9 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
 # What operators do to pending maintenance.
 
 
-@routing.post("/v1/approvals", AccessRole.OPERATOR, schemas.ApprovalRequest)
+@API.route("POST", "/v1/approvals", AccessRole.OPERATOR)
 async def approve(
-    backend: TheBackend,
-    caller: TheCaller,
-    request: Request[Any, Any, Any],
-    data: JSONBody[schemas.ApprovalRequest],
+    backend: Backend, caller: OperatorRequest, request: Request, data: schemas.ApprovalRequest
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
@@ -458,9 +445,9 @@ async def approve(
     return await _listed(backend, approved)
 
 
-@routing.post("/v1/cancellations", AccessRole.OPERATOR, schemas.CancellationRequest)
+@API.route("POST", "/v1/cancellations", AccessRole.OPERATOR)
 async def cancel(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.CancellationRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.CancellationRequest
 ) -> schemas.OperationList:
     """Cancel what has not started: all references or, if one is refused, none."""
     why = one_line(data.reason, "reason")
@@ -469,9 +456,9 @@ async def cancel(
     return await _listed(backend, plane.cancel(data.references, reason=reason))
 
 
-@routing.post("/v1/postponements", AccessRole.OPERATOR, schemas.PostponementRequest)
+@API.route("POST", "/v1/postponements", AccessRole.OPERATOR)
 async def postpone(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.PostponementRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.PostponementRequest
 ) -> schemas.OperationList:
     """Move Scheduled events later, all of them or none."""
     later = routing.in_utc(data.not_before, "not_before")
@@ -481,16 +468,16 @@ async def postpone(
     return await _listed(backend, postponed)
 
 
-@routing.get("/v1/holds", AccessRole.VIEWER)
-async def list_holds(backend: TheBackend) -> schemas.HoldList:
+@API.route("GET", "/v1/holds", AccessRole.VIEWER)
+async def list_holds(backend: Backend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
     holds = await backend.read(lambda reading: reading.holds())
     return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
 
 
-@routing.post("/v1/holds", AccessRole.OPERATOR, schemas.HoldRequest, status=201)
+@API.route("POST", "/v1/holds", AccessRole.OPERATOR, status=201)
 async def hold(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.HoldRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.HoldRequest
 ) -> schemas.OperationList:
     """Block maintenance from starting until released; the answer is what is held now."""
     _judge_name("name", data.kind, data.name, needed=data.kind is not model.HoldKind.EVERYTHING)
@@ -501,9 +488,9 @@ async def hold(
     return await _listed(backend, held)
 
 
-@routing.delete("/v1/holds", AccessRole.OPERATOR)
+@API.route("DELETE", "/v1/holds", AccessRole.OPERATOR)
 async def release(
-    backend: TheBackend, caller: TheCaller, kind: FromQuery[model.HoldKind], name: routing.Name = ""
+    backend: Backend, caller: OperatorRequest, kind: model.HoldKind, name: routing.Name = ""
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
     _judge_name("name", kind, name, needed=kind is not model.HoldKind.EVERYTHING)
@@ -512,17 +499,17 @@ async def release(
     return await _listed(backend, released)
 
 
-@routing.get("/v1/alerts", AccessRole.VIEWER)
-async def list_alerts(backend: TheBackend) -> schemas.AlertList:
+@API.route("GET", "/v1/alerts", AccessRole.VIEWER)
+async def list_alerts(backend: Backend) -> schemas.AlertList:
     """List what needs an operator, oldest first."""
     now = backend.now()
     found = await backend.alerts(now)
     return schemas.AlertList(now=now, count=len(found), items=tuple(found[: schemas.MAX_ITEMS]))
 
 
-@routing.post("/v1/acknowledgements", AccessRole.OPERATOR, schemas.AcknowledgementRequest)
+@API.route("POST", "/v1/acknowledgements", AccessRole.OPERATOR)
 async def acknowledge(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.AcknowledgementRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.AcknowledgementRequest
 ) -> schemas.OperationList:
     """End the alerts, and the wait for machines, after operations: all of them or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
@@ -531,9 +518,9 @@ async def acknowledge(
     return await _listed(backend, noted)
 
 
-@routing.post("/v1/resolutions", AccessRole.OPERATOR, schemas.ResolutionRequest)
+@API.route("POST", "/v1/resolutions", AccessRole.OPERATOR)
 async def resolve(
-    backend: TheBackend, caller: TheCaller, data: JSONBody[schemas.ResolutionRequest]
+    backend: Backend, caller: OperatorRequest, data: schemas.ResolutionRequest
 ) -> schemas.OperationList:
     """Record the result of operations whose outcome is unknown, or run them again; all or none."""
     named = model.listed(data.references, routing.MAX_LISTED)
@@ -568,8 +555,8 @@ async def _listed(
 # Hosts.
 
 
-@routing.get("/v1/hosts", AccessRole.VIEWER, routing.HOSTS)
-async def list_hosts(backend: TheBackend) -> schemas.HostList:
+@API.route("GET", "/v1/hosts", AccessRole.VIEWER, table.HOSTS)
+async def list_hosts(backend: Backend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
     survey = await backend.hosts.recent_survey()
     drains = backend.hosts.drains
@@ -586,8 +573,8 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
     )
 
 
-@routing.get("/v1/hosts/{name:str}", AccessRole.VIEWER, routing.HOSTS)
-async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
+@API.route("GET", "/v1/hosts/{name}", AccessRole.VIEWER, table.HOSTS)
+async def show_host(backend: Backend, name: str) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
     relay = views.relay(name, backend.relays)
@@ -596,13 +583,13 @@ async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDet
     return await _host(backend, name, survey)
 
 
-@routing.post("/v1/hosts/drain", AccessRole.VIEWER, schemas.HostDrainRequest, routing.HOSTS)
+@API.route("POST", "/v1/hosts/drain", AccessRole.VIEWER, table.HOSTS)
 async def drain_hosts(
-    backend: TheBackend,
-    caller: TheCaller,
+    backend: Backend,
+    caller: OperatorRequest,
     *,
-    data: JSONBody[schemas.HostDrainRequest],
-    dry_run: FromQuery[bool] = False,
+    data: schemas.HostDrainRequest,
+    dry_run: bool = False,
 ) -> schemas.HostDrainPlans:
     """Drain a host, or several as units of a maintenance; in a dry run, tell the plan only."""
     survey = await backend.hosts.survey()
@@ -651,9 +638,9 @@ def _asked_of(data: schemas.HostDrainRequest, by: str) -> maintenances.Asked:
     )
 
 
-@routing.post("/v1/hosts/{name:str}/orders", AccessRole.OPERATOR, schemas.HostOrder, routing.HOSTS)
+@API.route("POST", "/v1/hosts/{name}/orders", AccessRole.OPERATOR, table.HOSTS)
 async def order_drain(
-    backend: TheBackend, caller: TheCaller, name: FromPath[str], data: JSONBody[schemas.HostOrder]
+    backend: Backend, caller: OperatorRequest, name: str, data: schemas.HostOrder
 ) -> schemas.HostDetail:
     """Say how the drain of a host goes on; the answer is the host after it."""
     _judge_name("machine", data.order, data.machine, needed=data.order in OF_A_MACHINE)

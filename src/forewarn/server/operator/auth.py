@@ -20,9 +20,6 @@ requests do not carry.
 What changes something is recorded with its change (`control.accounts`). A refusal is written to the
 audit log as it is answered, and not each: strangers must neither fill the disk nor keep the writer
 busy.
-
-Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about unknown paths, and
-`AllowedHosts` matches the header with its port and cannot differ between our two sockets.
 """
 
 import asyncio

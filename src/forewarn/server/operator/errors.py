@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
-from litestar import Request, Response
-from litestar.exceptions import HTTPException, ValidationException
-from litestar.openapi.datastructures import ResponseSpec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from forewarn import settings
 from forewarn.maintenance.model import Refused
@@ -38,7 +38,7 @@ STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
 405 a method, 413 a body (`limit`), 415 a content type, 421 a host, 403 an origin."""
 
 RESPONSES: Final = {
-    status: ResponseSpec(ErrorBody, generate_examples=False, description=description)
+    status: (description, ErrorBody)
     for status, description in (
         (400, "The input is invalid."),
         (401, "On TCP, the token is missing, unknown or expired."),
@@ -63,8 +63,27 @@ MAX_SHOWN: Final = 300
 _log = structlog.get_logger(__name__)
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
-    """Answer an exception, with the status of its code."""
+class RefusedRequest(msgspec.Struct, frozen=True):
+    """The answer to an exception."""
+
+    status: int
+    detail: ErrorDetail
+    headers: dict[str, str]
+
+    def response(self) -> Response:
+        """Return it in JSON."""
+        return as_json(ErrorBody(error=self.detail), self.status, self.headers)
+
+
+def as_json(
+    value: msgspec.Struct, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an answer with a value."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+def refusal(request: Request, error: Exception) -> RefusedRequest:
+    """Return the answer to an exception, with the status of its code."""
     headers: dict[str, str] = {}
     asked = request_of(request.scope)
     match error:
@@ -83,7 +102,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             status = error.status_code
             headers.update(error.headers or {})
             code = {404: ErrorCode.NOT_FOUND, 413: ErrorCode.LIMIT}.get(status, ErrorCode.INVALID)
-            detail = ErrorDetail(code=code, message=_message(request, error))
+            detail = ErrorDetail(code=code, message=error.detail)
         case _:
             status = 500
             message = "internal error: see the service's log"
@@ -91,12 +110,12 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             _log.error(
                 "a request failed",
                 method=request.method,
-                path=request.url.path,
+                path=request.scope["path"],
                 request=asked.request,
                 exc_info=error,
             )
     asked.outcome = detail.code
-    return Response(ErrorBody(error=detail), status_code=status, headers=headers)
+    return RefusedRequest(status, detail, headers)
 
 
 def code_of(error: Refused | StoreError) -> ErrorCode:
@@ -122,31 +141,3 @@ def invalid_body(error: Exception, shape: type) -> Refused:
     where, what = mistake.where[:MAX_SHOWN], mistake.what[:MAX_SHOWN]
     place = f"at {where}" if where else "the body"
     return Refused(ErrorCode.INVALID, f"{place}: {what}", where=where)
-
-
-def _message(request: Request[Any, Any, Any], error: HTTPException) -> str:
-    path = request.url.path
-    if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        if any(one.get("key") == "data" for one in error.extra):
-            return "the body is empty: expected JSON; /v1/schema describes it"
-        return "; ".join(_of_parameter(request, **one) for one in error.extra)
-    if error.status_code == 404:
-        return f"no such path {path}: /v1/schema lists them"
-    if error.status_code == 405:
-        return f"{path} does not support {request.method}: /v1/schema lists the methods"
-    if error.status_code == 413:
-        most = request.route_handler.resolve_request_max_body_size()
-        return f"the body is longer than {most} bytes"
-    return error.detail
-
-
-def _of_parameter(
-    request: Request[Any, Any, Any], message: str, key: str = "the query", **_: object
-) -> str:
-    parameters = request.route_handler.parsed_fn_signature.parameters
-    if key in parameters:
-        field = parameters[key]
-        shape = field.inner_types[0] if field.is_non_string_sequence else field
-        message = settings.explain(msgspec.ValidationError(message), shape.annotation).what
-    given = request.query_params.getall(key, [str(request.path_params.get(key, ""))])
-    return f"at {key}: {message}, got {', '.join(map(repr, given))[:MAX_SHOWN]}"

@@ -1,33 +1,17 @@
-"""How routes are declared, and what their handlers are given.
-
-A route names its place in the schema, its body, and the role that it needs; docs/reference/api.md
-has the table of roles, and a test compares. A handler is given the rooms below, and a request's
-body and query, judged.
-"""
+"""The rooms below, as handlers reach them; and what handlers share: pages of lists, times."""
 
 import asyncio
 import base64
 import itertools
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-import litestar
 import msgspec
-from litestar import Request
-from litestar.connection import ASGIConnection
-from litestar.di import NamedDependency
-from litestar.dto import MsgspecDTO
-from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
-from litestar.openapi.spec import Reference, Schema
-from litestar.params import QueryParameter
-from litestar.typing import FieldDefinition
 from prometheus_client.registry import Collector
 
-from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail
@@ -41,19 +25,14 @@ from forewarn.maintenance import alerts, fleet_file
 from forewarn.maintenance.model import Policy, Refused
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.endpoint import Figures
-from forewarn.server.operator import auth, errors, schemas, views
+from forewarn.server.operator import auth, schemas, table, views
 from forewarn.server.operator.auth import Accounts
-from forewarn.server.operator.errors import RESPONSES
 from forewarn.server.operator.inventory import Inventory, MachineSearch
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, StoreError, micros
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
 
 T = TypeVar("T")
-Shape = TypeVar("Shape", bound=msgspec.Struct)
-
-MAX_BODY: Final = 1024 * 1024
-"""The most bytes of a body that is not a fleet: ten thousand names fit."""
 
 MAX_FLEET_BODY: Final = 64 * 1024 * 1024
 """The most bytes of a fleet: 200,000 machines with most of their fields."""
@@ -83,92 +62,12 @@ NUMBERS: Final = {
 }
 """The keys of lists that are not in the order of names."""
 
-NEEDS: Final = "forewarn.needs"
-"""The key in a handler's options of the role that it needs, None for everybody without a token."""
-
-FLEET: Final = "fleet"
-MAINTENANCE: Final = "maintenance"
-HOSTS: Final = "hosts"
-ACCOUNTS: Final = "accounts"
-WEBHOOKS: Final = "webhooks"
-SERVICE: Final = "service"
-
 MAX_LISTED: Final = 20
 """The most references or names in the audit log's detail."""
 
-Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
-Name = Annotated[str, QueryParameter(max_length=256)]
-Names = Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas.MAX_REMOVED)]
-
-Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
-
-
-# How a route is declared.
-
-
-def get(
-    path: str,
-    needs: AccessRole | None,
-    tag: str = MAINTENANCE,
-    **more: Any,  # noqa: ANN401 - Litestar's
-) -> Decorator:
-    """Declare a route that changes nothing; `needs` is None where nobody needs a token."""
-    return litestar.get(path, tags=[tag], opt={NEEDS: needs}, **{"responses": RESPONSES, **more})
-
-
-def post(
-    path: str,
-    needs: AccessRole,
-    body: type[msgspec.Struct],
-    tag: str = MAINTENANCE,
-    status: int = 200,
-) -> Decorator:
-    """Declare a route that takes a body.
-
-    One with a dry run needs a viewer's role: `Backend.changing` judges what changes something.
-    """
-    dto: Any = StrictBody.__class_getitem__(body)
-    return litestar.post(
-        path,
-        tags=[tag],
-        opt={NEEDS: needs},
-        responses=RESPONSES,
-        status_code=status,
-        dto=dto,
-        return_dto=None,
-    )
-
-
-def delete(path: str, needs: AccessRole, tag: str = MAINTENANCE) -> Decorator:
-    """Declare a route that removes what its query names."""
-    return litestar.delete(
-        path, tags=[tag], opt={NEEDS: needs}, responses=RESPONSES, status_code=200
-    )
-
-
-def roles(handlers: Iterable[HTTPRouteHandler]) -> dict[str, AccessRole | None]:
-    """Return the role that each route needs, by its method and path as the reference has them."""
-    found: dict[str, AccessRole | None] = {}
-    for handler in handlers:
-        (path,) = handler.paths
-        # Litestar writes a path's parameters as {name:str}.
-        shown = re.sub(r":[a-z]+}", "}", path)
-        for method in sorted(handler.http_methods):
-            assert f"{method} {shown}" not in found
-            found[f"{method} {shown}"] = handler.opt[NEEDS]
-    return found
-
-
-def judge(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Refuse (FORBIDDEN) a request whose account's role does not allow it: a guard of Litestar's.
-
-    `auth.Gate` has found out whose request it is.
-    """
-    if not isinstance(handler, HTTPRouteHandler) or "OPTIONS" in handler.http_methods:
-        return
-    needed: AccessRole | None = handler.opt[NEEDS]
-    if needed is not None:
-        auth.require(auth.request_of(connection.scope), needed)
+Limit = Annotated[int, msgspec.Meta(ge=1, le=schemas.MAX_LIMIT)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Names = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=schemas.MAX_REMOVED)]
 
 
 # What a handler is given.
@@ -320,57 +219,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
             return await asyncio.to_thread(question, None, down)
 
 
-TheBackend: TypeAlias = NamedDependency[Backend]
-"""The backend, as a handler's parameter."""
-
-TheCaller: TypeAlias = NamedDependency[OperatorRequest]
-"""The request and who sends it, as a handler's parameter."""
-
-
-class SchemaCreator(Protocol):
-    """The part of Litestar's schema creator that its documentation publishes."""
-
-    def for_field_definition(self, field_definition: FieldDefinition) -> Reference | Schema:
-        """Return the schema of a type."""
-        ...
-
-
-class StrictBody(MsgspecDTO[Shape]):
-    """Decodes a body straight into its struct, in one pass; errors tell the place."""
-
-    def decode_bytes(self, value: bytes) -> Shape:
-        """Return the body as the handler's type."""
-        return decoded(value, self.model_type)
-
-    @classmethod
-    def create_for_field_definition(cls, *_: object, **__: object) -> None:
-        """Do nothing: msgspec needs no transfer model."""
-
-    @classmethod
-    def create_openapi_schema(
-        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: SchemaCreator
-    ) -> Reference | Schema:
-        """Return the struct's own schema."""
-        del field_definition, handler_id
-        return schema_creator.for_field_definition(FieldDefinition.from_annotation(cls.model_type))
-
-
-class EncodedBody(StrictBody[Shape]):
-    """Gives the handler the body's bytes, and describes the struct in the schema."""
-
-    def decode_bytes(self, value: bytes) -> bytes:  # type: ignore[override] # the handler decodes
-        """Return the bytes."""
-        return value
-
-
-def decoded(body: bytes, shape: type[Shape]) -> Shape:
-    """Return a JSON body as a struct; Refused (INVALID), with the place, where it is not one."""
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise errors.invalid_body(error, shape) from error
-
-
 def decoded_fleet(body: bytes) -> fleet_file.Fleet:
     """Return the fleet of a body; on a thread of its own, as this takes seconds.
 
@@ -387,35 +235,7 @@ def decoded_fleet(body: bytes) -> fleet_file.Fleet:
             message = f"an object of the body, at byte {at}, is longer than {MAX_FLAT} bytes"
             raise Refused(ErrorCode.LIMIT, message, at=at, most=MAX_FLAT)
         at = brace
-    return decoded(body, fleet_file.Fleet)
-
-
-def restore_slashes(request: Request[Any, Any, Any]) -> None:
-    """Give names of the path the slashes that `auth.Gate` kept from being borders."""
-    for name, value in request.path_params.items():
-        if isinstance(value, str):
-            request.path_params[name] = value.replace(auth.SLASH, "/")
-
-
-def judge_query(request: Request[Any, Any, Any]) -> None:
-    """Refuse a parameter that the route does not know, or that is repeated.
-
-    A mistyped `dry_run` must not carry out what it was meant to try.
-    """
-    handler = request.route_handler
-    not_query = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
-    known = {
-        getattr(parameter.kwarg_definition, "name", None) or name: parameter
-        for name, parameter in handler.parsed_fn_signature.parameters.items()
-        if name not in not_query
-    }
-    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
-        if name not in known:
-            message = f"unknown parameter {name[:80]!r}{settings.suggestion(name, known)}"
-            raise Refused(ErrorCode.INVALID, message, parameter=name)
-        if times > 1 and not known[name].is_non_string_sequence:
-            message = f"parameter {name!r} was given {times} times, expected once"
-            raise Refused(ErrorCode.INVALID, message, parameter=name)
+    return table.decoded(body, fleet_file.Fleet)
 
 
 def one_line(text: str, where: str) -> str:

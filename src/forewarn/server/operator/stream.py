@@ -3,19 +3,20 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
-from litestar import Request
-from litestar.params import HeaderParameter, QueryParameter
-from litestar.response import Stream
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
+from forewarn.control.accounts import OperatorRequest
 from forewarn.control.changefeed import NewsTail, Some, Told
 from forewarn.maintenance import news
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.news import NumberedNews
-from forewarn.server.operator import auth, routing
-from forewarn.server.operator.routing import TheBackend, TheCaller
+from forewarn.server.operator import auth
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import API
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -46,13 +47,15 @@ HEADERS: Final = {
 }
 """The headers of a stream: one that ends ends its connection."""
 
+MAX_ID: Final = 40
+"""The most characters of a number of news that are looked at; ours have at most 28."""
+
 _ID: Final = re.compile(r"(0|[1-9][0-9]{0,17})(?:-(0|[1-9][0-9]{0,8}))?")
 _NO_NEWS: Final = -1
 """The index before the first item of a transaction."""
 
-LastId = Annotated[str, HeaderParameter(name="Last-Event-ID", max_length=40)]
-Since = Annotated[str, QueryParameter(max_length=40)]
-Types = Annotated[tuple[str, ...], QueryParameter(max_items=100)]
+Since = Annotated[str, msgspec.Meta(max_length=MAX_ID)]
+Types = Annotated[tuple[str, ...], msgspec.Meta(max_length=100)]
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,29 +67,22 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """The number that it was to go on after."""
 
 
-@routing.get(
-    # Not in the schema: what has no end has no shape there, and tools that try it would wait.
-    "/v1/stream",
-    AccessRole.VIEWER,
-    media_type="text/event-stream",
-    include_in_schema=False,
-)
+@API.route("GET", "/v1/stream", AccessRole.VIEWER)
 async def follow(
-    request: Request[Any, Any, Any],
-    backend: TheBackend,
-    caller: TheCaller,
+    request: Request,
+    backend: Backend,
+    caller: OperatorRequest,
     *,
-    last_id: LastId = "",
     since: Since = "",
     types: Types = (),
-) -> Stream:
+) -> Response:
     """Send news as it happens, after the item with the number that the reader has."""
     tail = backend.news
     stream = NewsStream(tail, news.chosen(types), is_valid=backend.validity(caller))
-    if place := last_id or since:
+    if place := request.headers.get("last-event-id", "")[:MAX_ID] or since:
         await stream.resume(place, lambda: backend.read(lambda r: r.news_trimmed()))
     count_reader(request, tail, backend.accounts)
-    return Stream(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(stream.chunks(), media_type="text/event-stream", headers=HEADERS)
 
 
 class Followed(Protocol):
@@ -95,7 +91,7 @@ class Followed(Protocol):
     followers: int
 
 
-def count_reader(request: Request[Any, Any, Any], what: Followed, accounts: auth.Accounts) -> None:
+def count_reader(request: Request, what: Followed, accounts: auth.Accounts) -> None:
     """Count one reader more until its connection is lost; its answer needs HEADERS, which close it.
 
     Counted only once it is sent to, all requests of a burst would pass. Refused (LIMIT) if there

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from litestar import Request, Response
-from litestar.params import FromQuery
-from litestar.response import Stream
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from forewarn import times
 from forewarn.maintenance import model
-from forewarn.server.operator import administration, api, routing, schemas, views
-from forewarn.server.operator.routing import Backend, TheBackend
+from forewarn.server.operator import administration, routing, schemas, views
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms
 from forewarn.server.page.forms import FilledForm
-from forewarn.server.page.routes import ThePage, get
+from forewarn.server.page.routes import PageContext
 from forewarn.store.port import HistoryQuery, Page, Place, Reading
 from forewarn.vocabulary import AccessRole, EventStatus, EventType
 
@@ -55,8 +55,8 @@ EXPORTED: Final = 500
 Pages: TypeAlias = AsyncIterator[tuple[schemas.OperationView, ...]]
 """Operations, some at a time."""
 
-Types = FromQuery[tuple[EventType, ...]]
-Statuses = FromQuery[tuple[EventStatus, ...]]
+Types = tuple[EventType, ...]
+Statuses = tuple[EventStatus, ...]
 
 
 class HistoryFilter:
@@ -93,24 +93,24 @@ class HistoryFilter:
         return forms.of_pairs(pairs).query()
 
 
-@get("/history", AccessRole.VIEWER)
+@PAGE.route("GET", "/history", AccessRole.VIEWER)
 async def show_history(  # noqa: PLR0913 - the filters are the query's parameters
-    request: "Request[Any, Any, Any]",
-    backend: TheBackend,
-    page: ThePage,
+    request: Request,
+    backend: Backend,
+    page: PageContext,
     *,
     machine: routing.Name = "",
-    in_scope: api.InScope = "",
+    scope: str = "",
     maintenance: routing.Name = "",
     event_type: Types = (),
     status: Statuses = (),
     since: routing.Name = "",
     until: routing.Name = "",
     cursor: routing.Name = "",
-    file: FromQuery[Literal["csv"] | None] = None,
-) -> Response[str] | Stream:
+    file: Literal["csv"] | None = None,
+) -> Response:
     """List operations, the newest announcement first; or send all of them as a file."""
-    texts = {"machine": machine, "scope": in_scope, "maintenance": maintenance}
+    texts = {"machine": machine, "scope": scope, "maintenance": maintenance}
     texts |= {"since": since, "until": until, "cursor": cursor}
     wanted = HistoryFilter(FilledForm({}).filled(**texts), event_type, status)
     inventory, now = backend.inventory.snapshot(), backend.now()
@@ -157,13 +157,13 @@ async def _exported(backend: Backend, query: HistoryQuery) -> Pages:
         query = msgspec.structs.replace(query, after=following)
 
 
-def _file(pages: Pages) -> Stream:
+def _file(pages: Pages) -> Response:
     headers = {
         "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff",
         "Content-Disposition": 'attachment; filename="forewarn-history.csv"',
     }
-    return Stream(as_csv(pages), media_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingResponse(as_csv(pages), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 async def as_csv(found: Pages) -> AsyncIterator[bytes]:
@@ -231,22 +231,22 @@ def _written(lines: Iterable[Iterable[str]]) -> bytes:
     return file.getvalue().encode()
 
 
-@get("/audit", AccessRole.OPERATOR)
+@PAGE.route("GET", "/audit", AccessRole.OPERATOR)
 async def show_audit(
-    request: "Request[Any, Any, Any]",
-    backend: TheBackend,
-    page: ThePage,
+    request: Request,
+    backend: Backend,
+    page: PageContext,
     *,
     by: routing.Name = "",
     since: routing.Name = "",
     until: routing.Name = "",
     cursor: routing.Name = "",
-) -> Response[str]:
+) -> Response:
     """List what operators asked, newest first."""
     form = FilledForm({}).filled(by=by, since=since, until=until)
     mistake, found, code = None, schemas.AuditPage(records=()), 200
     try:
-        found = await administration.read_audit.fn(
+        found = await administration.read_audit(
             backend,
             by=form.text("by"),
             since=forms.moment(form, "since", backend.now()),

@@ -5,15 +5,16 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, Response
-from litestar.params import FromPath, QueryParameter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from forewarn.maintenance import model
 from forewarn.protocol.versions import NEWEST_VERSION, VERSION_BY_NAME, VERSIONS
 from forewarn.server.operator import api, routing, views
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.routing import TheBackend
-from forewarn.server.page.routes import Search, ThePage, get
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import PAGE
+from forewarn.server.page.routes import PageContext, Search
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.vocabulary import AccessRole, ErrorCode
 
@@ -23,7 +24,7 @@ SHOWN: Final = 50
 LATEST: Final = 15
 """Operations of a machine's page; the history has all of them."""
 
-VersionName = Annotated[str, QueryParameter(name="version", max_length=20)]
+VersionName = Annotated[str, msgspec.Meta(max_length=20)]
 
 
 class GuestDocument(msgspec.Struct, frozen=True):
@@ -35,32 +36,32 @@ class GuestDocument(msgspec.Struct, frozen=True):
     events: int
 
 
-@get("/machines", AccessRole.VIEWER)
+@PAGE.route("GET", "/machines", AccessRole.VIEWER)
 async def list_machines(
-    request: "Request[Any, Any, Any]",
-    backend: TheBackend,
-    page: ThePage,
+    request: Request,
+    backend: Backend,
+    page: PageContext,
     *,
     q: Search = "",
-    in_scope: api.InScope = "",
+    scope: str = "",
     host: routing.Name = "",
     cursor: routing.Name = "",
-) -> Response[str]:
+) -> Response:
     """List machines: those with a part of their name, scope, host or address; or all."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     after = routing.key_before("machines", cursor)
     found = await backend.search.find(
-        inventory, q.strip(), after, SHOWN + 1, scope=in_scope, host=api.place_of(host)
+        inventory, q.strip(), after, SHOWN + 1, scope=scope, host=api.place_of(host)
     )
     holds = await backend.read(lambda reading: reading.holds())
 
     def make() -> Mapping[str, Any]:
         shown, following = routing.page("machines", found, SHOWN, lambda machine: machine.key)
         keys = {machine.key for machine in shown}
-        known = inventory.scopes.get(model.key(in_scope)) if in_scope else None
+        known = inventory.scopes.get(model.key(scope)) if scope else None
         return {
             "q": q.strip(),
-            "scope": in_scope,
+            "scope": scope,
             "host": host,
             "cursor": cursor,
             "total": len(inventory.machines),
@@ -68,7 +69,7 @@ async def list_machines(
             "live": live_by_machine(inventory, keys, now),
             "next": following,
             "the_scope": views.scope_detail(known, inventory) if known else None,
-            "holds": [each for each in holds if _is_hold_of(each, in_scope, host)],
+            "holds": [each for each in holds if _is_hold_of(each, scope, host)],
         }
 
     return await page.show(request, "machines.html", make)
@@ -93,10 +94,10 @@ def live_by_machine(
     return {key: views.operations(those, inventory, now) for key, those in found.items()}
 
 
-@get("/machines/{name:str}", AccessRole.VIEWER)
+@PAGE.route("GET", "/machines/{name}", AccessRole.VIEWER)
 async def show_machine(
-    request: "Request[Any, Any, Any]", backend: TheBackend, page: ThePage, name: FromPath[str]
-) -> Response[str]:
+    request: Request, backend: Backend, page: PageContext, name: str
+) -> Response:
     """Show a machine: facts, maintenance, its agent's word, and the document that it reads."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     machine = inventory.machine(name)
@@ -125,10 +126,10 @@ async def show_machine(
     return await page.show(request, "machine.html", make)
 
 
-@get("/machines/{name:str}/document", AccessRole.VIEWER, media_type="application/json")
+@PAGE.route("GET", "/machines/{name}/document", AccessRole.VIEWER)
 async def send_document(
-    backend: TheBackend, name: FromPath[str], version: VersionName = NEWEST_VERSION.name
-) -> Response[bytes]:
+    backend: Backend, name: str, version: VersionName = NEWEST_VERSION.name
+) -> Response:
     """Send a machine's document as a version shows it, byte for byte."""
     machine = backend.inventory.machine(name)
     known = VERSION_BY_NAME.get(version)

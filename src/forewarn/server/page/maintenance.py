@@ -9,30 +9,36 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, Response
-from litestar.params import FromPath, QueryParameter
-from litestar.response import Redirect
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from forewarn.control import lookup
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_plan import PlannedWave
 from forewarn.maintenance.units import UnitState
-from forewarn.server.operator import api, errors, maintenance_schemas, routing, schemas, views
+from forewarn.server.operator import (
+    api,
+    errors,
+    maintenance_schemas,
+    routing,
+    schemas,
+    table,
+    views,
+)
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.routing import Backend, TheBackend, TheCaller
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, orders
 from forewarn.server.page.forms import FilledForm
 from forewarn.server.page.orders import OperatorOrder, Standing, Subject
-from forewarn.server.page.routes import PageContext, ThePage, get, post
+from forewarn.server.page.routes import PageContext
 from forewarn.settings import Mistake
 from forewarn.store.port import Reading
 from forewarn.vocabulary import AccessRole, ErrorCode, EventStatus
-
-Answer: TypeAlias = Response[Any] | Redirect
 
 BACK: Final = re.compile(r"/operations/[0-9]{1,15}\.[0-9]{1,9}")
 """Where an order about an operation may lead to in place of its maintenance."""
@@ -57,19 +63,17 @@ FIRST: Final = ("failed", "blocked", "running")
 
 replace = msgspec.structs.replace
 
-UnitFilter = Annotated[str, QueryParameter(name="units", max_length=20)]
-Offset = Annotated[int, QueryParameter(name="from", ge=0, le=100_000)]
+UnitFilter = Annotated[str, msgspec.Meta(max_length=20)]
+Offset = Annotated[int, msgspec.Meta(extra={table.NAME: "from"}, ge=0, le=100_000)]
 
 
 # Forms that ask for something new.
 
 
-async def _plan_or_start(
-    request: "Request[Any, Any, Any]", caller: OperatorRequest, page: PageContext
-) -> Answer:
+async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
     """Show the form again, or what it would come to, or start it."""
     backend = page.backend
-    form = forms.sent(await request.body())
+    form = forms.sent(await table.read_body(request))
     action = form.text("action")
     if action != "start":
         caller.recorded = True  # it changes nothing
@@ -81,12 +85,12 @@ async def _plan_or_start(
         if action == "start":
 
             async def act() -> str:
-                made = await api.request_maintenance.fn(backend, caller, data=asked)
+                made = await api.request_maintenance(backend, caller, data=asked)
                 return f"/maintenance/{made.maintenance.number}"
 
             led = await page.sent.once(caller, asked.idempotency_key, act, form.pairs())
-            return Redirect(led, status_code=303)
-        planned = await api.request_maintenance.fn(backend, caller, data=asked, dry_run=True)
+            return RedirectResponse(led, status_code=303)
+        planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, forms.MAINTENANCE)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
@@ -99,13 +103,13 @@ async def _plan_or_start(
 
 
 async def _form(
-    request: "Request[Any, Any, Any]",
+    request: Request,
     page: PageContext,
     form: FilledForm,
     *,
     mistake: Mistake | None = None,
     status: int = 200,
-) -> Response[str]:
+) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
     groups = forms.suggesting(forms.MAINTENANCE, "check", checks)
     values = {"form": form, "groups": groups, "mistake": mistake}
@@ -140,10 +144,10 @@ class ListedWave(msgspec.Struct, frozen=True):
     is_current: bool
 
 
-@get("/maintenance", AccessRole.VIEWER)
+@PAGE.route("GET", "/maintenance", AccessRole.VIEWER)
 async def list_maintenances(
-    request: "Request[Any, Any, Any]", backend: TheBackend, page: ThePage, cursor: routing.Name = ""
-) -> Response[str]:
+    request: Request, backend: Backend, page: PageContext, cursor: routing.Name = ""
+) -> Response:
     """List what is open, and what was asked for, newest first."""
     inventory, now = backend.inventory.snapshot(), backend.now()
     before = routing.key_before("maintenances", cursor)
@@ -217,16 +221,16 @@ def _counts(operations: Collection[schemas.OperationView], further: int) -> dict
     return counts
 
 
-@get("/maintenance/{number:int}", AccessRole.VIEWER)
+@PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
 async def show_maintenance(
-    request: "Request[Any, Any, Any]",
-    backend: TheBackend,
-    page: ThePage,
+    request: Request,
+    backend: Backend,
+    page: PageContext,
     *,
     number: api.ByNumber,
     units: UnitFilter = "",
     offset: Offset = 0,
-) -> Response[str]:
+) -> Response:
     """Show a maintenance with its units and operations, and what can be done about it."""
     inventory, now = backend.inventory.snapshot(), backend.now()
 
@@ -337,13 +341,10 @@ def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
     return names, len(wave.units) - len(names)
 
 
-@get("/maintenance/new", AccessRole.VIEWER)
+@PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)
 async def begin_maintenance(
-    request: "Request[Any, Any, Any]",
-    page: ThePage,
-    kind: routing.Name = "",
-    targets: routing.Name = "",
-) -> Response[str]:
+    request: Request, page: PageContext, kind: routing.Name = "", targets: routing.Name = ""
+) -> Response:
     """Show the form that asks for maintenance, with what the link to it fills in."""
     texts = {"kind": kind, "targets": targets}
     given = {name: text for name, text in texts.items() if text}
@@ -351,10 +352,10 @@ async def begin_maintenance(
     return await _form(request, page, form)
 
 
-@post("/page/maintenance", AccessRole.VIEWER)
+@PAGE.route("POST", "/page/maintenance", AccessRole.VIEWER)
 async def send_maintenance(
-    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
-) -> Answer:
+    request: Request, caller: OperatorRequest, page: PageContext
+) -> Response:
     """Show the form again, what it would come to, or start it."""
     return await _plan_or_start(request, caller, page)
 
@@ -362,10 +363,8 @@ async def send_maintenance(
 # One operation: a page of its own, or the panel beside another page.
 
 
-@get("/operations/{reference:str}", AccessRole.VIEWER)
-async def show_operation(
-    request: "Request[Any, Any, Any]", page: ThePage, reference: FromPath[str]
-) -> Response[str]:
+@PAGE.route("GET", "/operations/{reference}", AccessRole.VIEWER)
+async def show_operation(request: Request, page: PageContext, reference: str) -> Response:
     """Show all that is known of an operation."""
     backend, now = page.backend, page.backend.now()
     operation = await _operation(page, reference)
@@ -392,31 +391,27 @@ async def _operation(page: PageContext, reference: str) -> model.Operation:
 # Orders about what is there already.
 
 
-@get("/orders/{order:str}", AccessRole.OPERATOR)
+@PAGE.route("GET", "/orders/{order}", AccessRole.OPERATOR)
 async def ask(
-    request: "Request[Any, Any, Any]",
-    page: ThePage,
+    request: Request,
+    page: PageContext,
     *,
-    order: FromPath[str],
+    order: str,
     reference: routing.Name = "",
     unit: routing.Name = "",
     back: routing.Name = "",
-) -> Response[str]:
+) -> Response:
     """Ask once more whether an order is meant."""
     form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
     return await _asked(request, page, order, form.filled(key=page.backend.make_token()))
 
 
-@post("/page/orders/{order:str}", AccessRole.OPERATOR)
+@PAGE.route("POST", "/page/orders/{order}", AccessRole.OPERATOR)
 async def do(
-    request: "Request[Any, Any, Any]",
-    backend: TheBackend,
-    caller: TheCaller,
-    page: ThePage,
-    order: FromPath[str],
-) -> Answer:
+    request: Request, backend: Backend, caller: OperatorRequest, page: PageContext, order: str
+) -> Response:
     """Carry out an order, and lead to what it was about."""
-    form = forms.sent(await request.body())
+    form = forms.sent(await table.read_body(request))
     wanted = _order(order)
     subject = await _subject(backend, form)
 
@@ -428,7 +423,9 @@ async def do(
 
     try:
         said = [("order", order), *form.pairs()]
-        return Redirect(await page.sent.once(caller, form.text("key"), act, said), status_code=303)
+        return RedirectResponse(
+            await page.sent.once(caller, form.text("key"), act, said), status_code=303
+        )
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, wanted.groups)
         caller.outcome = errors.code_of(error)
@@ -437,14 +434,14 @@ async def do(
 
 
 async def _asked(
-    request: "Request[Any, Any, Any]",
+    request: Request,
     page: PageContext,
     order: str,
     form: FilledForm,
     *,
     mistake: Mistake | None = None,
     status: int = 200,
-) -> Response[str]:
+) -> Response:
     wanted = _order(order)
     subject = await _subject(page.backend, form)
 

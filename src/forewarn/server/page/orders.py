@@ -8,12 +8,11 @@ what the route of the API does.
 from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-from litestar import Request
-from litestar.handlers import HTTPRouteHandler
+from starlette.requests import Request
 
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
@@ -238,7 +237,7 @@ class SentOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     backend: Backend
     caller: OperatorRequest
-    request: "Request[Any, Any, Any]"
+    request: Request
     form: FilledForm
 
 
@@ -262,13 +261,16 @@ class OperatorOrder(msgspec.Struct, frozen=True, kw_only=True):
         return (FieldGroup("", self.fields),) if self.fields else ()
 
 
-def _about_references(route: HTTPRouteHandler, shape: type[msgspec.Struct], *fields: str) -> Act:
+Handler = Callable[..., Awaitable[object]]
+
+
+def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: str) -> Act:
     """Return what calls a route of the API with the form's references and these fields of it."""
 
     async def act(sent: SentOrder) -> object:
         asked: dict[str, object] = {name: sent.form.text(name) for name in fields}
         asked["references"] = sent.form.all("reference")
-        return await route.fn(sent.backend, sent.caller, forms.converted(asked, shape))
+        return await handler(sent.backend, sent.caller, forms.converted(asked, shape))
 
     return act
 
@@ -288,7 +290,7 @@ def _approval(subject: Subject) -> Consequence:
 async def _approve(sent: SentOrder) -> object:
     asked = {"references": sent.form.all("reference")}
     body = forms.converted(asked, schemas.ApprovalRequest)
-    return await api.approve.fn(sent.backend, sent.caller, sent.request, body)
+    return await api.approve(sent.backend, sent.caller, sent.request, body)
 
 
 def _cancellation(subject: Subject) -> Consequence:
@@ -315,7 +317,7 @@ async def _postpone(sent: SentOrder) -> object:
         raise model.Refused(ErrorCode.INVALID, message, where="not_before")
     asked = {"references": sent.form.all("reference"), "not_before": later}
     body = forms.converted(asked, schemas.PostponementRequest)
-    return await api.postpone.fn(sent.backend, sent.caller, body)
+    return await api.postpone(sent.backend, sent.caller, body)
 
 
 def _acknowledgement(subject: Subject) -> Consequence:
@@ -333,7 +335,7 @@ async def _acknowledge(sent: SentOrder) -> object:
         "even_if_down": sent.form.checked("even_if_down"),
     }
     body = forms.converted(asked, schemas.AcknowledgementRequest)
-    return await api.acknowledge.fn(sent.backend, sent.caller, body)
+    return await api.acknowledge(sent.backend, sent.caller, body)
 
 
 def _resolution(subject: Subject) -> Consequence:
@@ -361,7 +363,7 @@ async def _hold(sent: SentOrder) -> object:
     kind, name = _place(sent.form)
     asked = {"kind": kind, "name": name, "reason": sent.form.text("reason")}
     body = forms.converted(asked, schemas.HoldRequest)
-    return await api.hold.fn(sent.backend, sent.caller, body)
+    return await api.hold(sent.backend, sent.caller, body)
 
 
 def _releasing(subject: Subject) -> Consequence:
@@ -377,7 +379,7 @@ async def _release(sent: SentOrder) -> object:
     except ValueError as error:
         message = f"invalid kind of hold {kind!r}"
         raise model.Refused(ErrorCode.INVALID, message) from error
-    return await api.release.fn(sent.backend, sent.caller, what, name)
+    return await api.release(sent.backend, sent.caller, what, name)
 
 
 def _ordering(kind: MaintenanceOrder) -> Act:
@@ -385,7 +387,7 @@ def _ordering(kind: MaintenanceOrder) -> Act:
         asked = {"order": kind, "unit": sent.form.text("unit")}
         body = forms.converted(asked, maintenance_schemas.MaintenanceOrderRequest)
         number = forms.number(sent.form.text("reference"))
-        return await api.order_maintenance.fn(sent.backend, sent.caller, number, body)
+        return await api.order_maintenance(sent.backend, sent.caller, number, body)
 
     return act
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import jinja2
 import msgspec
-from litestar import Response
+from starlette.responses import Response
 
 from forewarn.clock import Clock
 from forewarn.server.page import orders
@@ -125,7 +125,7 @@ class Renderer:
 
     async def page(
         self, template: str, make: Callable[[], Mapping[str, Any]], status: int = 200
-    ) -> Response[str]:
+    ) -> Response:
         """Return an answer; on the page's thread `make` returns what its template needs."""
         text = await self.on_thread(lambda: self.text(template, make()))
         return Response(text, status_code=status, headers=HEADERS, media_type="text/html")

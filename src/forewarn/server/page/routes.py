@@ -6,24 +6,23 @@ page. What is refused is told in HTML too.
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-import litestar
 import msgspec
-from litestar import Request, Response
-from litestar.datastructures import Cookie
-from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
-from litestar.response import Redirect, Stream
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from forewarn.control import accounts
+from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.server import secret_files
-from forewarn.server.operator import auth, routing, schemas, stream
+from forewarn.server.operator import auth, stream, table
 from forewarn.server.operator.auth import FailedLogin
-from forewarn.server.operator.routing import Backend, TheCaller
-from forewarn.server.page import rendering
+from forewarn.server.operator.errors import RefusedRequest
+from forewarn.server.operator.routing import Backend
+from forewarn.server.operator.table import PAGE
+from forewarn.server.page import forms, rendering
 from forewarn.server.page.forms import SentForms
 from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import Facts, SharedNow
@@ -42,9 +41,9 @@ AGED: Final = timedelta(seconds=5)
 
 T = TypeVar("T")
 
-Search = Annotated[str, QueryParameter(max_length=MAX_SEARCH)]
-Shown = Annotated[Range, QueryParameter(name="range")]
-State = Annotated[str, QueryParameter(max_length=100)]
+Search = Annotated[str, msgspec.Meta(max_length=MAX_SEARCH)]
+Shown = Annotated[Range, msgspec.Meta(extra={table.NAME: "range"})]
+State = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class PageContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,97 +66,74 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         aged = self.backend.now().timestamp() // AGED.total_seconds()
         return await self.shared.get(key, (self.live.state, aged), make)
 
-    def begin(self, request: "Request[Any, Any, Any]") -> None:
+    def begin(self, request: Request) -> None:
         """Note which changes this request's answer is sure to have."""
-        cast("dict[str, Any]", request.scope)[STATE] = self.live.state
+        request.scope[STATE] = self.live.state
 
     async def show(
         self,
-        request: "Request[Any, Any, Any]",
+        request: Request,
         template: str,
         make: Callable[[], Mapping[str, Any]] = dict,
         *,
         status: int = 200,
-    ) -> Response[str]:
+    ) -> Response:
         """Return a page; on the page's thread `make` returns what its template needs.
 
         `make` works on immutable values that were taken on the loop.
         """
         caller = auth.request_of(request.scope)
         is_fragment = "hx-request" in request.headers
-        query = request.url.query
+        query = request.scope["query_string"].decode("latin-1")
         shown = {
             "layout": "fragment.html" if is_fragment else "base.html",
-            "path": request.url.path,
-            "here": request.url.path + (f"?{query}" if query else ""),
+            "path": request.scope["path"],
+            "here": request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else ""),
             "who": caller.by,
             "role": caller.role,
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
             "now": self.backend.now(),
             "scale": self.backend.scale,
-            "state": cast("dict[str, Any]", request.scope)[STATE],
+            "state": request.scope[STATE],
         }
         return await self.renderer.page(template, lambda: {**shown, **make()}, status)
-
-
-ThePage: TypeAlias = NamedDependency[PageContext]
-"""The page, as a handler's parameter."""
-
-
-def get(
-    path: str,
-    needs: AccessRole | None,
-    **more: Any,  # noqa: ANN401 - Litestar's
-) -> routing.Decorator:
-    """Declare an address of the page that changes nothing, and the role that it needs."""
-    return litestar.get(path, opt={routing.NEEDS: needs}, include_in_schema=False, **more)
-
-
-def post(path: str, needs: AccessRole | None) -> routing.Decorator:
-    """Declare the address of a form."""
-    opt = {routing.NEEDS: needs}
-    return litestar.post(path, opt=opt, include_in_schema=False, status_code=200)
 
 
 # The pages.
 
 
-@get("/", AccessRole.VIEWER)
-async def show_now(
-    request: "Request[Any, Any, Any]", page: ThePage, shown: Shown = Range.TWO_HOURS
-) -> Response[str]:
+@PAGE.route("GET", "/", AccessRole.VIEWER)
+async def show_now(request: Request, page: PageContext, shown: Shown = Range.TWO_HOURS) -> Response:
     """Show what happens now."""
     parts = await page.now.html(shown)
     return await page.show(request, "now.html", lambda: {"parts": parts})
 
 
-@get("/search", AccessRole.VIEWER)
-async def search(page: ThePage, q: Search = "") -> Redirect:
+@PAGE.route("GET", "/search", AccessRole.VIEWER)
+async def search(page: PageContext, q: Search = "") -> Response:
     """Lead to the machine, the operation or the maintenance of this name, or to those like it."""
     wanted = q.strip()
     number, _, part = wanted.partition(".")
     if number.isdecimal() and part.isdecimal():
-        return Redirect(f"/operations/{number}.{part}", status_code=303)
+        return RedirectResponse(f"/operations/{number}.{part}", status_code=303)
     if wanted.isdecimal():
-        return Redirect(f"/maintenance/{wanted}", status_code=303)
+        return RedirectResponse(f"/maintenance/{wanted}", status_code=303)
     if model.key(wanted) in page.backend.inventory.machines:
-        return Redirect(f"/machines/{quote(wanted, safe='')}", status_code=303)
-    return Redirect(f"/machines?{urlencode({'q': wanted})}", status_code=303)
+        return RedirectResponse(f"/machines/{quote(wanted, safe='')}", status_code=303)
+    return RedirectResponse(f"/machines?{urlencode({'q': wanted})}", status_code=303)
 
 
-@get("/page/stream", AccessRole.VIEWER, media_type="text/event-stream")
-async def follow(request: "Request[Any, Any, Any]", page: ThePage, since: State = "") -> Stream:
+@PAGE.route("GET", "/page/stream", AccessRole.VIEWER)
+async def follow(request: Request, page: PageContext, since: State = "") -> Response:
     """Tell of changes until the page is closed."""
     backend = page.backend
     stream.count_reader(request, page.live, backend.accounts)
     told = page.live.stream(since, is_valid=backend.validity(auth.request_of(request.scope)))
-    return Stream(told, media_type="text/event-stream", headers=stream.HEADERS)
+    return StreamingResponse(told, media_type="text/event-stream", headers=stream.HEADERS)
 
 
-@get("/page/static/{name:str}", None)
-async def send_static(
-    request: "Request[Any, Any, Any]", page: ThePage, name: FromPath[str]
-) -> Response[bytes]:
+@PAGE.route("GET", "/page/static/{name}", None)
+async def send_static(request: Request, page: PageContext, name: str) -> Response:
     """Send a file that a browser may keep for ever."""
     file = page.renderer.files.get(name)
     if file is None:
@@ -177,19 +153,17 @@ async def send_static(
 # Logging in and out.
 
 
-@get("/login", None)
-async def show_login(request: "Request[Any, Any, Any]", page: ThePage) -> Response[str]:
+@PAGE.route("GET", "/login", None)
+async def show_login(request: Request, page: PageContext) -> Response:
     """Show the form by which the script sends the token in a link's fragment."""
     return await page.show(request, "login.html")
 
 
-@post("/login", None)
-async def log_in(
-    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
-) -> Response[None]:
+@PAGE.route("POST", "/login", None)
+async def log_in(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
     """Exchange the token of a link for a cookie, and lead to the page."""
     backend = page.backend
-    shown = str((await request.form()).get("token", ""))[: auth.MAX_SHOWN_TOKEN]
+    shown = forms.sent(await table.read_body(request)).text("token")[: auth.MAX_SHOWN_TOKEN]
     digest, now = secret_files.digest(shown.encode()), backend.now()
     # From the store: another replica may have made it a moment ago.
     tokens = (await backend.read(lambda reading: reading.tokens())).values()
@@ -205,55 +179,48 @@ async def log_in(
     token = await backend.done(order)
     assert token.expires_at is not None
     left = (token.expires_at - now) / backend.scale
-    return _led_to("/", _cookie(request, made, round(left.total_seconds())))
+    return _led_to("/", request, made, round(left.total_seconds()))
 
 
-@post("/logout", AccessRole.VIEWER)
-async def log_out(
-    request: "Request[Any, Any, Any]", caller: TheCaller, page: ThePage
-) -> Response[None]:
+@PAGE.route("POST", "/logout", AccessRole.VIEWER)
+async def log_out(request: Request, caller: OperatorRequest, page: PageContext) -> Response:
     """Revoke the browser's token."""
     token = caller.token
     if token is not None and token.audience is TokenAudience.PAGE:
         plane = page.backend.changing(caller, token.name, needs=AccessRole.VIEWER)
         await page.backend.done(plane.order(accounts.revoke_tokens, [token.name]))
-    return _led_to("/login", _cookie(request, "", 0))
+    return _led_to("/login", request, "", 0)
 
 
-def _led_to(path: str, cookie: Cookie) -> Response[None]:
-    return Response(None, status_code=303, headers={"Location": path}, cookies=[cookie])
-
-
-def _cookie(request: "Request[Any, Any, Any]", content: str, lasts: int) -> Cookie:
-    return Cookie(
-        key=auth.cookie_name(request.scope),
-        value=content,
+def _led_to(path: str, request: Request, cookie: str, lasts: int) -> Response:
+    """Lead to a path, with a cookie for some seconds."""
+    response = RedirectResponse(path, 303)
+    response.set_cookie(
+        auth.cookie_name(request.scope),
+        cookie,
         max_age=lasts,
-        path="/",
         # By the browser's own word, which `auth.Gate` has judged: a proxy may end TLS before us.
         secure=request.headers.get("origin", "").startswith("https:"),
         httponly=True,
         samesite="strict",
     )
+    return response
 
 
 # What is refused.
 
 
-def refuse(
-    page: PageContext, request: "Request[Any, Any, Any]", told: Response[schemas.ErrorBody]
-) -> Response[str]:
+def refuse(page: PageContext, request: Request, refusal: RefusedRequest) -> Response:
     """Return a refusal as the page shows it: alone, or where the page shows what went wrong.
 
     Rendered on the loop: it is some lines, whatever the fleet.
     """
-    error = told.content.error
     is_fragment = "hx-request" in request.headers
     text = page.renderer.text(
         "refused.html" if is_fragment else "error.html",
-        {"code": error.code, "message": error.message, "status": told.status_code},
+        {"code": refusal.detail.code, "message": refusal.detail.message, "status": refusal.status},
     )
-    headers = {**rendering.HEADERS, **(told.headers or {})}
+    headers = {**rendering.HEADERS, **refusal.headers}
     if is_fragment:
         headers |= {"HX-Retarget": "#refusal", "HX-Reswap": "innerHTML"}
-    return Response(text, status_code=told.status_code, headers=headers, media_type="text/html")
+    return Response(text, status_code=refusal.status, headers=headers, media_type="text/html")

@@ -1,0 +1,219 @@
+"""The tables of routes: how a route is declared, and how a request of it is read and answered.
+
+A route is a plain async function. Its parameters are what it is given: `request`, `caller`,
+`backend` and `page`; `data`, the body; the names in its path; all others are the query. They are
+read by msgspec as their annotations say. docs/reference/api.md has the table of roles, and a test
+compares.
+"""
+
+import asyncio
+import functools
+import inspect
+import typing
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from forewarn import settings
+from forewarn.maintenance.model import Refused
+from forewarn.server.operator import auth, errors
+from forewarn.vocabulary import AccessRole, ErrorCode
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+MAX_BODY: Final = 1024 * 1024
+"""The most bytes of a body that is not a fleet: ten thousand names fit."""
+
+FLEET: Final = "fleet"
+MAINTENANCE: Final = "maintenance"
+HOSTS: Final = "hosts"
+ACCOUNTS: Final = "accounts"
+WEBHOOKS: Final = "webhooks"
+SERVICE: Final = "service"
+
+GIVEN: Final = frozenset({"request", "caller", "backend", "page", "data"})
+"""The parameters of handlers that are neither in the path nor in the query."""
+
+BACKEND: Final = "forewarn.backend"
+PAGE_CONTEXT: Final = "forewarn.page"
+"""The keys in a request's ASGI scope of what handlers are given of this service."""
+
+NAME: Final = "name"
+"""The key in `msgspec.Meta.extra` of a parameter's name in the query, where Python's differs."""
+
+
+class Route(msgspec.Struct, frozen=True, dict=True):
+    """A method of a path."""
+
+    handler: Callable[..., Awaitable[Any]]
+    method: str
+    path: str
+    """With its parameters as Starlette has them: `{name}`, `{number:digits}`."""
+    needs: AccessRole | None
+    """The role that it needs; None where nobody needs a token."""
+    tag: str = MAINTENANCE
+    body: Any = None
+    """The type of a body, where the handler takes its bytes."""
+    answer: Any = None
+    """The type of the answer, where the handler returns a `Response`: if it has none, such as a
+    stream, it is not in the OpenAPI document."""
+    status: int = 200
+    """The status of an answer that is a success."""
+    errors: Mapping[int, tuple[str, Any]] = msgspec.field(default_factory=lambda: errors.RESPONSES)
+    """The other statuses that it answers with: a description, and the type of the answer."""
+    max_body: int = MAX_BODY
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of its handler, with its annotations as types."""
+        return inspect.signature(self.handler, eval_str=True)
+
+    @functools.cached_property
+    def asked(self) -> dict[str, inspect.Parameter]:
+        """The handler's parameters in the path and the query, by their names there."""
+        found = (each for each in self.signature.parameters.values() if each.name not in GIVEN)
+        return {_name_of(each): each for each in found}
+
+    @functools.cached_property
+    def shape(self) -> type[msgspec.Struct]:
+        """The path and the query, as msgspec reads them."""
+        fields = [(each.name, each.annotation, *_default(each)) for each in self.asked.values()]
+        names = {each.name: name for name, each in self.asked.items()}
+        return msgspec.defstruct(self.handler.__name__, fields, rename=names, kw_only=True)
+
+    @property
+    def shown_path(self) -> str:
+        """The path as the reference and the OpenAPI document have it."""
+        return self.path.replace(":digits}", "}")
+
+
+class RouteTable:
+    """Routes, in the order of their declarations."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def route(
+        self,
+        *its: Any,  # noqa: ANN401 - the fields of `Route`
+        **more: Any,  # noqa: ANN401 - the same
+    ) -> Callable[[Handler], Handler]:
+        """Declare a route, by the fields of `Route`; the handler stays a plain function.
+
+        One with a dry run needs a viewer's role: `Backend.changing` judges what changes something.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            self.routes.append(Route(handler, *its, **more))
+            return handler
+
+        return declare
+
+
+API: Final = RouteTable()
+PAGE: Final = RouteTable()
+"""The API's routes, and the page's."""
+
+
+def _name_of(parameter: inspect.Parameter) -> str:
+    notes = getattr(parameter.annotation, "__metadata__", ())
+    return next((note.extra[NAME] for note in notes if note.extra), parameter.name)
+
+
+def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
+    return () if parameter.default is parameter.empty else (parameter.default,)
+
+
+def _takes_several(kind: Any) -> bool:  # noqa: ANN401 - a type
+    bare = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    return typing.get_origin(bare) is tuple
+
+
+async def answer(route: Route, request: Request) -> Response:
+    """Read a request, judge its role, call its handler, and return the answer."""
+    if route.needs is not None:
+        auth.require(auth.request_of(request.scope), route.needs)
+    arguments = msgspec.structs.asdict(read_parameters(route, request))
+    taken = route.signature.parameters
+    given = {
+        "request": request,
+        "caller": request.scope.get(auth.REQUEST),
+        "backend": request.scope.get(BACKEND),
+        "page": request.scope.get(PAGE_CONTEXT),
+    }
+    arguments |= {name: given[name] for name in given.keys() & taken.keys()}
+    if "data" in taken:
+        body = await read_body(request, route.max_body)
+        if not body:
+            message = "the body is empty: expected JSON; /v1/schema describes it"
+            raise Refused(ErrorCode.INVALID, message)
+        arguments["data"] = body if route.body else decoded(body, taken["data"].annotation)
+    answered = await route.handler(**arguments)
+    if isinstance(answered, Response):
+        return answered
+    # On another thread: it may have a whole fleet, and the loop has guests.
+    return await asyncio.to_thread(errors.as_json, answered, route.status)
+
+
+def read_parameters(route: Route, request: Request) -> msgspec.Struct:
+    """Return what the path and the query have.
+
+    A parameter that the route does not know, or that is repeated, is refused: a mistyped `dry_run`
+    must not carry out what it was meant to try.
+    """
+    in_path = request.path_params
+    values: dict[str, Any] = {
+        # The slashes that `auth.Gate` kept from being borders.
+        name: value.replace(auth.SLASH, "/") if isinstance(value, str) else value
+        for name, value in in_path.items()
+    }
+    query = request.query_params
+    known = route.asked.keys() - in_path.keys()
+    for name, times in Counter(name for name, _ in query.multi_items()).items():
+        if name not in known:
+            message = f"unknown parameter {name[:80]!r}{settings.suggestion(name, sorted(known))}"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+        several = _takes_several(route.asked[name].annotation)
+        if times > 1 and not several:
+            message = f"parameter {name!r} was given {times} times, expected once"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+        values[name] = query.getlist(name) if several else query[name]
+    try:
+        return msgspec.convert(values, route.shape, strict=False)
+    except msgspec.ValidationError as error:
+        mistake = settings.explain(error, route.shape)
+        name = mistake.where.partition("[")[0]
+        place = f"at {name}" if name else "at the query"
+        given = values.get(name, "")
+        shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
+        message = f"{place}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
+        raise Refused(ErrorCode.INVALID, message) from error
+
+
+async def read_body(request: Request, most: int = MAX_BODY) -> bytes:
+    """Return a body; a longer one is refused (413) before it is read, or as soon as it shows."""
+    length = request.headers.get("content-length", "0")
+    chunks, size = list[bytes](), 0
+    if len(length) <= len(str(most)) and int(length) <= most:
+        async for chunk in request.stream():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > most:
+                break
+        else:
+            return b"".join(chunks)
+    raise HTTPException(413, f"the body is longer than {most} bytes")
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """Return a JSON body as a struct; Refused (INVALID), with the place, where it is not one."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.invalid_body(error, shape) from error
