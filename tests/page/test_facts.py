@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes, Machine, Operation, StartCause, key
+from forewarn.maintenance.units import Unit, UnitKind, UnitState
+from forewarn.server.page import maintenance as page
 from forewarn.server.page import now, timeline
 from forewarn.server.page.fleet_map import Condition
 from forewarn.server.page.now import Facts
@@ -19,6 +21,7 @@ from forewarn.store.port import StoreUnavailable
 from forewarn.store.sqlite import InMemoryStore
 from forewarn.vocabulary import EventStatus
 from page.operations import NOW, operation
+from turn_world import maintenance
 
 MACHINES = tuple(f"m-{n}" for n in range(30))
 FOLLOWING = {
@@ -272,3 +275,20 @@ def test_a_machine_of_two_operations_counts_once() -> None:
     counted.learn(Changes(operations=(operation(1, EventStatus.CANCELED),)))
     assert len(counted.taken(NOW).conditions[Condition.NOTICE]) == 1
     assert timeline.is_down(operation(1, EventStatus.RETURNING))
+
+
+def test_each_machine_of_a_maintenance_counts_once_by_its_latest_operation() -> None:
+    waiting = Unit(name="web/1", kind=UnitKind.UPDATE_DOMAIN, operation=2)
+    done = Unit(name="web/0", kind=UnitKind.UPDATE_DOMAIN, operation=3, state=UnitState.DONE)
+    value = msgspec.structs.replace(maintenance("h0"), units=(done, waiting))
+    ends = (EventStatus.FAILED, EventStatus.CANCELED, EventStatus.COMPLETED)
+    its = [
+        msgspec.structs.replace(operation(n, status, machines=machines), id=f"1.{n}")
+        for n, status, machines in zip(
+            (1, 2, 3), ends, (("web-0", "web-3"), ("web-1",), ("web-0", "web-3")), strict=True
+        )
+    ]
+    counts = page._counts(value, its, 1)
+    assert {name: count for name, count in counts.items() if count} == {"done": 2, "notice": 1}
+    failed = page._counts(value, its[:1], 0)
+    assert {name: count for name, count in failed.items() if count} == {"failed": 2}

@@ -202,13 +202,23 @@ def _listed(
     shown = views.operations(operations, inventory, now)
     view = views.maintenance(value, [one.status for one in operations])
     how = orders.maintenance_standing(view, shown)
-    return ListedMaintenance(view, how, _counts(shown, further))
+    return ListedMaintenance(view, how, _counts(value, shown, further))
 
 
-def _counts(operations: Collection[schemas.OperationView], further: int) -> dict[str, int]:
-    """Return how many machines are done, down, failed, cancelled, and still to come."""
-    counts = dict.fromkeys(("done", "down", "failed", "cancelled", "notice"), 0)
-    for operation in operations:
+def _counts(
+    value: model.Maintenance, operations: Iterable[schemas.OperationView], further: int
+) -> dict[str, int]:
+    """Return how many machines are done, down, failed, cancelled, and still to come.
+
+    Each counts once, by its latest operation; those of a unit that has another turn are to come.
+    """
+    again = {
+        f"{value.number}.{unit.operation}"
+        for unit in value.units
+        if unit.state is UnitState.WAITING and unit.operation
+    }
+    latest: dict[str, str] = {}
+    for operation in sorted(operations, key=_ordinal):
         name = {
             EventStatus.COMPLETED: "done",
             EventStatus.STARTED: "down",
@@ -216,9 +226,15 @@ def _counts(operations: Collection[schemas.OperationView], further: int) -> dict
             EventStatus.FAILED: "failed",
             EventStatus.CANCELED: "cancelled",
         }.get(operation.status, "notice")
-        counts[name] += sum(len(event.machines) for event in operation.events)
-    counts["notice"] += further
-    return counts
+        over = operation.status in {EventStatus.FAILED, EventStatus.CANCELED}
+        for machine in (machine for event in operation.events for machine in event.machines):
+            if over and operation.id in again:
+                latest.pop(machine, None)
+            else:
+                latest[machine] = name
+    counts = Counter(latest.values())
+    names = ("done", "down", "failed", "cancelled", "notice")
+    return {name: counts[name] + (further if name == "notice" else 0) for name in names}
 
 
 @PAGE.route("GET", "/maintenance/{number:digits}", AccessRole.VIEWER)
@@ -248,7 +264,7 @@ async def show_maintenance(
             "one": view,
             "policy": value.policy,
             "standing": orders.maintenance_standing(view, operations),
-            "counts": _counts(operations, sum(unit.machines.count for unit in every)),
+            "counts": _counts(value, operations, sum(unit.machines.count for unit in every)),
             "operations": operations[-SHOWN_OPERATIONS:],
             "more": max(0, len(operations) - SHOWN_OPERATIONS),
             "orders": orders.of_maintenance(view, operations),
@@ -261,7 +277,7 @@ async def show_maintenance(
     return await page.show(request, "maintenance.html", lambda: found)
 
 
-def _ordinal(operation: model.Operation) -> int:
+def _ordinal(operation: model.Operation | schemas.OperationView) -> int:
     return int(operation.id.partition(".")[2])
 
 
