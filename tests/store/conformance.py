@@ -194,7 +194,7 @@ class Values:
             assert transaction.holds() == (new,)
 
     def test_the_latest_drain_of_a_host_replaces_the_one_before(self, store: Store) -> None:
-        first, other = drain("h1"), drain("H1", after="h1")
+        first, other = drain("h1"), drain("H1", reboot=True)
         save(store, Changes(drains=(first, other)))
         over = drain("h1", state=HostState.UP, changed_at=NOW + MINUTE)
         with store.write() as transaction:

@@ -11,6 +11,7 @@ from forewarn.maintenance.model import (
     Changes,
     Drain,
     DrainGuest,
+    DrainOptions,
     Event,
     Hold,
     HoldKind,
@@ -241,6 +242,7 @@ UNITS = every(
     accepted=st.booleans(),
     changed_at=st.none() | MOMENTS,
     retry_at=st.none() | MOMENTS,
+    refused_at=st.none() | MOMENTS,
 )
 SECONDS = st.integers(0, 3600)
 POLICIES = every(
@@ -266,6 +268,12 @@ CHECKS = every(
     lease_until=st.none() | MOMENTS,
     passed_at=st.none() | MOMENTS,
 )
+DRAINING = every(
+    DrainOptions,
+    reboot=st.booleans(),
+    bring_home=st.booleans(),
+    stay=st.sampled_from(Stay),
+)
 MAINTENANCES = every(
     Maintenance,
     number=NUMBERS,
@@ -281,6 +289,7 @@ MAINTENANCES = every(
     without_notice=st.booleans(),
     units=st.lists(UNITS, max_size=3).map(tuple),
     policy=POLICIES,
+    draining=st.none() | DRAINING,
     state=st.sampled_from(MaintenanceState),
     wave=INT32,
     wave_at=st.none() | MOMENTS,
