@@ -38,6 +38,9 @@ MUST_RUN: Final = tuple(
 COUNTED: Final = re.compile(r"^=* ?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s")
 """The last line of each run of pytest."""
 
+SKIPPED: Final = re.compile(r"\d+ skipped(, \d+ deselected)?")
+"""What a run says that has skipped everything: it proves nothing."""
+
 TOLD: Final = re.compile(r"complaint|Nothing was|Nobody was|seeds,|mutants|written to")
 """The line in which another run sums itself up: the last one like this."""
 
@@ -182,7 +185,7 @@ def carry_out(name: str, runs: Sequence[Run], seed: int, folder: Path = LOGS) ->
     log.write_text("")
     for run in runs:
         code, told = _ended(run, log, seed)
-        wrong = code == 0 if run.seen else code != 0
+        wrong = code == 0 if run.seen else code != 0 or bool(SKIPPED.fullmatch(told))
         failed |= wrong
         if wrong or not run.seen:
             said.append(told or f"ended with status {code}")

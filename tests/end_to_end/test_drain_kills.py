@@ -80,21 +80,44 @@ def live(service: Running, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def settle(service: Running, host: str = "h1") -> int:
-    """Let a drain end; return how often an operator had to say that it goes on."""
+def settle(service: Running) -> int:
+    """Let the drain of h1 end; return how often an operator had to say that it goes on."""
     words = 0
 
     def is_up() -> bool:
         nonlocal words
-        detail = service.operator.get(f"/v1/hosts/{host}")["host"]
+        detail = service.operator.get("/v1/hosts/h1")["host"]
         if detail["state"] == "stuck":
             assert detail["stuck_in"] == "rebooting", detail
-            service.operator.ask("POST", f"/v1/hosts/{host}/orders", {"order": "retry"})
+            service.operator.ask("POST", "/v1/hosts/h1/orders", {"order": "retry"})
             words += 1
         approve(service)
         return bool(detail["state"] == "up")
 
-    patience.until(is_up, lambda: (SEED, service.operator.get(f"/v1/hosts/{host}")))
+    patience.until(is_up, lambda: (SEED, service.operator.get("/v1/hosts/h1")))
+    return words
+
+
+def settle_all(service: Running, number: int) -> Counter[str]:
+    """Let a maintenance end; return how often an operator had to have each host tried again."""
+    words: Counter[str] = Counter()
+    path = f"/v1/maintenances/{number}"
+
+    def is_done() -> bool:
+        found = service.operator.get(path)
+        for unit in found["units"]:
+            host = service.operator.get(f"/v1/hosts/{unit['name']}")["host"]
+            if host["state"] == "stuck":
+                assert host["stuck_in"] == "rebooting", host
+                order = {"order": "retry", "unit": host["name"]}
+                words[host["name"]] += 1
+                service.operator.ask("POST", f"{path}/orders", order)
+        if found["maintenance"]["state"] == "halted":
+            service.operator.ask("POST", f"{path}/orders", {"order": "resume"})
+        approve(service)
+        return bool(found["maintenance"]["state"] == "done")
+
+    patience.until(is_done, lambda: (SEED, service.operator.get(path)))
     return words
 
 
@@ -168,7 +191,7 @@ def test_drains_under_load_that_are_killed_hurt_nobody_and_end(tmp_path: Path) -
         load(service, chance, chance.uniform(0, LONGEST_LIFE))
         service.kill()
         service.start()
-    words = {host: settle(service, host) for host in DRAINED}
+    words = settle_all(service, asked.json["maintenance"])
     patience.until(lambda: approve(service) == [], lambda: f"SEED={SEED}")
 
     operations = service.operator.get("/v1/history?limit=1000")["operations"]
@@ -179,5 +202,5 @@ def test_drains_under_load_that_are_killed_hurt_nobody_and_end(tmp_path: Path) -
     listed = [*SEVERAL["availability_set"][0]["machines"], *SEVERAL["machine"]]
     assert homes == {m["name"]: m["host"] for m in listed}, f"SEED={SEED}"
     assert [reboots(tmp_path, host) for host in DRAINED] == [1, 1], f"SEED={SEED}"
-    assert max(words.values()) <= 1, f"SEED={SEED}"
+    assert max(words.values(), default=0) <= 1, f"SEED={SEED}"
     assert service.stop() == 0

@@ -77,7 +77,7 @@ def test_all_hosts_are_patched_and_no_guest_notices(lab: Lab, guests: list[Guest
     for name, host in lab.hosts.items():
         assert host.boot_id != before[name][0]
         assert host.reboots == before[name][1] + 1
-        assert f"{name}  up" in watched
+        assert f"{name}  done" in watched
     assert at_home(guests)
     for guest in guests:
         guest.wait_for_polls()

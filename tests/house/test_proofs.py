@@ -45,6 +45,13 @@ def test_a_break_that_nobody_sees_fails_its_area(tmp_path: Path) -> None:
     assert broken("").failed
 
 
+def test_an_area_that_skips_everything_has_failed(tmp_path: Path) -> None:
+    for said, failed in (("18 skipped", True), ("17 skipped, 1 passed", False)):
+        printed = f"print('== {said} in 1.0s ==')"
+        ended = proofs.carry_out("area", [proofs.Run(("-c", printed), {})], 1, tmp_path)
+        assert (ended.failed, ended.said) == (failed, said)
+
+
 def test_what_is_proven_is_there() -> None:
     named = [
         argument.removeprefix("--ignore=")
