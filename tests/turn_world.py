@@ -9,7 +9,7 @@ import msgspec
 from builders import NOW
 from forewarn.maintenance import time_windows, turn_check, turn_orders, turns
 from forewarn.maintenance.footprints import Footprint
-from forewarn.maintenance.model import Maintenance
+from forewarn.maintenance.model import DrainOptions, Maintenance
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_check import CheckResult, CheckRun
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -39,6 +39,7 @@ def maintenance(*names: str, waves: Mapping[str, int] | None = None, **policy: A
         duration_seconds=-1,
         live_migration=False,
         policy=TurnPolicy(**policy),
+        draining=DrainOptions(reboot=True),
         units=units,
         state=MaintenanceState.RUNNING,
         requested_by="ann",

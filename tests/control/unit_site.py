@@ -91,7 +91,7 @@ class UnitSite(Site):
 
     def prepare(
         self, asked: Asked, drained: tuple[str, ...] = ()
-    ) -> tuple[Maintenance, PlannedTurns]:
+    ) -> tuple[Maintenance, Callable[[], PlannedTurns]]:
         if drained and asked.draining is None:
             asked = msgspec.structs.replace(asked, draining=DrainOptions(reboot=True))
         survey = self.survey_of(drained) if drained else None
@@ -109,7 +109,7 @@ class UnitSite(Site):
     def plan(
         self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any
     ) -> PlannedTurns:
-        return self.prepare(asked_for(targets, **policy), drained)[1]
+        return self.prepare(asked_for(targets, **policy), drained)[1]()
 
     def begin(
         self, targets: UnitTargets = HOSTS, *, drained: tuple[str, ...] = (), **policy: Any

@@ -248,7 +248,6 @@ class Evening:
                 reading.machines(),
                 asked,
                 Policy(),
-                to_the_end=False,
                 now=self.now,
             )
         self.ask(self.plane.order, maintenances.start, made, asked)

@@ -104,7 +104,7 @@ class MaintenanceOperators:
         self._planned += 1
         try:
             with self._town.writer.store.read() as reading:
-                wanted, _ = maintenances.prepared(
+                wanted, planned = maintenances.prepared(
                     reading,
                     reading.scopes(),
                     reading.machines(),
@@ -112,8 +112,8 @@ class MaintenanceOperators:
                     self._town.policy,
                     now=self._town.now,
                     survey=survey,
-                    to_the_end=self._planned % PLAYED == 0,
                 )
+            planned(to_the_end=self._planned % PLAYED == 0)
         except Refused as refusal:
             self._town.counts[f"policy: {refusal.code}"] += 1
             return

@@ -109,7 +109,7 @@ def planned_and_played(seed: int, *, approving: bool) -> tuple[PlannedTurns, Uni
     site.connector.host_reboot = took
     request = msgspec.structs.replace(REBOOT, duration_seconds=int(took.total_seconds()))
     asked = asked_for(targets, request, **policy)
-    plan = site.prepare(asked, drained)[1]
+    plan = site.prepare(asked, drained)[1]()
 
     async def story(_: UnitSite) -> None:
         site.start_as_asked(asked, drained)

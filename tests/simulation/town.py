@@ -439,7 +439,7 @@ class Town:
         memory = self.memory
         idle = 0
         for _ in range(ROUNDS + 4 * len(memory.all_machines)):
-            before = self.judge.ends, self.judge.drained.total()
+            before = self._done()
             self.clocks.pass_by(timedelta(hours=3))
             self.beat()
             self.advance()
@@ -465,8 +465,7 @@ class Town:
             # A clock that was ahead leaves leases behind that end hours from now.
             leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
             leased = any(until is not None and until > self.now for until in leases)
-            now_so = self.judge.ends, self.judge.drained.total()
-            resting = now_so == before and memory.next_wakeup() is None
+            resting = self._done() == before and memory.next_wakeup() is None
             ended = not memory.live and not self.drains.under_way()
             idle = idle + 1 if resting else 0
             if self.maintenances.going():
@@ -474,6 +473,10 @@ class Town:
                     break
             elif ended or (self.doubted and resting and not leased):
                 break
+
+    def _done(self) -> tuple[int, ...]:
+        """How much has ended, moved away, and been asked for so far."""
+        return self.judge.ends, self.judge.drained.total(), len(self.memory.all_operations)
 
     def items(self) -> list[alerts.Alert]:
         memory = self.memory

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -391,12 +392,12 @@ def prepared(
     *,
     now: datetime,
     survey: HostSurvey | None = None,
-    to_the_end: bool = True,
-) -> tuple[Maintenance, PlannedTurns]:
-    """Return the maintenance that an operator asks for, as number 0, and its plan.
+) -> tuple[Maintenance, Callable[..., PlannedTurns]]:
+    """Return the maintenance that an operator asks for, as number 0, and what plans it.
 
     `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
-    `survey` are drained that can be. `to_the_end` is whether the plan says when all is over.
+    `survey` are drained that can be. To plan takes seconds, and no reading: `to_the_end=False`
+    leaves out when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -442,16 +443,15 @@ def prepared(
         changed_at=now,
         request_digest=planner.digest(request, *asked.more) if request.idempotency_key else "",
     )
-    plan = turn_forecast.planned(
+    return maintenance, partial(
+        turn_forecast.planned,
         maintenance,
         lambda unit: takes[unit.key],
         _worlds(reading, scopes, fleet, members),
         rules,
         now,
         survey=survey,
-        to_the_end=to_the_end,
     )
-    return maintenance, plan
 
 
 def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collection[str]:

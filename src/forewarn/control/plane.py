@@ -42,7 +42,6 @@ from forewarn.maintenance.model import (
     Machine,
     Operation,
     Policy,
-    Refused,
     Sightings,
     Verdict,
     key,
@@ -517,22 +516,16 @@ class Plane:
         """Do what follows for the drain of a host, of its requests the first that is possible."""
         view = lookup.drain(unit, host, survey)
         step = host_drain.step(view, unit.now, self._policy.host_back)
-        refusals: list[Refused] = []
-        for ask in step.asks:
-            try:
-                number = unit.next_maintenance_number()
-                decision = self._decide(unit, commands.request_maintenance, ask.request, number)
-            except Refused as refusal:
-                refusals.append(refusal)
-                continue
-            drain = host_drain.asked(step.drain, ask, number)
-            changes = msgspec.structs.replace(decision.changes, drains=(drain,))
-            return Work(Stepped(changed=True), changes)
-        if refusals:
-            at = msgspec.structs.replace(view, drain=step.drain)
-            step = host_drain.refused(at, refusals, unit.now)
+
+        def ask(request: planner.Request) -> int:
+            number = unit.next_maintenance_number()
+            unit.apply(self._decide(unit, commands.request_maintenance, request, number).changes)
+            return number
+
+        step = host_drain.ask_first(view, step, ask, unit.now)
         stepped = Stepped(
-            changed=step.drain.state is not view.drain.state,
+            changed=step.drain.state is not view.drain.state
+            or step.drain.maintenances != view.drain.maintenances,
             survey=step.survey,
             reboot=step.reboot,
             wake_at=step.wake_at,

@@ -382,6 +382,24 @@ _STATES: Final[Mapping[HostState, Callable[[DrainView, datetime], DrainStep]]] =
 )
 
 
+def ask_first(
+    view: DrainView, step: DrainStep, ask: Callable[[Request], int], now: datetime
+) -> DrainStep:
+    """Ask for the first maintenance of a step that is not refused; return the step after it.
+
+    `ask` returns the number of a maintenance, or raises Refused and changes nothing.
+    """
+    refusals: list[Refused] = []
+    for each in step.asks:
+        try:
+            number = ask(each.request)
+        except Refused as refusal:
+            refusals.append(refusal)
+        else:
+            return DrainStep(drain=asked(step.drain, each, number))
+    return refused(replace(view, drain=step.drain), refusals, now) if refusals else step
+
+
 def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
     """Return the drain after one of its maintenances was asked for, with its number."""
     field = "returns_by" if ask.home else "leaves_by"

@@ -6,7 +6,7 @@ duration (no time where it is unknown); machines are back, checks pass, and an o
 each wave, at once. So a plan can't say what the service would not do.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from forewarn.maintenance import commands, host_drain, time_windows, turn_check, turn_plan
-from forewarn.maintenance.host_drain import DrainStep, DrainView
+from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Approval,
@@ -28,6 +28,7 @@ from forewarn.maintenance.model import (
     Sighting,
     key,
 )
+from forewarn.maintenance.planner import Request
 from forewarn.maintenance.transitions import Decision, Transitions
 from forewarn.maintenance.turn_check import CheckResult
 from forewarn.maintenance.turn_orders import MaintenanceOrder
@@ -43,6 +44,8 @@ MOST_DECISIONS: Final = 10_000
 
 FURTHEST: Final = timedelta(days=366)
 """How far a forecast looks ahead: as far as windows are looked for."""
+
+NEVER: Final = 2 * FURTHEST
 
 FIRST_NUMBER: Final = 1 << 40
 """The number of the maintenance in its forecast, and the first of those that its drains ask for."""
@@ -308,10 +311,10 @@ class _Play:
         new = [one for one in started if one.id not in self._ends and not one.outcome_unknown]
         for one in new:
             took = timedelta(seconds=max(0, one.duration_seconds))
-            self._ends[one.id] = max(self.now, (one.started_at or self.now) + took)
-            if one.host_boot_id and self._hosts is not None:  # as long as its host's own reboot
-                self._ends[one.id] = self.now + FURTHEST
+            if one.host_boot_id and self._hosts is not None:
+                took = NEVER  # as long as its host's own reboot
                 self._hosts.turn_off(self._vm_ids(one))
+            self._ends[one.id] = max(self.now, (one.started_at or self.now) + took)
         return any(self._ends[one.id] <= self.now for one in new)
 
     def _end_tasks(self) -> bool:
@@ -386,11 +389,13 @@ class _Play:
 
     def _step_drain(self, drain: Drain) -> bool:
         assert self._hosts is not None
-        for vm_id in self._hosts.boot(self.now):
-            self._ends |= {o.id: self.now for o in self._live() if vm_id in self._vm_ids(o)}
+        on = self._hosts.boot(self.now)
+        for name in [name for name in self._ends if on]:
+            if not on.isdisjoint(self._vm_ids(self._world.operations[name])):
+                self._ends[name] = self.now
         view = self._view(drain, self._hosts.survey(self.now))
         step = host_drain.step(view, self.now, self._rules.host_back)
-        step = self._ask(view, step) if step.asks else step
+        step = host_drain.ask_first(view, step, self._ask, self.now)
         if step.cancel:
             self.decide(commands.cancel_operations, step.cancel, "")
         if step.reboot:
@@ -403,18 +408,10 @@ class _Play:
         self._take(Changes(drains=(step.drain,)))
         return True
 
-    def _ask(self, view: DrainView, step: DrainStep) -> DrainStep:
-        """Ask for the first maintenance of a drain that is not refused."""
-        refusals: list[Refused] = []
-        for ask in step.asks:
-            number = next(self._numbers)
-            try:
-                self.decide(commands.request_maintenance, ask.request, number)
-            except Refused as refusal:
-                refusals.append(refusal)
-                continue
-            return DrainStep(drain=host_drain.asked(step.drain, ask, number))
-        return host_drain.refused(replace(view, drain=step.drain), refusals, self.now)
+    def _ask(self, request: Request) -> int:
+        number = next(self._numbers)
+        self.decide(commands.request_maintenance, request, number)
+        return number
 
     def _on(self, host: str, survey: HostSurvey, names: Iterable[str] = ()) -> dict[str, Machine]:
         """Return the machines that a host has, and these (keys), by their GUIDs."""
@@ -446,6 +443,8 @@ class _Hosts:
         self._at = {guest.vm_id: host for host, f in survey.hosts.items() for guest in f.guests}
         self._boots: dict[str, datetime] = {}
         """When the hosts that reboot are up again."""
+        self._off: set[str] = set()
+        """The machines that are shut down until then."""
 
     def survey(self, now: datetime) -> HostSurvey:
         """Look at all hosts."""
@@ -459,24 +458,30 @@ class _Hosts:
         """Reboot a host."""
         self._boots[host] = until
 
-    def boot(self, now: datetime) -> list[str]:
+    def boot(self, now: datetime) -> set[str]:
         """Let those hosts be up again that are by now; return the machines that they start."""
-        started: list[str] = []
+        started: set[str] = set()
         for host in [host for host, at in self._boots.items() if at <= now]:
             del self._boots[host]
             facts = self._hosts[host]
-            started += [guest.vm_id for guest in facts.guests if not guest.running]
-            guests = tuple(replace(guest, running=True) for guest in facts.guests)
-            self._hosts[host] = replace(facts, boot_id=f"{facts.boot_id}+", guests=guests)
+            self._hosts[host] = replace(facts, boot_id=f"{facts.boot_id}+")
+            started |= {guest.vm_id for guest in facts.guests} & self._off
+        self._switch(started, running=True)
+        self._off -= started
         return started
 
     def turn_off(self, vm_ids: Iterable[str]) -> None:
         """Shut machines down, until their host has rebooted."""
         off = {vm_id for vm_id in vm_ids if vm_id in self._at}
-        for host in {self._at[vm_id] for vm_id in off}:
+        self._switch(off, running=False)
+        self._off |= off
+
+    def _switch(self, vm_ids: Set[str], *, running: bool) -> None:
+        for host in {self._at[vm_id] for vm_id in vm_ids}:
             facts = self._hosts[host]
             guests = tuple(
-                replace(one, running=one.running and one.vm_id not in off) for one in facts.guests
+                replace(one, running=running) if one.vm_id in vm_ids else one
+                for one in facts.guests
             )
             self._hosts[host] = replace(facts, guests=guests)
 

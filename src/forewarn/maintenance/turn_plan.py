@@ -22,7 +22,6 @@ from forewarn.maintenance.footprints import SEVERAL, Footprint, visiting
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
     Drain,
-    DrainOptions,
     HostState,
     Machine,
     Maintenance,
@@ -211,10 +210,11 @@ def drained(
 
     None where it cannot be drained now. `drains` are all, by host; `machines`, by their GUIDs.
     """
-    unit = maintenance.units[index]
+    unit, options = maintenance.units[index], maintenance.draining
+    assert options is not None
     wanted = mapped(
         Drain,
-        maintenance.draining or DrainOptions(reboot=True),
+        options,
         host=unit.name,
         state=HostState.UP,
         without_notice=maintenance.without_notice,

@@ -26,7 +26,6 @@ from forewarn.maintenance import notice, time_windows, turn_check, units
 from forewarn.maintenance.footprints import SEVERAL, Footprint
 from forewarn.maintenance.model import (
     Drain,
-    DrainOptions,
     HostState,
     Maintenance,
     Operation,
@@ -241,9 +240,8 @@ def _follow_drain(maintenance: Maintenance, unit: Unit, drain: Drain | None) -> 
         return _failed(unit, f"host {unit.name} is not drained")
     if drain.state is HostState.STUCK:
         return _failed(unit, f"the drain is stuck: {drain.reason}")
-    asked = maintenance.draining or DrainOptions(reboot=True)
-    rests = drain.state is HostState.EMPTY and not drain.reboot
-    if rests and not asked.reboot:
+    assert maintenance.draining is not None
+    if drain.rests and not maintenance.draining.reboot:
         return replace(unit, state=UnitState.DONE, reason="")
     if drain.state is not HostState.UP:
         reason = f"{drain.state}: {drain.reason}" if drain.reason else str(drain.state)
@@ -440,7 +438,7 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
     earliest = now if by_drain else not_before(maintenance, now) + second
     cutoff = timedelta(seconds=policy.cutoff_seconds)
     opens, closes = maintenance.opens_at, maintenance.closes_at
-    if closes is not None and closes <= now:
+    if closes is not None and (closes <= now or now > closes - cutoff):
         return None
     spans: Iterable[Span] = [Span(opens or time_windows.FIRST, closes or time_windows.ENDLESS)]
     is_plain = opens is not None or closes is not None

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import commands, fleet_file, host_drain
+from forewarn.maintenance import commands, fleet_file, host_drain, planner
 from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
@@ -20,7 +20,6 @@ from forewarn.maintenance.model import (
     HostState,
     Machine,
     Operation,
-    Refused,
     Stay,
     key,
 )
@@ -176,21 +175,17 @@ class World:
         raise AssertionError(f"{host} never rests: {step.drain}")
 
     def ask(self, view: DrainView, step: DrainStep) -> bool:
-        refusals = []
-        for ask in step.asks:
-            self.is_free(view, ask.machine)
+        def ask(request: planner.Request) -> int:
+            self.is_free(view, request.machines[0])
             number = next(self.bench.numbers)
-            try:
-                decision = self.bench.decide(commands.request_maintenance, ask.request, number)
-            except Refused as refusal:
-                refusals.append(refusal)
-                continue
-            assert decision.maintenance is not None
-            self.put(host_drain.asked(step.drain, ask, decision.maintenance.number))
-            return True
+            self.bench.decide(commands.request_maintenance, request, number)
+            return number
+
         before = self.drains[view.drain.host]
-        self.save(host_drain.refused(replace(view, drain=step.drain), refusals, self.now))
-        return self.drains[view.drain.host].state is not before.state
+        after = host_drain.ask_first(view, step, ask, self.now)
+        self.save(after)
+        is_asked = after.drain.maintenances != before.maintenances
+        return is_asked or after.drain.state is not before.state
 
     def is_free(self, view: DrainView, name: str) -> None:
         """Check that a drain never asks for a machine that it has something under way for."""

@@ -6,7 +6,7 @@ test compares.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Annotated, Final
@@ -264,7 +264,9 @@ async def _start(
         policy=policy,
         draining=model.DrainOptions(reboot=True) if data.drain else None,
     )
-    wanted, plan = await _prepared(backend, asked, survey, dry_run=dry_run)
+    wanted, planned = await _prepared(backend, asked, survey)
+    async with backend.whole:
+        plan = await asyncio.to_thread(planned, to_the_end=dry_run)
     made, operations = wanted, tuple[model.Operation, ...]()
     if not dry_run:
         plane = backend.changing(caller, told=views.in_one_line)
@@ -278,12 +280,8 @@ async def _start(
 
 
 async def _prepared(
-    backend: Backend,
-    asked: maintenances.Asked,
-    survey: HostSurvey | None,
-    *,
-    dry_run: bool = False,
-) -> tuple[model.Maintenance, PlannedTurns]:
+    backend: Backend, asked: maintenances.Asked, survey: HostSurvey | None
+) -> tuple[model.Maintenance, Callable[..., PlannedTurns]]:
     now, inventory = backend.now(), backend.inventory.snapshot()
     return await backend.read(
         lambda reading: maintenances.prepared(
@@ -294,7 +292,6 @@ async def _prepared(
             backend.policy,
             now=now,
             survey=survey,
-            to_the_end=dry_run,
         )
     )
 

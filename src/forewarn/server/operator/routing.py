@@ -90,8 +90,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     inventory: Inventory
     search: MachineSearch = msgspec.field(default_factory=MachineSearch)
     whole: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    """Is held by whoever exports the whole fleet: the loop waits for the interpreter as long as
-    its encoding takes, and for that of each thread that is at it."""
+    """Is held by whoever exports the whole fleet, or plans a maintenance: the loop waits for the
+    interpreter as long as that takes, and for each thread that is at it."""
     listeners: frozenset[str]
     """The names of the guests' listeners; `""` is that of one without a name."""
     clock: Clock
