@@ -329,6 +329,15 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_ends_none() -> None:
     assert run.troubles == ["unreadable", "over"]
 
 
+def test_an_entry_without_an_id_keeps_only_those_that_it_may_be() -> None:
+    other = listed("B", Resources=["web-9"])
+    nameless = listed(None, Resources=["_web-9"])
+    run = Run(one_by_one(document(listed(), other), document(nameless), document(nameless)))
+    assert kinds(run.ask()) == ["appeared", "appeared"]
+    assert kinds(run.ask()) == ["gone"]
+    assert [event.event_id for event in run.listed] == ["B"]
+
+
 NEWEST = ["2019-08-01", "2019-04-01", "2019-01-01"]
 
 

@@ -107,7 +107,7 @@ def test_a_date_that_is_none_is_a_fault_of_its_event_alone(written: object) -> N
     assert sound == only()
     (fault,) = listing.unreadable
     assert "NotBefore" in fault
-    assert listing.whole
+    assert listing.nameless == ()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_entry_without_an_id_hides_no_other(entry: object) -> None:
     assert listing.events == (only(),)
     assert len(listing.unreadable) == 1
     assert "event 1" in listing.unreadable[0]
-    assert not listing.whole
+    assert listing.nameless == ((),)
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_any_values_are_a_document_or_none(event: dict[str, Any], incarnation: A
         listing = codec.decode_listing(content)
     except codec.Malformed:
         return
-    assert len(listing.events) == listing.whole
-    assert listing.whole or listing.unreadable
+    assert len(listing.events) + len(listing.nameless) == 1
+    assert listing.unreadable or not listing.nameless
 
 
 @pytest.mark.parametrize(

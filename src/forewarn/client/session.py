@@ -634,7 +634,7 @@ def approve(
             assert isinstance(attempt.outcome, Reply)  # the listing was read from it
             session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
-            unsure = last is None or not found.whole
+            unsure = last is None or bool(found.nameless)
             left = tuple(each for each in ids if unsure or ascii_upper(each) in listed)
             if last is not None and missing and not left:
                 raise last.error("the event ended before its approval was confirmed: ")

@@ -80,12 +80,15 @@ class ReadDocument(msgspec.Struct, frozen=True):
     at: session.ClockReading
     sent: datetime | None
     """The server's Date."""
-    whole: bool = True
-    """Whether each of its events was read: else one that it seems to lack may be there."""
+    nameless: tuple[tuple[str, ...], ...] = ()
+    """The names in the Resources of each entry without an EventId."""
 
-    def lacks(self, key: str) -> bool:
-        """Tell whether it does not list an event."""
-        return self.whole and key not in self.events
+    def lacks(self, key: str, resources: Iterable[str]) -> bool:
+        """Tell whether it does not list an event, nor an entry without an id that may be it."""
+        return key not in self.events and not any(
+            not names or any(codec.concerns(names, name) for name in resources)
+            for names in self.nameless
+        )
 
 
 class KnownEvent(msgspec.Struct, frozen=True):
@@ -325,12 +328,13 @@ class Watcher:
             self._found_waiting(attempt, waits=False)
         self._tag = tag
         events = {each.key: each for each in listing.events}
-        read = ReadDocument(events, attempt.at, session.server_time(reply), listing.whole)
+        read = ReadDocument(events, attempt.at, session.server_time(reply), listing.nameless)
         before, self._held_back = self._held_back, None
         is_second, self._looks_again = self._looks_again, False
         changes: list[PendingChange] = []
         if not is_second and any(
-            read.lacks(key) and not known.missing for key, known in self._known.items()
+            read.lacks(key, known.event.resources) and not known.missing
+            for key, known in self._known.items()
         ):
             self._looks_again, self._doubted_at = True, self._asked_at
         if self._looks_again and not self._whole:
@@ -417,7 +421,8 @@ class Watcher:
         newest = documents[-1].events
         gone = set()
         for key, known in self._known.items():
-            absent = [known.missing, *(each.lacks(key) for each in documents)]
+            names = known.event.resources
+            absent = [known.missing, *(each.lacks(key, names) for each in documents)]
             if any(map(operator.and_, absent, absent[1:])):
                 gone.add(key)
                 yield PendingChange(key, "gone" if known.told else "", None)
@@ -427,7 +432,7 @@ class Watcher:
             for key, listed in document.events.items():
                 if document is documents[-1] or key not in newest:
                     before = None if key in gone else self._known.get(key)
-                    missing = documents[-1].lacks(key)
+                    missing = documents[-1].lacks(key, listed.resources)
                     yield from self._changes_of(before, listed, document, missing=missing)
 
     def _changes_of(

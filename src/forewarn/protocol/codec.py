@@ -2,11 +2,11 @@
 
 A server's side comes first: it writes documents and reads approvals. A client's reads the answer of
 any server in any version. Its machine must get its notice from servers of versions that it does not
-know: unknown values are kept as text, missing ones are None, unknown keys are skipped. What nobody
-can act on (no list of events, an event without an id, an invalid date) is refused whole, since
-reading it as "no such event" would tell a machine that its maintenance is over. Last is the header
-that says how a machine fares, which a client writes and a server reads. What each api-version shows
-is in `versions`.
+know: unknown values are kept as text, missing ones are None, unknown keys are skipped. Each event
+is read by itself: one with an invalid date, or without an id, hides no other, and the fault is
+told. A document without a list of events is refused: reading it as "no such event" would tell a
+machine that its maintenance is over. Last is the header that says how a machine fares, which a
+client writes and a server reads. What each api-version shows is in `versions`.
 """
 
 import codecs
@@ -318,8 +318,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Each event once, in the answer's order."""
     unreadable: tuple[str, ...] = ()
     """The faults of single events, in words; what can be read of them is among the events."""
-    whole: bool = True
-    """Whether each entry has an EventId: one without may be any event that is not among these."""
+    nameless: tuple[tuple[str, ...], ...] = ()
+    """The names in the Resources of each entry without an EventId; empty where it has none."""
 
 
 _WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
@@ -341,18 +341,19 @@ def decode_listing(body: bytes) -> Listing:
         raise Malformed(f"has {len(entries)} Events, more than {MAX_EVENTS}")
     events: dict[str, Listed] = {}
     faults: list[str] = []
-    whole = True
+    nameless: list[tuple[str, ...]] = []
     for number, entry in enumerate(entries, 1):
         event = _listed(entry, number, faults)
         if event is None:
-            whole = False
+            written = entry if isinstance(entry, dict) else {}
+            nameless.append(_names(written.get(EVENT_NAMES["resources"])))
         else:
             events.setdefault(event.key, event)
     return Listing(
         incarnation=_whole(content.get(INCARNATION)),
         events=tuple(events.values()),
         unreadable=tuple(faults),
-        whole=whole,
+        nameless=tuple(nameless),
     )
 
 
