@@ -289,7 +289,7 @@ rollout = group(
     {
         "plan": _rollout(
             "Show how maintenance by a policy would go.\n\n"
-            "It lists the waves, their machines, and what goes first.",
+            "It lists the waves, when each is over, and what goes first.",
             dry_run=True,
         ),
         "start": _rollout(

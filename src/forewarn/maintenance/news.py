@@ -67,7 +67,6 @@ class NewsType(StrEnum):
     HOLD_PUT = "hold.put"
     HOLD_RELEASED = "hold.released"
     HOST_UP = "host.up"
-    HOST_WAITING = "host.waiting"
     HOST_DRAINING = "host.draining"
     HOST_EMPTY = "host.empty"
     HOST_REBOOTING = "host.rebooting"
