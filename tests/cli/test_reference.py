@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from builders import NOW
 from forewarn.cli import main
@@ -100,6 +101,20 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed("forewarn", "hist") == ["history"]
     assert completed("forewarn", "history", "--ma") == ["--machine", "--maintenance"]
     assert completed("forewarn", "token", "re") == ["revoke"]
+    assert completed("forewarn", "history", "--type", "R") == ["reboot", "redeploy"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["fleet", "apply"], ["restore-check"], ["store", "copy"], ["serve", "--config"]),
+        *(["fleet", "sync", "--python"], ["certify", "--"], ["emulator", "--"]),
+        ["events", "--operator"],
+    ],
+)
+def test_shells_complete_files_where_a_command_takes_one(words: list[str]) -> None:
+    complete = ShellComplete(main.FOREWARN, {}, main.NAME, main.COMPLETE)
+    assert [found.type for found in complete.get_completions(words, "fl")] == ["file"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

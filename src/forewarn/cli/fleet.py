@@ -22,7 +22,7 @@ from forewarn.cli import output
 from forewarn.cli.command import asking, command, group
 from forewarn.cli.exits import ExitStatus, Failed, read_text, system_can
 from forewarn.cli.operator_client import Answer, OperatorClient, segment, settings_in_use
-from forewarn.cli.options import argument, flag, option, within
+from forewarn.cli.options import TEXT, argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.maintenance.fleet_file import Fleet
@@ -34,7 +34,7 @@ CHANGES: Final = flag("--dry-run", "Only show what would change.")
 
 
 @asking(
-    argument("file FILE", "The fleet, TOML or JSON; '-' for stdin.", str),
+    argument("file FILE", "The fleet, TOML or JSON; '-' for stdin.", TEXT),
     flag("--prune", "Remove machines that are not in the file."),
     flag("--allow-empty", "Let --prune remove the last machine."),
     flag("--again", "Add machines again that were preempted or terminated."),
@@ -248,7 +248,7 @@ HYPERVISORS: Final = (
         "--python FILE",
         "The Python with the module libvirt, such as /usr/bin/python3. Default: that of the "
         "settings.",
-        str,
+        TEXT,
     ),
     option(
         "--limit-seconds S",

@@ -1,7 +1,7 @@
 """The options and arguments of commands, as values, and how what people type is read."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,13 +21,23 @@ def seconds(text: str) -> int:
 
 
 FILE: Final = click.Path(path_type=Path)
+TEXT: Final = click.Path()
+"""A text that may be a path: shells complete it as one."""
 
-KINDS: Final[dict[str, Kind]] = {"FILE": FILE, "TIME": times.moment, "SPAN": seconds}
+KINDS: Final[dict[str, Kind]] = {
+    "FILE": FILE,
+    "DATABASE": TEXT,
+    "TIME": times.moment,
+    "SPAN": seconds,
+}
 """The readers of values with these names; any other is text."""
 
 
 class Choice(click.Choice[str]):
     """One of several words, of an enum or not, typed in any case."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        super().__init__(tuple(words), case_sensitive=False)
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         """Return a word in lower case, as help, errors and completion have it."""
@@ -80,7 +90,8 @@ def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
 def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
     """Return a reader of numbers between these, of the type of the least."""
     kind = type(least)
-    bounds = f"from {least}" if most == math.inf else f"between {least} and {most}"
+    what = {int: "a whole number"}.get(kind, "a number")
+    bounds = f"from {least:g}" if most == math.inf else f"between {least:g} and {most}"
 
     def number(text: str) -> Number:
         try:
@@ -88,7 +99,7 @@ def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
-            message = f"expected a number {bounds}, not {text!r}"
+            message = f"expected {what} {bounds}, not {text!r}"
             raise ValueError(message)
         return value
 
@@ -100,6 +111,7 @@ OPERATOR: Final = option(
     "--operator ADDRESS address",
     "The operator plane: the path of a unix socket, HOST:PORT, or a URL. "
     "Default: where 'forewarn serve' listens.",
+    TEXT,
     envvar="FOREWARN_OPERATOR",
     show_envvar=True,
 )

@@ -26,7 +26,7 @@ from forewarn.cli.exits import (
     system_can,
 )
 from forewarn.cli.fleet import FleetFile, read_file
-from forewarn.cli.options import JSON, METADATA, argument, flag, option, within
+from forewarn.cli.options import JSON, METADATA, TEXT, argument, flag, option, within
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
@@ -40,7 +40,7 @@ KILL_SECONDS: Final = 5.0
 
 
 @command(
-    argument("program [-- CMD ...]", "Run this program, and end with its status."),
+    argument("program [-- CMD ...]", "Run this program, and end with its status.", TEXT),
     option("--fleet FILE", "The machines. Default: one, called vm-0."),
     option("--faults NAME", "A playbook of faults, such as azure-bad-day."),
     option("--port N", "The guests' port. Default: any free one.", within(0, 65535)),
@@ -266,6 +266,7 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
         "handler [-- COMMAND...]",
         "The handler. It must run {drain} to drain, and {undrain} to undo that: both are replaced "
         "by programs, which are also in FOREWARN_DRAIN and FOREWARN_UNDRAIN.",
+        TEXT,
     ),
     option("--only NAME...", "Only this scenario."),
     flag("--namespace", "Let it ask 169.254.169.254 itself, in a network of its own."),
