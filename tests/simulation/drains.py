@@ -109,8 +109,12 @@ class Drains:
         taken = self._town.ask(f"drain {kind}", self._town.plane.order_drain, drain.host, order)
         self._town.judge.ordered = ""
         if taken is not None:
-            self._commanded.pop(drain.host, None)
+            self.may_reboot_again(drain.host)
         return taken is not None
+
+    def may_reboot_again(self, host: str) -> None:
+        """An operator has the drain of a host tried again."""
+        self._commanded.pop(host, None)
 
     # The service.
 

@@ -200,8 +200,12 @@ class MaintenanceOperators:
         number, order = maintenance.number, self._town.plane.order
         self._town.judge.ordered = unit if kind is MaintenanceOrder.RETRY else ""
         with self._town.judge.turns.ordering(number):
-            self._town.ask(f"order {kind}", order, maintenances.order, number, kind, unit, by="bob")
+            taken = self._town.ask(
+                f"order {kind}", order, maintenances.order, number, kind, unit, by="bob"
+            )
         self._town.judge.ordered = ""
+        if taken is not None and kind is MaintenanceOrder.RETRY:
+            self._town.drains.may_reboot_again(unit)
 
     def finish(self) -> None:
         """Let each maintenance go on whatever it waits for; leave out what the rules refuse."""

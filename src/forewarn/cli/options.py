@@ -90,7 +90,7 @@ def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
 def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
     """Return a reader of numbers between these, of the type of the least."""
     kind = type(least)
-    what = {int: "a whole number"}.get(kind, "a number")
+    what = {"int": "a whole number"}.get(kind.__name__, "a number")
     bounds = f"from {least:g}" if most == math.inf else f"between {least:g} and {most}"
 
     def number(text: str) -> Number:
