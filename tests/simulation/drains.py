@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from forewarn.connectors.port import Task
@@ -24,6 +25,7 @@ from forewarn.maintenance.model import (
 from simulation.judge import Wrong
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
     from forewarn.maintenance.host_drain import DrainStep, DrainView
@@ -102,19 +104,24 @@ class Drains:
         machine = self._chance.choice(names) if about_one else ""
 
         def order(view: DrainView, now: datetime) -> DrainStep:
-            step = host_drain.order(view, kind, now, machine)
-            self._town.judge.ordered = drain.host
-            return step
+            return host_drain.order(view, kind, now, machine)
 
-        taken = self._town.ask(f"drain {kind}", self._town.plane.order_drain, drain.host, order)
-        self._town.judge.ordered = ""
-        if taken is not None:
-            self.may_reboot_again(drain.host)
+        with self.ordering(drain.host):
+            taken = self._town.ask(f"drain {kind}", self._town.plane.order_drain, drain.host, order)
         return taken is not None
 
-    def may_reboot_again(self, host: str) -> None:
-        """An operator has the drain of a host tried again."""
-        self._commanded.pop(host, None)
+    @contextmanager
+    def ordering(self, host: str) -> Iterator[None]:
+        """An operator's order about a host: one that changes its drain has it rebooted again.
+
+        It counts also where the process died after it was written.
+        """
+        before = self._town.memory.all_drains.get(host)
+        self._town.judge.ordered = host
+        yield
+        self._town.judge.ordered = ""
+        if self._town.memory.all_drains.get(host) != before:
+            self._commanded.pop(host, None)
 
     # The service.
 

@@ -198,14 +198,9 @@ class MaintenanceOperators:
 
     def _order(self, maintenance: Maintenance, kind: MaintenanceOrder, unit: str = "") -> None:
         number, order = maintenance.number, self._town.plane.order
-        self._town.judge.ordered = unit if kind is MaintenanceOrder.RETRY else ""
-        with self._town.judge.turns.ordering(number):
-            taken = self._town.ask(
-                f"order {kind}", order, maintenances.order, number, kind, unit, by="bob"
-            )
-        self._town.judge.ordered = ""
-        if taken is not None and kind is MaintenanceOrder.RETRY:
-            self._town.drains.may_reboot_again(unit)
+        retried = unit if kind is MaintenanceOrder.RETRY else ""
+        with self._town.judge.turns.ordering(number), self._town.drains.ordering(retried):
+            self._town.ask(f"order {kind}", order, maintenances.order, number, kind, unit, by="bob")
 
     def finish(self) -> None:
         """Let each maintenance go on whatever it waits for; leave out what the rules refuse."""
