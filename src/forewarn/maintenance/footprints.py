@@ -63,6 +63,13 @@ def visiting(host: str, names: Container[str], drains: Iterable[Drain]) -> str:
     return ""
 
 
+def repaired_by(machines: Iterable[str], live: Iterable[Operation]) -> list[Operation]:
+    """Return the failures of these that keep their domains down until such machines are back."""
+    names = {key(name) for name in machines}
+    failed = (one for one in live if one.status is EventStatus.FAILED)
+    return [one for one in failed if not names.isdisjoint(map(key, one.awaited))]
+
+
 def in_the_way(
     unit: Unit,
     takes: Footprint,
@@ -84,11 +91,7 @@ def in_the_way(
     # By start order, so that the store's order does not decide what is told. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)
-    repaired = {
-        one.id
-        for one in live
-        if one.status is EventStatus.FAILED and not names.isdisjoint(map(key, one.awaited))
-    }
+    repaired = {one.id for one in repaired_by(takes.machines, live)}
     for operation in live:
         if not operation.status.over:
             shared = [name for name in operation.machines if key(name) in names]

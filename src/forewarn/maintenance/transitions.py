@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance import model, notice, planner, turns
+from forewarn.maintenance import footprints, model, notice, planner, turns
 from forewarn.maintenance.footprints import UnitsInWorld
 from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.units import MaintenanceState
@@ -745,7 +745,10 @@ class Transitions:
         maintenance that may repair the failure goes ahead of it.
         """
         turn = planner.queue_order(operation)
-        repaired = self._repaired_by(operation)
+        live = (one for event in operation.events for one in self.world.live_in(event.scope))
+        repaired = footprints.repaired_by(operation.machines, live)
+        names = {one.id for one in repaired}
+        scopes = {event.scope for one in repaired for event in one.events}
         return self._first_elsewhere(
             operation,
             lambda other, scope: (
@@ -755,23 +758,13 @@ class Transitions:
                     or other.pending
                     or (
                         not other.gives_way
-                        and scope.key not in repaired
+                        and scope.key not in scopes
+                        and other.waits_for not in names
                         and planner.queue_order(other) < turn
                     )
                 )
             ),
         )
-
-    def _repaired_by(self, operation: model.Operation) -> set[str]:
-        """Return the scopes where it takes machines of a failure that keeps their domain down."""
-        names = {model.key(name) for name in operation.machines}
-        return {
-            event.scope
-            for event in operation.events
-            for other in self.world.live_in(event.scope)
-            if other.status is EventStatus.FAILED
-            and not names.isdisjoint(model.key(name) for name in other.awaited)
-        }
 
     def _first_elsewhere(
         self, operation: model.Operation, matters: Callable[[model.Operation, model.Scope], bool]

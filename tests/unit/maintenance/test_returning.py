@@ -449,6 +449,22 @@ def test_what_may_repair_a_failure_goes_ahead_of_what_is_queued_behind_it() -> N
     assert status(bench, "3.1") is EventStatus.QUEUED
 
 
+def test_a_repair_also_goes_ahead_in_scopes_that_the_failure_is_not_in() -> None:
+    on_hosts = [{"update_domain": n, "host": f"h{n}"} for n in range(2)]
+    sets = [
+        {"name": name, "machines": [{"name": f"{name}-{n}", **on} for n, on in enumerate(on_hosts)]}
+        for name in ("db", "web")
+    ]
+    bench = Bench(msgspec.convert({"availability_set": sets}, fleet_file.Fleet))
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, host="h1")
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1", succeeded=False)
+    assert bench.operation("2.1").waits_for == "1.1"
+    bench.ask(REBOOT, host="h0")  # in db it would be behind 2.1, which waits for web-0
+    assert status(bench, "3.1") is EventStatus.SCHEDULED
+
+
 def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> None:
     bench = listened()
     bench.ask(REBOOT, "web-1")
