@@ -112,7 +112,7 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
     "a hold of an unknown host": (
         "POST", "/v1/holds", {"kind": "host", "name": " "}, NOT_FOUND, []
     ),
-    "a release without a kind": ("DELETE", "/v1/holds", None, INVALID, ["kind"]),
+    "a release without a kind": ("DELETE", "/v1/holds", None, INVALID, ["'kind'"]),
     "a release of an unknown kind": ("DELETE", "/v1/holds?kind=rack", None, INVALID, ["'machine'"]),
     "a release without a name": ("DELETE", "/v1/holds?kind=host", None, INVALID, ["host"]),
     "no references": ("POST", "/v1/approvals", {"references": []}, INVALID, ["references"]),
@@ -154,6 +154,9 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
         "POST", "/v1/maintenances/77/orders", {"order": "skip"}, INVALID, ["unit"]
     ),
     "an unknown path": ("GET", "/v1/frogs", None, NOT_FOUND, ["/v1/frogs", "/v1/schema"]),
+    "a path with a newline": (
+        "POST", "/v1/holds%0A", {"kind": "everything", "reason": "x"}, NOT_FOUND, ["/v1/schema"]
+    ),
     "another method": ("PUT", "/v1/clock", {}, (405, "invalid"), ["PUT", "/v1/clock"]),
 }  # fmt: skip
 
@@ -231,12 +234,14 @@ def test_what_has_started_is_too_late_to_cancel(client: Client) -> None:
 def test_the_methods_of_a_path_are_told_to_whoever_uses_another(client: Client) -> None:
     answer = client.ask("GET", "/v1/approvals")
     assert answer.status == 405
-    assert "POST" in answer.headers["Allow"]
+    assert answer.headers["Allow"].split(", ") == ["OPTIONS", "POST"]
 
 
 def test_a_body_over_the_limit_is_refused_and_a_fleet_may_be_longer(client: Client) -> None:
     padding = b" " * (1024 * 1024)
     kind = {"Content-Type": "application/json"}
+    short = client.ask("POST", "/v1/approvals", b"{}", {**kind, "Content-Length": "0000000002"})
+    assert short.status == 400, short.body
     answer = client.ask("POST", "/v1/approvals", b"{}" + padding, kind)
     assert (answer.status, answer.error["code"]) == (413, "limit")
     assert "1048576" in answer.error["message"]

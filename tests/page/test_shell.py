@@ -34,6 +34,11 @@ def test_each_page_allows_nothing_in_line_and_nothing_from_elsewhere(
     assert any("Content Security Policy" in each for each in complaints)
 
 
+def test_a_page_asks_the_server_that_it_came_from_for_itself(unchanged: Site, tab: Page) -> None:
+    tab.goto(unchanged.url + "//machines?q=web")
+    expect(tab.locator("#main")).to_have_attribute("hx-get", "/machines?q=web")
+
+
 def test_what_a_page_loads_is_kept_by_the_browser_and_changes_its_address(
     unchanged: Site,
 ) -> None:

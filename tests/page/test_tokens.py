@@ -122,6 +122,8 @@ def test_a_cookie_opens_the_page_and_never_the_api(door: Door) -> None:
     assert door.lets_in(cookie)
     for path in ("/v1/events", "//v1/events", "/v1//events", "/metrics", "/metrics/", "//metrics"):
         assert not door.lets_in(cookie, path), path
+    newline = Client(door.url).ask("GET", "/metrics%0A", headers={"Cookie": cookie})
+    assert newline.status == 404, newline.body
 
 
 def test_a_token_lets_in_its_audience_alone(door: Door) -> None:

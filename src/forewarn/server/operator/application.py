@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -54,7 +55,7 @@ class RoutedPath:
         route = self._methods.get(request.method)
         if route is not None:
             return await table.answer(route, request)
-        allowed = {"Allow": ", ".join(sorted(self._methods))}
+        allowed = {"Allow": ", ".join(sorted({*self._methods, "OPTIONS"}))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allowed)
         path = request.scope["path"]
@@ -99,4 +100,7 @@ def _paths(listed: Iterable[Route]) -> Iterable[PathRoute]:
         by_path.setdefault(route.path, {})[route.method] = route
     # Starlette takes the first that fits: `/v1/hosts/drain` before `/v1/hosts/{name}`.
     for path in sorted(by_path, key=lambda path: "{" in path):
-        yield PathRoute(path, RoutedPath(by_path[path]))
+        found = PathRoute(path, RoutedPath(by_path[path]))
+        # Starlette's `$` also fits before a newline at the end.
+        found.path_regex = re.compile(found.path_regex.pattern.removesuffix("$") + r"\Z")
+        yield found

@@ -27,7 +27,7 @@ Json = Mapping[str, Any]
 
 @functools.cache
 def document() -> bytes:
-    """Return the document in JSON; it is made once, when it is first asked for."""
+    """Return the document in JSON, and keep it."""
     routes = [route for route in table.API.routes if _types(route)[1] is not Response]
     kinds = list(dict.fromkeys(kind for route in routes for kind in _kinds(route)))
     shown, components = msgspec.json.schema_components(

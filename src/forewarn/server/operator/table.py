@@ -184,15 +184,17 @@ def read_parameters(route: Route, request: Request) -> msgspec.Struct:
             message = f"parameter {name!r} was given {times} times, expected once"
             raise Refused(ErrorCode.INVALID, message, parameter=name)
         values[name] = query.getlist(name) if several else query[name]
+    for name, each in route.asked.items():
+        if each.default is each.empty and name not in values:
+            raise Refused(ErrorCode.INVALID, f"missing parameter {name!r}", parameter=name)
     try:
         return msgspec.convert(values, route.shape, strict=False)
     except msgspec.ValidationError as error:
         mistake = settings.explain(error, route.shape)
         name = mistake.where.partition("[")[0]
-        place = f"at {name}" if name else "at the query"
-        given = values.get(name, "")
+        given = values[name]
         shown = ", ".join(map(repr, given if isinstance(given, list) else [str(given)]))
-        message = f"{place}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
+        message = f"at {name}: {mistake.what}, got {shown[: errors.MAX_SHOWN]}"
         raise Refused(ErrorCode.INVALID, message) from error
 
 
@@ -200,7 +202,7 @@ async def read_body(request: Request, most: int = MAX_BODY) -> bytes:
     """Return a body; a longer one is refused (413) before it is read, or as soon as it shows."""
     length = request.headers.get("content-length", "0")
     chunks, size = list[bytes](), 0
-    if len(length) <= len(str(most)) and int(length) <= most:
+    if int(length) <= most:
         async for chunk in request.stream():
             chunks.append(chunk)
             size += len(chunk)

@@ -84,11 +84,14 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         caller = auth.request_of(request.scope)
         is_fragment = "hx-request" in request.headers
+        path = request.scope["raw_path"].decode("ascii")
+        # `//machines` would be a host to browsers.
+        here = "/" + "/".join(filter(None, path.split("/")))
         query = request.scope["query_string"].decode("latin-1")
         shown = {
             "layout": "fragment.html" if is_fragment else "base.html",
             "path": request.scope["path"],
-            "here": request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else ""),
+            "here": here + (f"?{query}" if query else ""),
             "who": caller.by,
             "role": caller.role,
             "may_change": caller.role is not None and caller.role.allows(AccessRole.OPERATOR),
