@@ -53,6 +53,7 @@ def test_an_agent_that_was_there_first_takes_its_first_event_by_its_own_rule(
         assert service.operator.ask("POST", "/v1/maintenances", body).status < 300
     for agent in agents:
         until(lambda agent=agent: agent.page("/readyz")[0] == 503, agent.said.read_text)
+        agent.until(lambda agent=agent: agent.status()["standing"])  # published after /readyz
         status = agent.status()
         assert status["machine"] == agent.machine
         assert [each["rule"] for each in status["events"]] == ["ours"]

@@ -20,8 +20,9 @@ def seconds(text: str) -> int:
     return int(times.span(text).total_seconds())
 
 
-FILE: Final = click.Path(path_type=Path)
-TEXT: Final = click.Path()
+FILE: Final = click.Path(readable=False, path_type=Path)
+"""Whoever opens it says why it cannot be read: a socket of another user is no faulty option."""
+TEXT: Final = click.Path(readable=False)
 """A text that may be a path: shells complete it as one."""
 
 KINDS: Final[dict[str, Kind]] = {
