@@ -85,7 +85,7 @@ def test_waiting_ends_with_the_maintenance_and_tells_how(folder: Path) -> None:
         assert running.call("approve", "1").returncode == 0
         assert waiting.wait(patience.SECONDS) == 0, (folder / "err").read_text()
         assert "1.1  Completed" in (folder / "out").read_text()
-        detail = running.document("schedule", "freeze", "m1", "--no-notice", "--wait")
+        detail = running.document("schedule", "freeze", "m1", "--already-failed", "--wait")
         assert [one["status"] for one in detail["operations"]] == ["Completed"]
         waiting = begun(running, folder, "schedule", "freeze", "m3", "--wait")
         until(lambda: "Scheduled" in (folder / "out").read_text())

@@ -304,7 +304,7 @@ def test_schedule_means_all_of_several_targets(client: Client, cli: Cli) -> None
     status, *_ = cli("schedule", "reboot", "web-0", "--scope", "batch", "--dry-run")
     assert status == ExitStatus.OK
     assert len(client.get("/v1/maintenances")["maintenances"]) == 1
-    for more in (("--opens", "+1h"), ("--no-notice",), ("--to-host", "h2")):
+    for more in (("--opens", "+1h"), ("--already-failed",), ("--to-host", "h2")):
         status, *_ = cli("schedule", "reboot", "--host", "h0", "--host", "h1", *more)
         assert status == ExitStatus.USAGE
     assert cli("schedule", "reboot")[0] == ExitStatus.USAGE

@@ -7,9 +7,11 @@ import pytest
 from forewarn.maintenance import turns
 from forewarn.maintenance.model import Refused, unknown
 from forewarn.maintenance.units import TurnPolicy
+from forewarn.server.operator import fields
+from forewarn.server.operator.fields import Control
 from forewarn.server.page import forms
-from forewarn.server.page.forms import Control, FilledForm
-from forewarn.vocabulary import ErrorCode, EventType
+from forewarn.server.page.forms import FilledForm
+from forewarn.vocabulary import ErrorCode
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -19,7 +21,7 @@ def form(**texts: str) -> FilledForm:
 
 
 def asked(**texts: str) -> FilledForm:
-    return form(**{"kind": "machines", "targets": "web-0"} | texts)
+    return form(**{"machines": "web-0"} | texts)
 
 
 def refusal(**texts: str) -> Refused:
@@ -29,16 +31,22 @@ def refusal(**texts: str) -> Refused:
 
 
 def test_names_may_have_commas_blanks_and_line_ends_between_them() -> None:
-    request = forms.maintenance(asked(targets=" web-0, web-1\r\nweb-2 "), NOW)
+    request = forms.maintenance(asked(machines=" web-0, web-1\r\nweb-2 "), NOW)
     assert request.machines == ("web-0", "web-1", "web-2")
     assert (request.scopes, request.hosts) == ((), ())
 
 
-@pytest.mark.parametrize(("kind", "field"), [("scope", "scopes"), ("host", "hosts")])
-def test_scopes_and_hosts_are_named_as_machines_are(kind: str, field: str) -> None:
-    request = forms.maintenance(asked(kind=kind, targets="h1 h2"), NOW)
+@pytest.mark.parametrize("field", ["scopes", "hosts"])
+def test_scopes_and_hosts_are_named_as_machines_are(field: str) -> None:
+    request = forms.maintenance(form(**{field: "h1 h2"}), NOW)
     assert getattr(request, field) == ("h1", "h2")
     assert request.machines == ()
+
+
+def test_of_machines_scopes_hosts_and_tags_one_has_to_be_named() -> None:
+    with pytest.raises(Refused) as caught:
+        forms.maintenance(form(description="all"), NOW)
+    assert caught.value.facts["where"] == "machines"
 
 
 def test_a_form_in_which_nothing_of_a_policy_is_filled_in_asks_for_none() -> None:
@@ -60,7 +68,7 @@ def test_a_time_without_a_zone_is_utc(typed: str, at: datetime | None) -> None:
     assert forms.maintenance(asked(not_before=typed), NOW).not_before == at
 
 
-@pytest.mark.parametrize("field", ["not_before", "opens_at", "closes_at", "duration"])
+@pytest.mark.parametrize("field", ["not_before", "opens_at", "closes_at", "duration_seconds"])
 def test_what_cannot_be_read_is_a_mistake_in_its_field(field: str) -> None:
     refused = refusal(**{field: "soon"})
     assert refused.code is ErrorCode.INVALID
@@ -77,24 +85,23 @@ def test_a_plan_keeps_the_time_that_it_was_made_with() -> None:
 def test_every_field_of_a_policy_reaches_its_request() -> None:
     request = forms.maintenance(
         form(
-            kind="host",
-            targets="h1 h2",
+            hosts="h1 h2",
             tags="role=web\nzone=a",
             at_once="10%",
             waves="1, 10%, rest",
-            pause="confirm",
+            pause_seconds="confirm",
             stop_after="3",
             check="probe",
             check_tries="7",
-            check_within="1m",
+            check_within_seconds="1m",
             windows="Sat,Sun 22:00-04:00\n2nd Tue +9d 01:00-05:00",
             zone="Europe/Berlin",
             blackouts="2026-12-20T00:00:00Z/2027-01-07T00:00:00Z",
-            cutoff="30m",
-            notice="1h",
+            cutoff_seconds="30m",
+            notice_seconds="1h",
             spread="tag:rack",
             order="listed",
-            duration="10m",
+            duration_seconds="10m",
             description="Patch day",
             source="User",
             drain="yes",
@@ -122,12 +129,6 @@ def test_every_field_of_a_policy_reaches_its_request() -> None:
     assert request.idempotency_key == "k"
 
 
-def test_the_form_has_a_field_for_each_value_of_a_policy() -> None:
-    known = {field.name for group in forms.MAINTENANCE for field in group.fields}
-    for name in TurnPolicy.__struct_fields__:
-        assert {name, name.removesuffix("_seconds")} & known, name
-
-
 def policy_of(filled: FilledForm) -> TurnPolicy:
     policy = forms.maintenance(filled, NOW).policy
     assert policy is not None
@@ -139,54 +140,54 @@ def policy_of(filled: FilledForm) -> TurnPolicy:
     [
         ("at_once", "many"),
         ("waves", "1, x"),
-        ("pause", "soon"),
+        ("pause_seconds", "soon"),
         ("stop_after", "0"),
         ("stop_after", "two"),
         ("check_tries", "many"),
-        ("check_within", "soon"),
+        ("check_within_seconds", "soon"),
         ("approval_until", "soon"),
         ("blackouts", "tomorrow"),
-        ("cutoff", "late"),
-        ("notice", "-1"),
+        ("cutoff_seconds", "late"),
+        ("notice_seconds", "-1"),
         ("spread", "rack"),
         ("tags", "role"),
         ("order", "best"),
     ],
 )
 def test_a_mistake_in_a_policy_is_shown_beside_its_field(field: str, typed: str) -> None:
-    filled = form(kind="host", targets="h1", **{field: typed})
+    filled = form(hosts="h1", **{field: typed})
     with pytest.raises(Refused) as caught:
         turns.check_policy(policy_of(filled))
-    assert forms.field_of(caught.value, filled, forms.MAINTENANCE) == field
+    assert forms.field_of(caught.value, filled, fields.GROUPS) == field
 
 
 @pytest.mark.parametrize(
     ("refused", "field"),
     [
-        (unknown("machine", "nosuch"), "targets"),
-        (unknown("scope", "nosuch"), "targets"),
+        (unknown("machine", "nosuch"), "machines"),
+        (unknown("scope", "nosuch"), "scopes"),
         (Refused(ErrorCode.NOTICE_TOO_SHORT, "too short"), "not_before"),
         (Refused(ErrorCode.INVALID, "ends", closes="2026-03-01"), "closes_at"),
         (Refused(ErrorCode.INVALID, "long", length=9000), "description"),
-        (Refused(ErrorCode.INVALID, "negative", duration_seconds=-5), "duration"),
-        (Refused(ErrorCode.CONFLICT, "live", machine="web-0"), "targets"),
+        (Refused(ErrorCode.INVALID, "negative", duration_seconds=-5), "duration_seconds"),
+        (Refused(ErrorCode.CONFLICT, "live", machine="web-0"), "machines"),
         (Refused(ErrorCode.LIMIT, "too many"), ""),
     ],
 )
 def test_a_refusal_of_the_plane_finds_its_field(refused: Refused, field: str) -> None:
     filled = asked(not_before="+1m")
-    assert forms.field_of(refused, filled, forms.MAINTENANCE) == field
+    assert forms.field_of(refused, filled, fields.GROUPS) == field
 
 
 def test_the_name_of_an_unknown_check_is_shown_beside_its_field() -> None:
-    assert forms.field_of(unknown("check", "x"), asked(check="x"), forms.MAINTENANCE) == "check"
+    assert forms.field_of(unknown("check", "x"), asked(check="x"), fields.GROUPS) == "check"
 
 
 def test_a_form_is_read_as_browsers_write_it() -> None:
     sent = forms.sent(
-        b"targets=web-0%0D%0Aweb-1&description=%3Cb%3E+%C3%A4&reference=1&reference=2"
+        b"machines=web-0%0D%0Aweb-1&description=%3Cb%3E+%C3%A4&reference=1&reference=2"
     )
-    assert sent.names("targets") == ("web-0", "web-1")
+    assert sent.names("machines") == ("web-0", "web-1")
     assert sent.text("description") == "<b> ä"
     assert sent.all("reference") == ("1", "2")
 
@@ -198,12 +199,8 @@ def test_what_no_browser_sends_is_refused(body: bytes) -> None:
     assert caught.value.code is ErrorCode.INVALID
 
 
-def test_each_form_has_each_name_once_and_begins_with_what_may_be_sent() -> None:
-    for groups in (forms.MAINTENANCE, forms.MAINTENANCE):
-        fields = [field for group in groups for field in group.fields]
-        assert len({field.name for field in fields}) == len(fields)
-        begun = forms.default(groups)
-        for field in fields:
-            if field.control is Control.CHOICE:
-                assert begun.text(field.name) in dict(field.choices)
-    assert {value for value, _ in forms.TYPES} == {each.value for each in EventType}
+def test_the_form_begins_with_what_may_be_sent() -> None:
+    begun = forms.default(fields.GROUPS)
+    for field in fields.MAINTENANCE.values():
+        if field.control is Control.CHOICE:
+            assert begun.text(field.name) in dict(field.choices)

@@ -23,7 +23,7 @@ def operations(site: Site) -> list[dict[str, object]]:
 def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
     site = quick_site
     window = site.window()
-    plan(window, f"{site.url}/maintenance/new", targets="web-0", duration="30s")
+    plan(window, f"{site.url}/maintenance/new", machines="web-0", duration_seconds="30s")
     expect(window.locator("h1")).to_have_text("The plan")
     expect(window.locator("tbody")).to_contain_text("web-0")
     assert operations(site) == []
@@ -48,8 +48,8 @@ def test_a_maintenance_goes_from_the_form_to_its_end(quick_site: Site) -> None:
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
-        ({"targets": "nosuch"}, "targets"),
-        ({"targets": "web-0", "duration": "long"}, "duration"),
+        ({"machines": "nosuch"}, "machines"),
+        ({"machines": "web-0", "duration_seconds": "long"}, "duration_seconds"),
     ],
 )
 def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
@@ -69,12 +69,12 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
-        ({"targets": "nosuch"}, "targets"),
-        ({"targets": ""}, "targets"),
-        ({"targets": "web-0", "not_before": "soon"}, "not_before"),
-        ({"targets": "web-0", "not_before": "+1m"}, "not_before"),
-        ({"targets": "web-0", "closes_at": "+1m"}, "closes_at"),
-        ({"targets": "web-0", "duration": "long"}, "duration"),
+        ({"machines": "nosuch"}, "machines"),
+        ({"machines": ""}, "machines"),
+        ({"machines": "web-0", "not_before": "soon"}, "not_before"),
+        ({"machines": "web-0", "not_before": "+1m"}, "not_before"),
+        ({"machines": "web-0", "closes_at": "+1m"}, "closes_at"),
+        ({"machines": "web-0", "duration_seconds": "long"}, "duration_seconds"),
     ],
 )
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
@@ -91,7 +91,7 @@ def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
 
 def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
     window = site.window()
-    plan(window, f"{site.url}/maintenance/new", targets="web-0")
+    plan(window, f"{site.url}/maintenance/new", machines="web-0")
     sent = window.locator("main form").evaluate(
         """(form) => {
             const button = form.querySelector("button");
@@ -112,14 +112,11 @@ def test_a_form_that_is_sent_twice_asks_once(site: Site) -> None:
 
 def test_a_plan_can_be_changed_and_keeps_what_was_typed(site: Site) -> None:
     window = site.window()
-    plan(
-        window, f"{site.url}/maintenance/new", kind="scope", targets="web", description="Patch day"
-    )
+    plan(window, f"{site.url}/maintenance/new", scopes="web", description="Patch day")
     expect(window.locator("tbody tr")).to_have_count(3)  # a step for each update domain
     expect(window.locator("q")).to_have_text("Patch day")
     follow(window.get_by_role("button", name="Change it"))
-    expect(window.locator("[name=targets]")).to_have_value("web")
-    expect(window.locator("[name=kind]")).to_have_value("scope")
+    expect(window.locator("[name=scopes]")).to_have_value("web")
     assert operations(site) == []
 
 
@@ -229,7 +226,7 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
         "Origin": site.url,
         **FORM,
     }
-    sent = b"reference=1&event_type=Reboot&targets=web-2&kind=machines&action=start"
+    sent = b"reference=1&event_type=Reboot&machines=web-2&action=start"
     for path in ("orders/cancel", "maintenance"):
         refused = Client(site.url).ask("POST", f"/page/{path}", sent, headers)
         assert refused.status == 403, path
@@ -240,7 +237,7 @@ def test_a_viewer_sees_no_button_and_is_refused_without_one(site: Site) -> None:
 def test_a_viewer_may_plan_and_not_start(site: Site) -> None:
     window = site.window(AccessRole.VIEWER, path="/maintenance")
     follow(window.get_by_role("link", name="Plan maintenance"))
-    window.get_by_label("Names").fill("web-0")
+    window.locator("[name=machines]").fill("web-0")
     follow(window.get_by_role("button", name="Show the plan"))
     expect(window.get_by_role("heading", name="The plan")).to_be_visible()
     expect(window.locator("button[value=start]")).to_have_count(0)
@@ -248,7 +245,7 @@ def test_a_viewer_may_plan_and_not_start(site: Site) -> None:
 
 
 def test_a_plan_is_not_in_the_audit_log_as_a_change(site: Site) -> None:
-    for body, status in ((b"kind=machines&targets=web-0&event_type=Reboot", 200), (b"", 400)):
+    for body, status in ((b"machines=web-0&event_type=Reboot", 200), (b"", 400)):
         answer = site.root.ask("POST", "/page/maintenance", body + b"&action=plan", FORM)
         assert answer.status == status
     site.running.plane.probe().result()
@@ -264,7 +261,7 @@ def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
     window.goto(link)
     window.locator("#token").fill(link.partition("#")[2])
     follow(window.get_by_role("button", name="Log in"))
-    plan(window, f"{site.url}/maintenance/new", targets="web-0")
+    plan(window, f"{site.url}/maintenance/new", machines="web-0")
     follow(
         window.get_by_role("button", name=re.compile("Announce it")), f"{site.url}/maintenance/1"
     )
@@ -274,9 +271,9 @@ def test_all_of_it_works_without_a_script(quick_site: Site) -> None:
 
 
 def test_the_form_can_be_filled_in_with_keys_alone_on_a_narrow_screen(site: Site) -> None:
-    window = site.window(size=NARROW, path="/maintenance/new?targets=web-0")
-    window.locator("[name=targets]").focus()
-    for _ in range(11):
+    window = site.window(size=NARROW, path="/maintenance/new?machines=web-0")
+    window.locator("[name=machines]").focus()
+    for _ in range(8):
         window.keyboard.press("Tab")
     expect(window.locator("summary").filter(has_text="More")).to_be_focused()
     window.keyboard.press("Enter")

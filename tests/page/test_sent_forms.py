@@ -58,14 +58,14 @@ def test_a_form_that_was_changed_after_it_was_sent_is_another_one() -> None:
     async def click() -> None:
         forms, act = SentForms(), Counted()
         for name in ("web-0", "web-1", "web-0"):
-            await forms.once(caller(), "k", act, [("targets", name)])
+            await forms.once(caller(), "k", act, [("machines", name)])
         assert act.times == 2
 
     asyncio.run(click())
 
 
 def sent(client: Client, key: str, target: str, action: str = "start") -> Answer:
-    named = {"action": action, "event_type": "Reboot", "kind": "machines", "targets": target}
+    named = {"action": action, "event_type": "Reboot", "machines": target}
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     return client.ask(
         "POST", "/page/maintenance", urlencode({**named, "key": key}).encode(), headers

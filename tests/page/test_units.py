@@ -42,9 +42,9 @@ def test_units_go_from_the_form_to_their_end(quick_site: Site) -> None:
     plan(
         window,
         f"{site.url}/maintenance/new",
-        targets="web-0 web-1 web-2",
+        machines="web-0 web-1 web-2",
         waves="1, rest",
-        duration="1m",
+        duration_seconds="1m",
     )
     expect(window.locator("tbody tr")).to_have_count(2)
     assert site.root.get("/v1/maintenances")["maintenances"] == []
@@ -76,7 +76,7 @@ def test_a_maintenance_is_paused_and_goes_on(quick_site: Site) -> None:
 def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) -> None:
     site = quick_site
     window = site.window()
-    texts = {"targets": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
+    texts = {"machines": "web-0 web-1", "check": "nosuch", "approval_until": "+2h"}
     with site.complaints():
         plan(window, f"{site.url}/maintenance/new", **texts)
         expect(window.locator(".field.wrong [name=check]")).to_have_value("nosuch")
@@ -86,7 +86,7 @@ def test_a_check_and_a_time_for_approval_are_planned_and_kept(quick_site: Site) 
     plan(
         window,
         f"{site.url}/maintenance/new",
-        **texts | {"check": "probe", "check_tries": "1", "check_within": "1s"},
+        **texts | {"check": "probe", "check_tries": "1", "check_within_seconds": "1s"},
     )
     facts = window.locator("dl.facts")
     expect(facts).to_contain_text("probe, 1 try in")
@@ -159,18 +159,18 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, tab: Page, field: str, typed: str
 ) -> None:
     with unchanged.complaints():
-        plan(tab, f"{unchanged.url}/maintenance/new", kind="scope", targets="web", **{field: typed})
+        plan(tab, f"{unchanged.url}/maintenance/new", scopes="web", **{field: typed})
         wrong = tab.locator(".field.wrong")
         expect(wrong).to_have_count(1)
     expect(wrong.locator(f"[name={field}]")).to_have_value(typed)
     expect(wrong.get_by_role("alert")).to_be_visible()
-    expect(tab.locator("[name=targets]")).to_have_value("web")
+    expect(tab.locator("[name=scopes]")).to_have_value("web")
 
 
 @pytest.mark.parametrize(
     ("field", "typed"),
     [
-        ("targets", "web nosuch"),
+        ("scopes", "web nosuch"),
         ("at_once", "all"),
         ("windows", "whenever"),
         ("zone", "Nowhere/City"),
@@ -181,14 +181,14 @@ def test_a_mistake_is_seen_beside_its_field_and_what_was_typed_stays(
 def test_a_mistake_is_told_beside_its_field_and_what_was_typed_stays(
     unchanged: Site, field: str, typed: str
 ) -> None:
-    texts = {"event_type": "Reboot", "kind": "scope", "targets": "web", field: typed}
+    texts = {"event_type": "Reboot", "scopes": "web", field: typed}
     body = urlencode({**texts, "action": "plan"}).encode()
     answer = unchanged.root.ask("POST", "/page/maintenance", body, FORM)
     assert 400 <= answer.status < 500
     page = answer.body.decode()
     assert mistaken(page) == field
     assert typed_in(page, field) == typed
-    assert typed_in(page, "targets") == texts["targets"]
+    assert typed_in(page, "scopes") == texts["scopes"]
 
 
 def test_an_order_that_makes_no_sense_any_more_is_refused_with_the_reason(site: Site) -> None:

@@ -15,7 +15,8 @@ from forewarn.cli import output
 from forewarn.cli.command import RequestCommand, asking
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator_client import OperatorClient
-from forewarn.cli.options import REASON, Choice, argument, flag, option, within
+from forewarn.cli.options import REASON, Choice, argument, of_field, option
+from forewarn.server.operator import fields
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType, TargetKind
 
 if TYPE_CHECKING:
@@ -150,9 +151,7 @@ history = RequestCommand(
     "List operations, the newest announcement first.\n\n"
     "It shows what happened, why it started, who approved it and how it ended.",
     "GET /v1/history",
-    option("--machine NAME", "Only this machine."),
-    option("--scope NAME", "Only this scope."),
-    option("--maintenance NUMBER", "Only this maintenance.", within(1)),
+    *map(of_field, fields.HISTORY.fields),
     option(
         "--type TYPE... event_type",
         "Only freeze, reboot, redeploy, preempt or terminate.",
@@ -163,8 +162,6 @@ history = RequestCommand(
         "Only queued, scheduled, started, returning, completed, failed or canceled.",
         Choice(EventStatus),
     ),
-    option("--since TIME", "Announced at that time or later: RFC 3339, or -2h."),
-    option("--until TIME", "Announced before that time."),
     show=HISTORY,
     paged="operations",
 )
@@ -353,7 +350,7 @@ acknowledge = RequestCommand(
     "acknowledged.",
     "POST /v1/acknowledgements",
     argument("references REF...", "Operations that are over (12.1), or maintenances (12)."),
-    flag("--even-if-down", "Also if machines have not asked since they went down."),
+    of_field(fields.EVEN_IF_DOWN),
     show=states,
 )
 resolve = RequestCommand(

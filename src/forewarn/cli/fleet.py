@@ -22,7 +22,8 @@ from forewarn.cli import output
 from forewarn.cli.command import asking, command, group
 from forewarn.cli.exits import ExitStatus, Failed, read_text, system_can
 from forewarn.cli.operator_client import Answer, OperatorClient, segment, settings_in_use
-from forewarn.cli.options import TEXT, argument, flag, option, within
+from forewarn.cli.options import TEXT, argument, flag, option
+from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
     from forewarn.maintenance.fleet_file import Fleet
@@ -253,7 +254,7 @@ HYPERVISORS: Final = (
     option(
         "--limit-seconds S",
         "How long to wait for the hosts, at most 3600.",
-        within(1.0, 3600),
+        fields.within(1.0, 3600),
         default="60",
     ),
 )
@@ -310,7 +311,9 @@ def sync(
 @command(
     argument("domain DOMAIN", "A domain's name or UUID."),
     option("--scope NAME", "Its machine's scope.", _name),
-    option("--domain N update_domain", "The machine's update domain, at most 19.", within(0, 19)),
+    option(
+        "--domain N update_domain", "The machine's update domain, at most 19.", fields.within(0, 19)
+    ),
     option("--name NAME", "Its machine's name.", _name),
     option("--address IP", "The address, if libvirt's filters and networks have none.", _address),
     *HYPERVISORS,

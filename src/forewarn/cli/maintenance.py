@@ -3,7 +3,7 @@
 A rollout is maintenance whose units take their turns by a policy of the operator's.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +12,11 @@ import click
 from forewarn import times
 from forewarn.cli import events, follow, output
 from forewarn.cli.command import RequestCommand, asking, group
+from forewarn.cli.exits import Failed
 from forewarn.cli.operator_client import OperatorClient
-from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, option, seconds, within
-from forewarn.vocabulary import EventSource, EventStatus, EventType
+from forewarn.cli.options import DRY_RUN, WAIT, Choice, argument, flag, of_field
+from forewarn.server.operator import fields
+from forewarn.vocabulary import EventStatus, EventType
 
 if TYPE_CHECKING:
     from forewarn.maintenance.turn_plan import PlannedTurns
@@ -37,18 +39,7 @@ UNIT_ORDERS: Final = {"skip": "Leave a unit out.", "retry": "Try a failed or ski
 """The orders about a maintenance, and about a unit of it, and the help of each."""
 
 
-def _tags(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    if not texts:
-        return {}
-    from forewarn.maintenance import units
-
-    try:
-        return units.read_tags(texts)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-NUMBER: Final = argument("number NUMBER", "The maintenance.", within(1))
+NUMBER: Final = argument("number NUMBER", "The maintenance.", fields.within(1))
 UNIT: Final = argument(
     "unit UNIT", "A unit of it: a host, an update domain such as web/0, or a machine."
 )
@@ -58,72 +49,22 @@ TYPE: Final = argument(
     "seconds), or terminate (what its scale set sets).",
     Choice(EventType),
 )
-TAG: Final = option(
-    "--tag KEY=VALUE... tags",
-    "Machines with this tag, or with all of several.",
-    callback=_tags,
+BY_UNITS: Final = ("all_hosts", "drain")
+"""The fields that go with a policy only, beside those of the policy."""
+
+SCHEDULE: Final = tuple(
+    of_field(field)
+    for name, field in fields.MAINTENANCE.items()
+    if name not in {"event_type", "machines", *BY_UNITS} and not field.in_policy
 )
-NOTICE: Final = option(
-    "--notice SPAN notice_seconds",
-    "A notice longer than the least of the type, such as 30m.",
-    default="0",
+ROLLOUT: Final = tuple(
+    of_field(field)
+    for name, field in fields.MAINTENANCE.items()
+    if name not in {"event_type", "drain"} and not field.for_one
 )
-DURATION: Final = option(
-    "--duration SPAN duration_seconds",
-    "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
-    times.duration_seconds,
-    default="-1",
-)
-DESCRIPTION: Final = option(
-    "--description TEXT", "The text for the guests. Default: the usual text of the type."
-)
-WITHOUT_NOTICE: Final = flag(
-    "--without-notice",
-    "Go on even if some guests get no notice, because they never asked for events.",
-)
-FOR_ONE: Final = (
-    *("no_notice", "indivisible", "live_migration", "to_host"),
-    *("not_before", "opens_at", "closes_at"),
-)
-"""The options that are refused where there are several targets."""
 
 
-@asking(
-    TYPE,
-    argument("machines [TARGET]...", "Names of machines."),
-    option("--scope NAME... scopes", "All machines of this scope."),
-    option("--host NAME... hosts", "All machines on this host, of any scope."),
-    TAG,
-    option(
-        "--not-before TIME",
-        "When it starts even without approval: RFC 3339 with a zone, or +20m. "
-        "Default: as soon as the least notice allows.",
-    ),
-    NOTICE,
-    option(
-        "--opens TIME opens_at", "Start nothing before this time, approved or not. As --not-before."
-    ),
-    option("--closes TIME closes_at", "Cancel what has not started by this time. As --not-before."),
-    DURATION,
-    DESCRIPTION,
-    option(
-        "--source SOURCE",
-        "Who causes it: platform or user.",
-        Choice(EventSource),
-        default="platform",
-    ),
-    flag("--no-notice", "The machine has already failed: start at once, without notice."),
-    WITHOUT_NOTICE,
-    flag(
-        "--indivisible",
-        "With --host: all its machines go down at once. "
-        "Refused if they are in two update domains of a scope.",
-    ),
-    flag("--live-migration", "The freeze is a live migration to another host."),
-    option("--to-host NAME", "The host that a redeploy or a live migration moves to."),
-    DRY_RUN,
-    WAIT,
-)
+@asking(TYPE, argument("machines [TARGET]...", "Names of machines."), *SCHEDULE, DRY_RUN, WAIT)
 def schedule(
     service: OperatorClient,
     *,
@@ -155,102 +96,30 @@ def schedule(
     if not targets and not given["tags"]:
         raise click.UsageError("expected names of machines, --scope, --host or --tag")
     if targets > 1 or given["tags"]:
-        for name in filter(given.get, FOR_ONE):
-            what = name.removesuffix("_at").replace("_", "-")
-            message = f"--{what} is for one scope, one host or named machines only"
+        for name in filter(given.get, fields.FOR_ONE):
+            option = fields.MAINTENANCE[name].flag
+            message = f"{option} is for one scope, one host or named machines only"
             raise click.UsageError(message)
-    _ask(service, kind, dry_run=dry_run, wait=wait, **given)
+    _ask(service, kind, fields.body(given), dry_run=dry_run, wait=wait)
 
 
-def _ask(service: OperatorClient, kind: str, *, dry_run: bool, wait: bool, **body: object) -> None:
+def _ask(
+    service: OperatorClient, kind: str, body: dict[str, object], *, dry_run: bool, wait: bool
+) -> None:
     """Plan maintenance or ask for it, and show what it becomes; or wait for its end, too."""
     path = "/v1/maintenances?dry_run=true" if dry_run else "/v1/maintenances"
-    plan = service.post(path, event_type=kind, **body)
+    try:
+        plan = service.post(path, event_type=kind, **body)
+    except Failed as failed:
+        where = str(failed.facts.get("where", ""))
+        failed.message = fields.in_options(failed.message, where)
+        raise
     if wait:
         wait_for(service, plan.tree()["maintenance"]["number"], lambda: plan.show(_draw_plan))
     else:
         plan.show(_draw_answer)
 
 
-# By a policy.
-
-
-def _pause(text: str) -> int:
-    return -1 if text == "confirm" else seconds(text)
-
-
-def _waves(text: str) -> list[str]:
-    return [wave.strip() for wave in text.split(",") if wave.strip()]
-
-
-def _blackout(text: str) -> dict[str, str]:
-    opens, closes = times.interval(text)
-    return {"opens": opens.isoformat(), "closes": closes.isoformat()}
-
-
-POLICY: Final = (
-    option(
-        "--at-once N|N%", "The most units under way: a number, or a percentage of all.", default="1"
-    ),
-    option("--waves LIST", "The size of each wave, such as 1,10%,rest. Default: one wave.", _waves),
-    option(
-        "--pause SPAN|confirm pause_seconds",
-        "A pause between waves; confirm waits for 'maintenance resume'.",
-        _pause,
-        default="0",
-    ),
-    option("--spread BY", "host, fault-domain or tag:KEY: no two units at once that share it."),
-    option(
-        "--window WHEN... windows",
-        "When units may start: 'Sat,Sun 22:00-04:00', or 'Sat 20:00-Mon 04:00'.",
-    ),
-    option("--zone ZONE", "The time zone of the windows, such as Europe/Berlin.", default="UTC"),
-    option(
-        "--blackout FROM/TO... blackouts",
-        "Two RFC 3339 times between which nothing starts.",
-        _blackout,
-    ),
-    option(
-        "--cutoff SPAN cutoff_seconds",
-        "Begin no unit in the last part of a window, such as 30m.",
-        default="0",
-    ),
-    NOTICE,
-    option(
-        "--stop-after N",
-        "Halt when this many units have failed, at most 5000.",
-        within(1, 5000),
-        default="1",
-    ),
-    option(
-        "--order ORDER",
-        "tightest: as many at once as possible; listed: as given.",
-        Choice(("tightest", "listed")),
-        default="tightest",
-    ),
-    option("--approval-until TIME", "Until then, start nothing without its guests' approval."),
-    option("--check NAME", "A check from the settings that must pass after each unit."),
-    option(
-        "--check-tries N",
-        "How often the check may fail in a row, at most 100.",
-        within(1, 100),
-        default="3",
-    ),
-    option(
-        "--check-within SPAN check_within_seconds",
-        "How long all tries of the check may take.",
-        default="5m",
-    ),
-)
-"""The policy of a rollout: each option is named as the field of the API's policy."""
-
-UNITS: Final = (
-    option("--host NAME... hosts", "A host."),
-    flag("--all-hosts", "Every host."),
-    option("--scope NAME... scopes", "A scope."),
-    option("--machine NAME... machines", "A machine."),
-    TAG,
-)
 NO_DRAIN: Final = flag(
     "--no-drain", "Do not drain hosts: their machines stop while the host is maintained."
 )
@@ -265,23 +134,12 @@ def _rollout(text: str, *more: click.Option, dry_run: bool) -> click.Command:
         wait: bool = False,
         **given: Any,  # noqa: ANN401 - the fields of the API's request
     ) -> None:
-        policy = {one.name: given.pop(one.name) for one in POLICY}
-        if until := policy["approval_until"]:
-            policy["approval_until"] = service.moment(until)
         hosts = bool(given["hosts"] or given["all_hosts"])
-        _ask(
-            service,
-            kind,
-            dry_run=dry_run,
-            wait=wait,
-            drain=not no_drain and kind == EventType.REBOOT and hosts,
-            policy={name: value for name, value in policy.items() if value is not None},
-            **given,
-        )
+        given["drain"] = not no_drain and kind == EventType.REBOOT and hosts
+        _ask(service, kind, fields.body(given, has_policy=True), dry_run=dry_run, wait=wait)
 
     run.__doc__ = text
-    common = (TYPE, *UNITS, *POLICY, DURATION, DESCRIPTION, WITHOUT_NOTICE, NO_DRAIN)
-    return asking(*common, *more)(run)
+    return asking(TYPE, *ROLLOUT, NO_DRAIN, *more)(run)
 
 
 rollout = group(

@@ -1,23 +1,17 @@
 """The options and arguments of commands, as values, and how what people type is read."""
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from forewarn import times
-
-Number = TypeVar("Number", int, float)
+from forewarn.server.operator import fields
+from forewarn.server.operator.fields import Control, Field, seconds
 
 Kind = click.ParamType[Any] | Callable[[str], object]
 """A reader of a value that was typed; its ValueError says what was expected."""
-
-
-def seconds(text: str) -> int:
-    """Read a span as seconds."""
-    return int(times.span(text).total_seconds())
 
 
 FILE: Final = click.Path(readable=False, path_type=Path)
@@ -88,23 +82,24 @@ def argument(spec: str, text: str, kind: Kind | None = None) -> click.Argument:
     )
 
 
-def within(least: Number, most: float = math.inf) -> Callable[[str], Number]:
-    """Return a reader of numbers between these, of the type of the least."""
-    kind = type(least)
-    what = {"int": "a whole number"}.get(kind.__name__, "a number")
-    bounds = f"from {least:g}" if most == math.inf else f"between {least:g} and {most}"
+def of_field(field: Field) -> click.Option:
+    """Declare the option of a field of a request; left out, it is None, False or empty."""
+    spec = f"{field.option}{'...' * field.several} {field.name}"
+    if field.control is Control.CHECK:
+        return flag(spec, field.help)
+    kind: Kind = field.read
+    default = field.default
+    if field.control is Control.CHOICE:
+        kind, default = Choice(value for value, _ in field.choices), default.lower()
+    text = f"{field.help} Default: {default}." if default else field.help
 
-    def number(text: str) -> Number:
+    def gather(_: click.Context, __: click.Parameter, texts: Sequence[object]) -> object:
         try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            message = f"expected {what} {bounds}, not {text!r}"
-            raise ValueError(message)
-        return value
+            return field.gather(texts)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
 
-    return number
+    return option(spec, text, kind, **({"callback": gather} if field.several else {}))
 
 
 JSON: Final = flag("--json as_json", "Print one JSON document.")
@@ -117,11 +112,11 @@ OPERATOR: Final = option(
     show_envvar=True,
 )
 PAGES: Final = (
-    option("--limit N", "Entries on one page, at most 1000.", within(1, 1000), default=100),
+    option("--limit N", "Entries on one page, at most 1000.", fields.within(1, 1000), default=100),
     option("--cursor CURSOR", "The cursor printed below the page before."),
     flag("--all whole", "Show all pages."),
 )
-REASON: Final = option("--reason TEXT", "Why; the history records it.")
+REASON: Final = of_field(fields.REASON)
 DRY_RUN: Final = flag("--dry-run", "Only show what would happen.")
 METADATA: Final = option(
     "--endpoint URL",

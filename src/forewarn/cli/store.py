@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from forewarn.cli import output
 from forewarn.cli.command import command, group
 from forewarn.cli.exits import ExitStatus, Failed, server_is_installed
-from forewarn.cli.options import FILE, JSON, argument, flag, option, within
+from forewarn.cli.options import FILE, JSON, argument, flag, option
+from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
     from forewarn.store.port import ChangesBeside, Store
@@ -34,7 +35,9 @@ PASSWORD_FILE: Final = option("--password-file FILE", "The file with the passwor
 
 @command(
     argument("database DATABASE", "The restored SQLite file, or a URL of PostgreSQL."),
-    option("--by N", "How far each incarnation is raised.", within(1, MAX_BY), default=str(BY)),
+    option(
+        "--by N", "How far each incarnation is raised.", fields.within(1, MAX_BY), default=str(BY)
+    ),
     flag("--with-wal", "Apply the -wal file beside it, which was restored with it."),
     PASSWORD_FILE,
     JSON,

@@ -26,7 +26,8 @@ from forewarn.cli.exits import (
     system_can,
 )
 from forewarn.cli.fleet import FleetFile, read_file
-from forewarn.cli.options import JSON, METADATA, TEXT, argument, flag, option, within
+from forewarn.cli.options import JSON, METADATA, TEXT, argument, flag, option
+from forewarn.server.operator import fields
 
 if TYPE_CHECKING:
     from forewarn.client.discovery import EndpointAddress
@@ -43,7 +44,7 @@ KILL_SECONDS: Final = 5.0
     argument("program [-- CMD ...]", "Run this program, and end with its status.", TEXT),
     option("--fleet FILE", "The machines. Default: one, called vm-0."),
     option("--faults NAME", "A playbook of faults, such as azure-bad-day."),
-    option("--port N", "The guests' port. Default: any free one.", within(0, 65535)),
+    option("--port N", "The guests' port. Default: any free one.", fields.within(0, 65535)),
 )
 def emulator(
     program: Sequence[str], *, fleet: Path | None, faults: str | None, port: int | None
@@ -273,12 +274,12 @@ def _ask(place: "EndpointAddress", path: str) -> tuple[bytes, tuple[tuple[str, s
     option(
         "--loopback PORT...",
         "With --namespace: a port of this host's 127.0.0.1 that it needs.",
-        within(1, 65535),
+        fields.within(1, 65535),
     ),
     option(
         "--patience SECONDS",
         "How long the handler has to react, at most 3600.",
-        within(1.0, 3600),
+        fields.within(1.0, 3600),
         default="30",
     ),
     flag("--without-undrain", "The handler has nothing to undo, as after a checkpoint."),

@@ -279,7 +279,7 @@ class Observations:
         message = f"{machine.name} is off on {host} ({domain.reason or domain.state})"
         if dark:
             message += f", and {listed(dark)} may run it, for no answer comes from there"
-        message += f"; 'forewarn schedule reboot {machine.name} --no-notice' starts it"
+        message += f"; 'forewarn schedule reboot {machine.name} --already-failed' starts it"
         return Alert(AlertKind.CRASHED, machine.name, message, seen.since)
 
     def _all(self) -> Iterator[tuple[str, _Seen]]:

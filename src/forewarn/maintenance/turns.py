@@ -13,7 +13,6 @@ maintenance halts, what has not started is cancelled, and an operator decides.
 `units.TRANSITIONS` are the states of a maintenance; `turn_orders` has what operators order.
 """
 
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -144,22 +143,19 @@ Step: TypeAlias = Ask | Check | Wait | Stop | Done
 
 def check_policy(policy: units.TurnPolicy) -> None:
     """Refuse a policy that cannot be read (INVALID)."""
-    for where, windows in (("policy.zone", ()), ("policy.windows", policy.windows)):
+
+    def judge(where: str, check: Callable[..., object], *texts: object) -> None:
         try:
-            time_windows.check(windows, policy.zone)
+            check(*texts)
         except ValueError as error:
-            raise Refused(ErrorCode.INVALID, str(error), where=where) from error
-    waves = policy.waves[:-1] if policy.waves[-1:] == ("rest",) else policy.waves
-    amounts = "a number of units or a part of all, such as 5 or 10%"
-    for name, texts, pattern, expected in (
-        ("at_once", (policy.at_once,), units.AMOUNT, amounts),
-        ("waves", waves, units.AMOUNT, f"{amounts}; the last one may be rest"),
-        ("spread", (policy.spread,), units.SPREAD, "host, fault-domain or tag:KEY"),
-    ):
-        for text in texts:
-            if not re.fullmatch(pattern, text):
-                message = f"invalid {name} {text[:80]!r}: expected {expected}"
-                raise Refused(ErrorCode.INVALID, message, where=f"policy.{name}")
+            message = f"at policy.{where}: {error}"
+            raise Refused(ErrorCode.INVALID, message, where=f"policy.{where}") from error
+
+    judge("zone", time_windows.check, (), policy.zone)
+    judge("windows", time_windows.check, policy.windows, policy.zone)
+    judge("at_once", units.read_amount, policy.at_once)
+    judge("waves", units.read_waves, policy.waves)
+    judge("spread", units.read_spread, policy.spread)
     for blackout in policy.blackouts:
         if blackout.opens >= blackout.closes:
             message = f"the blackout from {notice.spoken(blackout.opens)} ends before it begins"

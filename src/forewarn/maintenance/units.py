@@ -1,6 +1,7 @@
 """The units of a maintenance, the policy by which they take their turns, and how far each is."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -23,11 +24,11 @@ MAX_UNITS: Final = 5000
 NO_MACHINES: Final = "it has no machines"
 """Why a unit is skipped that nobody skipped."""
 
-AMOUNT: Final = "[1-9][0-9]{0,4}|(100|[1-9]?[0-9])%"
+AMOUNT: Final = re.compile("[1-9][0-9]{0,4}|(100|[1-9][0-9]?)%")
 """A number of units, or a part of all of them (`10%`)."""
 
-SPREAD: Final = "|host|fault-domain|tag:.{1,200}"
-"""What units under way may not share; empty for nothing."""
+SPREAD: Final = re.compile("host|fault-domain|tag:.{1,200}")
+"""What units under way may not share."""
 
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=366 * 24 * 3600)]
 
@@ -249,6 +250,28 @@ def amount(text: str, units: int) -> int:
     if text.endswith("%"):
         return max(1, units * int(text[:-1]) // 100)
     return int(text)
+
+
+def read_amount(text: str) -> str:
+    """Check a number of units or a part of all; ValueError says what was expected."""
+    if not AMOUNT.fullmatch(text):
+        message = f"expected a number from 1, or 1% to 100%, not {text[:80]!r}"
+        raise ValueError(message)
+    return text
+
+
+def read_waves(texts: Sequence[str]) -> Sequence[str]:
+    """Check the sizes of waves: amounts, the last one may be `rest`."""
+    for text in texts[:-1] if texts[-1:] in (["rest"], ("rest",)) else texts:
+        read_amount(text)
+    return texts
+
+
+def read_spread(text: str) -> str:
+    """Check what units under way may not share; empty for nothing."""
+    if text and not SPREAD.fullmatch(text):
+        raise ValueError(f"expected host, fault-domain or tag:KEY, not {text[:80]!r}")
+    return text
 
 
 def read_tags(texts: Iterable[str]) -> dict[str, str]:

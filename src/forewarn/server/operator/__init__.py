@@ -9,6 +9,7 @@
     routing      the rooms below, as handlers reach them, and how lists are paged
     schemas      the JSON of requests and answers; maintenance_schemas, webhook_schemas and, for
                  what a maintenance may be, `maintenance.planner` have more
+    fields       the fields of requests: one row for command line, page and body
     views        the rules' values as the API shows them
     errors       how failures are answered
     inventory    the fleet and what is live, in memory, and a search in it

@@ -24,7 +24,7 @@ from forewarn.maintenance.time_windows import Span
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.turn_plan import PlannedTurns
 from forewarn.maintenance.units import TurnOrder, TurnPolicy
-from forewarn.server.operator import maintenance_schemas, routing, schemas, table, views
+from forewarn.server.operator import fields, maintenance_schemas, routing, schemas, table, views
 from forewarn.server.operator.errors import as_json
 from forewarn.server.operator.routing import Backend, one_line
 from forewarn.server.operator.table import API
@@ -43,16 +43,7 @@ OF_A_MACHINE = frozenset({host_drain.DrainOrder.SKIP, host_drain.DrainOrder.STOP
 OF_A_UNIT = frozenset({MaintenanceOrder.SKIP, MaintenanceOrder.RETRY})
 """The orders about a maintenance that name a unit."""
 
-FOR_ONE: Final = (
-    "not_before",
-    "opens_at",
-    "closes_at",
-    "live_migration",
-    "to_host",
-    "host_boot_id",
-    "no_notice",
-    "indivisible",
-)
+FOR_ONE: Final = (*fields.FOR_ONE, "host_boot_id")
 """What is for a request that is announced at once, and not for units under a policy."""
 
 _log = structlog.get_logger(__name__)

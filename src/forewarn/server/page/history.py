@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from forewarn import times
 from forewarn.maintenance import model
-from forewarn.server.operator import administration, routing, schemas, views
+from forewarn.server.operator import administration, fields, routing, schemas, views
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms
@@ -28,15 +28,6 @@ from forewarn.vocabulary import AccessRole, EventStatus, EventType
 
 SHOWN: Final = 50
 """Operations, or records, of one page."""
-
-FIELDS: Final = forms.FieldGroup(
-    title="Filter",
-    fields=tuple(
-        forms.Field(name=name, label=name)
-        for name in ("machine", "scope", "maintenance", "since", "until")
-    ),
-)
-"""The filters that are typed."""
 
 COLUMNS: Final = (
     *("operation", "maintenance", "event", "type", "status", "source", "scope", "update_domain"),
@@ -69,7 +60,7 @@ class HistoryFilter:
 
     def query(self, backend: Backend, limit: int) -> HistoryQuery:
         """Return what the store is asked; Refused (INVALID) where a filter cannot be read."""
-        form, now = self.form, backend.now()
+        form, given = self.form, forms.span(self.form, backend.now())
         number = form.text("maintenance")
         return HistoryQuery(
             machine=model.key(form.text("machine")),
@@ -77,8 +68,8 @@ class HistoryFilter:
             maintenance=forms.number(number) if number else None,
             event_types=self.types,
             statuses=self.statuses,
-            since=forms.moment(form, "since", now),
-            until=forms.moment(form, "until", now),
+            since=given["since"],
+            until=given["until"],
             after=routing.place_before(form.text("cursor")),
             limit=limit,
         )
@@ -121,7 +112,7 @@ async def show_history(  # noqa: PLR0913 - the filters are the query's parameter
             return _file(_exported(backend, query))
         found = await page.once(query, lambda: backend.read(lambda r: r.history(query)))
     except model.Refused as error:
-        mistake = forms.mistake_of(error, wanted.form, (FIELDS,))
+        mistake = forms.mistake_of(error, wanted.form, (fields.HISTORY,))
         code = 400
 
     def make() -> Mapping[str, Any]:
@@ -246,16 +237,17 @@ async def show_audit(
     form = FilledForm({}).filled(by=by, since=since, until=until)
     mistake, found, code = None, schemas.AuditPage(records=()), 200
     try:
+        given = forms.span(form, backend.now())
         found = await administration.read_audit(
             backend,
             by=form.text("by"),
-            since=forms.moment(form, "since", backend.now()),
-            until=forms.moment(form, "until", backend.now()),
+            since=given["since"],
+            until=given["until"],
             cursor=cursor,
             limit=SHOWN,
         )
     except model.Refused as error:
-        mistake = forms.mistake_of(error, form, (FIELDS,))
+        mistake = forms.mistake_of(error, form, (fields.HISTORY,))
         code = 400
 
     def make() -> Mapping[str, Any]:

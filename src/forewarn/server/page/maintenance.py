@@ -23,6 +23,7 @@ from forewarn.maintenance.units import UnitState
 from forewarn.server.operator import (
     api,
     errors,
+    fields,
     maintenance_schemas,
     routing,
     schemas,
@@ -92,7 +93,7 @@ async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageCo
             return RedirectResponse(led, status_code=303)
         planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
     except forms.REFUSED as error:
-        mistake = forms.mistake_of(error, form, forms.MAINTENANCE)
+        mistake = forms.mistake_of(error, form, fields.GROUPS)
         if isinstance(error, model.Refused):  # nothing came of it: what follows is another request
             form = form.filled(key=backend.make_token())
         caller.outcome = errors.code_of(error)
@@ -111,7 +112,7 @@ async def _form(
     status: int = 200,
 ) -> Response:
     checks = sorted(page.backend.maintenances.checks.names)
-    groups = forms.suggesting(forms.MAINTENANCE, "check", checks)
+    groups = forms.suggesting(fields.GROUPS, "check", checks)
     values = {"form": form, "groups": groups, "mistake": mistake}
     return await page.show(request, "maintenance_form.html", lambda: values, status=status)
 
@@ -359,12 +360,17 @@ def _names(wave: PlannedWave) -> tuple[Collection[str], int]:
 
 @PAGE.route("GET", "/maintenance/new", AccessRole.VIEWER)
 async def begin_maintenance(
-    request: Request, page: PageContext, kind: routing.Name = "", targets: routing.Name = ""
+    request: Request,
+    page: PageContext,
+    *,
+    machines: routing.Name = "",
+    scopes: routing.Name = "",
+    hosts: routing.Name = "",
 ) -> Response:
     """Show the form that asks for maintenance, with what the link to it fills in."""
-    texts = {"kind": kind, "targets": targets}
+    texts = {"machines": machines, "scopes": scopes, "hosts": hosts}
     given = {name: text for name, text in texts.items() if text}
-    form = forms.default(forms.MAINTENANCE).filled(**given, key=page.backend.make_token())
+    form = forms.default(fields.GROUPS).filled(**given, key=page.backend.make_token())
     return await _form(request, page, form)
 
 

@@ -14,15 +14,17 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
+from forewarn import times
 from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.turn_orders import MaintenanceOrder
 from forewarn.maintenance.units import MaintenanceState, UnitState
-from forewarn.server.operator import api, maintenance_schemas, schemas
+from forewarn.server.operator import api, fields, maintenance_schemas, schemas
+from forewarn.server.operator.fields import Control, Field, FieldGroup
 from forewarn.server.operator.maintenance_schemas import MaintenanceView, UnitView
 from forewarn.server.operator.routing import Backend
 from forewarn.server.page import forms
-from forewarn.server.page.forms import Control, Field, FieldGroup, FilledForm
+from forewarn.server.page.forms import FilledForm
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 # How it is.
@@ -275,9 +277,6 @@ def _about_references(handler: Handler, shape: type[msgspec.Struct], *fields: st
     return act
 
 
-_REASON = Field("reason", "Reason", hint="Optional; the history records it.")
-
-
 def _approval(subject: Subject) -> Consequence:
     found = concerned(subject.operations)
     return Consequence(
@@ -311,7 +310,8 @@ def _postponement(subject: Subject) -> Consequence:
 
 
 async def _postpone(sent: SentOrder) -> object:
-    later = forms.moment(sent.form, "not_before", sent.backend.now())
+    (field,) = ORDERS["postpone"].fields
+    later = forms.value(field, sent.form, sent.backend.now())
     if later is None:
         message = "expected a time, such as 2026-11-22T22:00Z or +20m"
         raise model.Refused(ErrorCode.INVALID, message, where="not_before")
@@ -437,7 +437,7 @@ ORDERS: Final = {
         label="Cancel",
         consequence=_cancellation,
         act=_about_references(api.cancel, schemas.CancellationRequest, "reason"),
-        fields=(_REASON,),
+        fields=(fields.REASON,),
         is_dangerous=True,
     ),
     "postpone": OperatorOrder(
@@ -446,9 +446,10 @@ ORDERS: Final = {
         act=_postpone,
         fields=(
             Field(
-                "not_before",
-                "Not before",
-                hint="Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
+                name="not_before",
+                label="Not before",
+                help="Later than guests have read: 2026-11-22T22:00Z, or +20m from now.",
+                read=times.moment,
             ),
         ),
     ),
@@ -471,13 +472,7 @@ ORDERS: Final = {
         label="Acknowledge",
         consequence=_acknowledgement,
         act=_acknowledge,
-        fields=(
-            Field(
-                "even_if_down",
-                "Also if machines have not asked since they went down",
-                control=Control.CHECK,
-            ),
-        ),
+        fields=(fields.EVEN_IF_DOWN,),
     ),
     "resolve": OperatorOrder(
         label="Resolve",
@@ -485,8 +480,9 @@ ORDERS: Final = {
         act=_about_references(api.resolve, schemas.ResolutionRequest, "verdict"),
         fields=(
             Field(
-                "verdict",
-                "Result",
+                name="verdict",
+                label="Result",
+                help="What its machines show.",
                 control=Control.CHOICE,
                 choices=(
                     (model.Verdict.SUCCEEDED.value, "It was carried out"),
@@ -497,7 +493,7 @@ ORDERS: Final = {
         ),
         is_dangerous=True,
     ),
-    "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(_REASON,)),
+    "hold": OperatorOrder(label="Hold", consequence=_holding, act=_hold, fields=(fields.REASON,)),
     "release": OperatorOrder(label="Release", consequence=_releasing, act=_release),
 }
 """By the last part of their addresses."""
