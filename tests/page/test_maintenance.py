@@ -137,6 +137,18 @@ def test_cancelling_asks_once_more_and_says_what_it_means(site: Site) -> None:
     assert "the spare host is not ready" in str(operation["outcome"])
 
 
+def test_a_second_click_sends_nothing(site: Site) -> None:
+    request_reboot(site.root)
+    window = site.window(path="/maintenance/1")
+    follow(window.get_by_role("link", name="Cancel 1.1"))
+    sent: list[str] = []
+    window.on("request", lambda request: sent.append(request.method))
+    twice = "button => { button.click(); setTimeout(() => button.click()); }"
+    with window.expect_navigation(url=f"{site.url}/maintenance/1"):
+        window.get_by_role("button", name="Cancel 1.1: 1 machine").evaluate(twice)
+    assert sent.count("POST") == 1
+
+
 def test_postponing_takes_a_time_and_refuses_an_earlier_one(site: Site) -> None:
     planned = request_reboot(site.root)["operations"][0]["not_before"]
     window = site.window(path="/maintenance/1")

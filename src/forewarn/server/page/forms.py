@@ -4,14 +4,12 @@ A form becomes the very body that the API takes, so that the page can ask for no
 cannot. What was typed is kept as it was: a form that is refused is shown with it again, and with
 the reason beside the field.
 
-A second click sends a form twice, and so does a browser whose answer was lost and that is asked to
-send it again. Each form has a key, made when it was shown. What was answered is remembered by this
-process: a maintenance has its key in the database too.
+A form of maintenance has a key, made when it was shown: sent twice, it asks once
+(`idempotency_key`).
 """
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -19,7 +17,6 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from forewarn import times
-from forewarn.control.accounts import OperatorRequest
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator import errors, fields, maintenance_schemas, schemas
@@ -30,9 +27,6 @@ from forewarn.vocabulary import ErrorCode
 
 MAX_FIELDS: Final = 200
 """The most fields of a form: the longest has some thirty."""
-
-MAX_REMEMBERED: Final = 1000
-"""The most forms whose answers are remembered: a second click follows within seconds."""
 
 replace = dataclasses.replace
 
@@ -250,42 +244,3 @@ def mistake_of(
     """Return why a form was refused: by the rules, or because the store is away."""
     where = field_of(error, form, groups) if isinstance(error, Refused) else ""
     return Mistake(where, str(error))
-
-
-# Once, however often it is sent.
-
-
-class SentForms:
-    """Answers a form that is sent again as it was answered first; used on the event loop."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, str, int], asyncio.Future[str]] = {}
-
-    async def once(
-        self,
-        caller: OperatorRequest,
-        key: str,
-        act: Callable[[], Awaitable[str]],
-        said: Iterable[tuple[str, str]] = (),
-    ) -> str:
-        """Act, unless this caller's form with this key was sent before; return where that led.
-
-        With other values, of which `said` are all, it is another form: a browser's way back shows
-        one that was sent. What was refused may be sent again with the same key.
-        """
-        if not key:
-            return await act()
-        place = (caller.by, key, hash(tuple(said)))
-        known = self._answers.get(place)
-        if known is None:
-            known = self._answers[place] = asyncio.ensure_future(act())
-            while len(self._answers) > MAX_REMEMBERED:
-                del self._answers[next(iter(self._answers))]
-        else:
-            caller.recorded = True  # the first one is in the audit log
-        try:
-            return await asyncio.shield(known)
-        except Exception:
-            if self._answers.get(place) is known:
-                del self._answers[place]
-            raise

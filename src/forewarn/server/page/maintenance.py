@@ -1,8 +1,7 @@
 """The pages of maintenance: the list, one of it with its units, the form, and orders about it.
 
 A form that asks for something new is filled in, then planned, then started; an order about what is
-there already is asked once more. Both are sent once each, and shown again with the reason if they
-are refused.
+there already is asked once more. Both are shown again with the reason if they are refused.
 """
 
 import re
@@ -84,13 +83,8 @@ async def _plan_or_start(request: Request, caller: OperatorRequest, page: PageCo
         now = backend.now()
         asked = forms.maintenance(form, now)
         if action == "start":
-
-            async def act() -> str:
-                made = await api.request_maintenance(backend, caller, data=asked)
-                return f"/maintenance/{made.maintenance.number}"
-
-            led = await page.sent.once(caller, asked.idempotency_key, act, form.pairs())
-            return RedirectResponse(led, status_code=303)
+            made = await api.request_maintenance(backend, caller, data=asked)
+            return RedirectResponse(f"/maintenance/{made.maintenance.number}", status_code=303)
         planned = await api.request_maintenance(backend, caller, data=asked, dry_run=True)
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, fields.GROUPS)
@@ -425,7 +419,7 @@ async def ask(
 ) -> Response:
     """Ask once more whether an order is meant."""
     form = forms.of_pairs([("reference", reference), ("unit", unit), ("back", back)])
-    return await _asked(request, page, order, form.filled(key=page.backend.make_token()))
+    return await _asked(request, page, order, form)
 
 
 @PAGE.route("POST", "/page/orders/{order}", AccessRole.OPERATOR)
@@ -436,18 +430,10 @@ async def do(
     form = forms.sent(await table.read_body(request))
     wanted = _order(order)
     subject = await _subject(backend, form)
-
-    async def act() -> str:
-        await wanted.act(
-            orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
-        )
-        return subject.address
-
+    sent = orders.SentOrder(backend=backend, caller=caller, request=request, form=form)
     try:
-        said = [("order", order), *form.pairs()]
-        return RedirectResponse(
-            await page.sent.once(caller, form.text("key"), act, said), status_code=303
-        )
+        await wanted.act(sent)
+        return RedirectResponse(subject.address, status_code=303)
     except forms.REFUSED as error:
         mistake = forms.mistake_of(error, form, wanted.groups)
         caller.outcome = errors.code_of(error)

@@ -23,7 +23,6 @@ from forewarn.server.operator.errors import RefusedRequest
 from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, rendering
-from forewarn.server.page.forms import SentForms
 from forewarn.server.page.live import Live, SharedAnswers
 from forewarn.server.page.now import Facts, SharedNow
 from forewarn.server.page.rendering import Renderer
@@ -55,7 +54,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     door: auth.Door
     facts: Facts
     now: SharedNow
-    sent: SentForms = msgspec.field(default_factory=SentForms)
     shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:

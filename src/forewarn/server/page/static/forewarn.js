@@ -120,6 +120,13 @@
       else event.target.closest(".refusal")?.remove();
     }
   });
+  // A second click sends nothing; a page that the browser goes back to may be sent again.
+  let sent = new WeakSet();
+  document.addEventListener("submit", (event) => {
+    if (event.target.method === "post" && sent.has(event.target)) event.preventDefault();
+    sent.add(event.target);
+  });
+  window.addEventListener("pageshow", () => { sent = new WeakSet(); });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !panel()?.hidden) close();
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
