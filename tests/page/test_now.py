@@ -19,7 +19,6 @@ from forewarn.maintenance.units import (
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.page import fleet_map, now, rendering
 from forewarn.server.page.fleet_map import Condition
-from forewarn.server.page.now import Facts
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Form, Range
 from forewarn.store.port import StoreUnavailable
@@ -69,19 +68,21 @@ class Page:
     def __init__(self, machines: list[Machine], *operations: Operation) -> None:
         self.machines: dict[str, Machine] = {}
         self.seen: dict[str, Sighting] = {}
-        self.facts = Facts(self.machines)
-        self.facts.learn(Changes(machines=tuple(machines), operations=operations))
         self.machines.update((each.key, each) for each in machines)
-        inventory = Inventory(self.machines, self.seen.get)
+        self.inventory = Inventory(self.machines, self.seen.get)
         known = scopes(*{each.scope for each in machines}, "Web").values()
-        inventory.learn(Changes(scopes=tuple(known)))
-        self.page = now.NowPage(inventory)
+        self.inventory.learn(Changes(scopes=tuple(known), operations=operations))
+        over = [one for one in operations if not one.live]
+        self.over = now.EndedOperations(
+            operations=tuple(over), day=Counter(one.status for one in over)
+        )
+        self.page = now.NowPage(self.seen.get)
 
     def made(
         self, found: Sequence[Alert] = (), opened: tuple[Maintenance, ...] = ()
     ) -> dict[str, Any]:
-        taken = self.facts.taken(NOW, self.page.shape)
-        return self.page.made(taken, found, opened, Range.TWO_HOURS)
+        snapshot = self.inventory.snapshot()
+        return self.page.made(snapshot, self.over, found, opened, now=NOW, shown=Range.TWO_HOURS)
 
     def ask(self, name: str, ago: timedelta = timedelta(0)) -> None:
         self.seen[name] = Sighting(asked_at=NOW - ago, version="2020-07-01")
@@ -226,7 +227,9 @@ class Desk:
     """The part of the backend that Now asks; `gate` holds its answers up."""
 
     def __init__(self, page: Page) -> None:
-        self.inventory = page.page._inventory
+        self.inventory = page.inventory
+        self.over = page.over
+        self.reads = 0
         self.maintenances = SimpleNamespace(open={})
         self.time = NOW
         self.asks = 0
@@ -240,7 +243,8 @@ class Desk:
     async def read(self, question: Any) -> Any:
         if self.away:
             raise StoreUnavailable("the disk is full")
-        return []
+        self.reads += 1
+        return self.over
 
     async def alerts(self, moment: datetime) -> list[Alert]:
         self.asks += 1
@@ -254,7 +258,7 @@ def played(story: Callable[[Page, Desk, now.SharedNow], Coroutine[Any, Any, None
         desk: Any = Desk(page)
         renderer = Renderer()
         try:
-            await story(page, desk, now.SharedNow(desk, page.facts, renderer))
+            await story(page, desk, now.SharedNow(desk, renderer))
         finally:
             renderer.close()
 
@@ -277,7 +281,9 @@ def test_a_window_that_asks_after_a_change_sees_it_though_another_still_waits() 
         desk.gate.clear()
         early = asyncio.create_task(shared.html(Range.TWO_HOURS))
         await asyncio.sleep(0)
-        page.facts.learn(Changes(operations=(operation(2, machines=("late",)),)))
+        changes = Changes(operations=(operation(2, machines=("late",)),))
+        page.inventory.learn(changes)
+        shared.learn(changes)
         late = asyncio.create_task(shared.html(Range.TWO_HOURS))
         await asyncio.sleep(0)
         desk.gate.set()
@@ -298,6 +304,22 @@ def test_a_page_grows_no_older_than_a_second() -> None:
         desk.time += now.SHARED + timedelta(milliseconds=1)
         await shared.html(Range.TWO_HOURS)
         assert desk.asks == 3
+
+    played(story)
+
+
+def test_the_store_is_read_again_only_when_something_is_over_or_a_minute_has_passed() -> None:
+    async def story(page: Page, desk: Desk, shared: now.SharedNow) -> None:
+        for status, reads in ((EventStatus.STARTED, 1), (EventStatus.COMPLETED, 2)):
+            changes = Changes(operations=(operation(1, status, machines=("m0",)),))
+            page.inventory.learn(changes)
+            shared.learn(changes)
+            for _ in range(2):
+                await shared.html(Range.TWO_HOURS)
+                assert desk.reads == reads
+        desk.time += now.MINUTE
+        await shared.html(Range.TWO_HOURS)
+        assert desk.reads == 3
 
     played(story)
 
@@ -391,6 +413,6 @@ def test_a_machine_that_is_gone_has_no_square() -> None:
 def test_the_map_is_laid_out_again_when_a_machine_comes() -> None:
     page = Page([machine("m0")])
     assert squares(page.made()["map"]) == 1
-    page.facts.learn(Changes(machines=(machine("m1"),)))
     page.machines["m1"] = machine("m1")
+    page.inventory.learn(Changes(machines=(machine("m1"),)))
     assert squares(page.made()["map"]) == 2

@@ -90,3 +90,18 @@ class History:
         for limit in (1, 2, 100):
             query = msgspec.convert({**filters, "limit": limit}, HistoryQuery)
             assert all_pages(store, query) == expected
+
+    def test_what_ended_is_listed_by_its_end_and_counted_by_its_status(self, store: Store) -> None:
+        ended = {"status": EventStatus.COMPLETED}
+        made = [operation(f"1.{n}", ended_at=NOW + n * MINUTE, **ended) for n in (3, 1, 2)]
+        made.append(operation("1.4", ended_at=NOW + 2 * MINUTE, status=EventStatus.CANCELED))
+        awaited = operation("1.5", ended_at=NOW + 5 * MINUTE, **ended, awaited=("web-0",))
+        save(store, with_maintenances(*made, awaited, operation("1.6")))
+        with store.read() as reading:
+            assert [o.id for o in reading.ended(NOW + 2 * MINUTE, 10)] == ["1.3", "1.4", "1.2"]
+            assert [o.id for o in reading.ended(NOW, 1)] == ["1.3"]
+            assert reading.ends(NOW + 2 * MINUTE) == {
+                EventStatus.COMPLETED: 2,
+                EventStatus.CANCELED: 1,
+            }
+            assert reading.ends(NOW + 9 * MINUTE) == {}

@@ -147,6 +147,8 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "latest maintenances": lambda r: r.latest_maintenances(100, 10),
     "maintenance by idempotency key": lambda r: r.maintenance_of_key("k"),
     "next wakeup": lambda r: r.next_wakeup(),
+    "ended": lambda r: r.ended(NOW, 10),
+    "ends": lambda r: r.ends(NOW),
     "history": lambda r: r.history(HistoryQuery(limit=10)),
     "history by machine": lambda r: r.history(HistoryQuery(machine="m1", limit=10)),
     "history by scope": lambda r: r.history(HistoryQuery(scope="s1", limit=10)),

@@ -55,7 +55,7 @@ from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.routing import Backend, ServiceState
 from forewarn.server.operator.webhook_requests import Sender
 from forewarn.server.page.live import Live
-from forewarn.server.page.now import Facts, SharedNow
+from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.routes import PageContext
 from forewarn.server.process import Crashed
@@ -261,12 +261,11 @@ class Service:
     def _page_of(self, process: str) -> PageContext | None:
         if not self._door.has_page:
             return None
-        facts, renderer = Facts(self._inventory.machines), Renderer()
+        renderer = Renderer()
         return PageContext(
             backend=self._backend,
             renderer=renderer,
-            facts=facts,
-            now=SharedNow(self._backend, facts, renderer),
+            now=SharedNow(self._backend, renderer),
             live=Live(self._watch, self._real, process),
             door=self._door,
         )
@@ -376,7 +375,7 @@ class Service:
     def _all_parts(self) -> Iterator[ServicePart]:
         """Yield each part once, in the order in which they learn of a change and start."""
         if self._page is not None:
-            yield ServicePart(learn=self._page.facts.learn)  # before the guests' machines are new
+            yield ServicePart(learn=self._page.now.learn)
         yield ServicePart(learn=self._guests.learn)
         yield ServicePart(learn=self._inventory.learn)
         yield ServicePart("the heartbeat", run=self._heartbeat.run, stop=self._heartbeat.stop)

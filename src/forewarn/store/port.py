@@ -241,6 +241,12 @@ class Reading(Protocol):
         Pages neither repeat nor skip an operation while new ones are announced.
         """
 
+    def ended(self, since: datetime, limit: int) -> list[Operation]:
+        """Return operations that ended since then and are not live, the latest end first."""
+
+    def ends(self, since: datetime) -> dict[EventStatus, int]:
+        """Return how many of all these have each status."""
+
     def tokens(self) -> dict[str, Token]:
         """Return the tokens of operators by name, in the order of names."""
 

@@ -135,6 +135,16 @@ class SqlReading:
             next=(moment(page[-1][0]), page[-1][1]) if more else None,
         )
 
+    def ended(self, since: datetime, limit: int) -> list[Operation]:
+        latest = "WHERE live = 0 AND ended >= ? ORDER BY ended DESC, number DESC LIMIT ?"
+        return values_of("operation", self._run(f"{_OPERATIONS} {latest}", micros(since), limit))
+
+    def ends(self, since: datetime) -> dict[EventStatus, int]:
+        # Grouped by the bare column, SQLite would walk the index over all statuses.
+        counted = "SELECT status || '', count(*) FROM operations WHERE live = 0 AND ended >= ?"
+        found = self._run(f"{counted} GROUP BY 1", micros(since))
+        return {EventStatus(status): many for status, many in found}
+
     def setting(self, name: str) -> str | None:
         return self._state("setting", [name]).get(name)
 

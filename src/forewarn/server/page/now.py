@@ -1,15 +1,14 @@
 """What the page Now shows: tiles, what needs an operator, what is next, progress, the fleet.
 
-`Facts` counts on the event loop's thread, as the changefeed tells of changes, so that nobody walks
-through the fleet. A request takes what it needs of that, immutable values of one instant (`Taken`),
-to the page's thread, which makes all that is shown of them and of the machines' last requests, a
-share of which is looked at each time. Windows that ask together get the same.
+All of it comes from the inventory, which has what is live, and from one reading of the store, which
+has what is over (`EndedOperations`). A request takes both to the page's thread, which makes all
+that is shown. Windows that ask together get the same; while nothing ends, nothing is read again.
 """
 
 import asyncio
 import heapq
 import statistics
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -26,28 +25,20 @@ from forewarn.server.page import fleet_map, orders, timeline
 from forewarn.server.page.fleet_map import Condition, Place
 from forewarn.server.page.live import SharedAnswers
 from forewarn.server.page.rendering import Renderer
-from forewarn.store.port import EPOCH, HistoryQuery, Reading, StoreError
+from forewarn.store.port import Reading, StoreError
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 
 PAST: Final = timedelta(days=7)
 """How long operations are kept that are over: the longest range of the timeline."""
 
 MAX_PAST: Final = 2000
-"""The most operations that are kept although they are over, some 4 MB: three times as many as the
-timeline draws."""
-
-MAX_READ: Final = 5000
-"""The most operations that are read of the store, once: of more, only the latest are counted."""
-
-READ_PAGE: Final = 1000
-"""Operations of one reading."""
+"""The most operations that are read although they are over, the latest: three times as many as the
+timeline draws. The median time to approval is taken from these."""
 
 DAY: Final = timedelta(days=1)
 
 MINUTE: Final = timedelta(minutes=1)
-
-MAX_APPROVALS: Final = 2000
-"""Times to approval from which the median is taken, the latest."""
+"""How old what is over may be: in a day and a week that end now, it gets less."""
 
 LOOKS: Final = 2000
 """How many machines are looked at for each request, to see who listens: some 2 ms."""
@@ -82,7 +73,33 @@ GRAVE: Final = frozenset(
 """What has gone wrong already, and comes first."""
 
 
-# The counters.
+# What there is to show.
+
+
+class EndedOperations(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations that are over, as the store has them."""
+
+    operations: tuple[model.Operation, ...] = ()
+    """Those of the last week, the latest end first."""
+    day: Mapping[EventStatus, int] = {}
+    """How many of the last 24 hours have each status."""
+
+
+def past(reading: Reading, now: datetime, most: int = MAX_PAST) -> EndedOperations:
+    """Read what is over."""
+    return EndedOperations(
+        operations=tuple(reading.ended(now - PAST, most)), day=reading.ends(now - DAY)
+    )
+
+
+class ApprovalTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How operations started within the last 24 hours, of those that are live or read."""
+
+    started: int = 0
+    approved: int = 0
+    """Those that started because they were approved, by guests or an operator."""
+    median: timedelta | None = None
+    """From the announcement to the approval; None where there was none."""
 
 
 def condition(operation: model.Operation) -> Condition | None:
@@ -94,242 +111,28 @@ def condition(operation: model.Operation) -> Condition | None:
     return Condition.NOTICE if operation.pending else None
 
 
-class Day(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last 24 hours came to, to the minute."""
-
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    started: int = 0
-    approved: int = 0
-    """Those that started because they were approved, by guests or an operator."""
-    approval: timedelta | None = None
-    """The median time from the announcement to the approval; None where there was none."""
-
-
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request needs of the counters: immutable, and of one instant."""
-
-    now: datetime
-    live: tuple[model.Operation, ...]
-    """Those that are not over, or whose machines are not back."""
-    past: tuple[model.Operation, ...]
-    """Those that are over, of the last week; none is among the live."""
-    machines: int
-    """How many there are."""
-    conditions: Mapping[Condition, Mapping[str, int]]
-    """Machines by key, under each condition."""
-    day: Day
-    shape: int
-    """Another number when machines came, went or changed their update domain."""
-    keys: tuple[str, ...] | None
-    """Those of all machines; None where the shape is the one that was asked about."""
-    sizes: Mapping[Place, int] | None
-    """How many machines each update domain has; None likewise."""
-
-
-class Facts:
-    """Counts on the event loop's thread; told of each change before the registry of machines.
-
-    Args:
-        machines: All machines by key, as they were before the change that is told.
-    """
-
-    def __init__(self, machines: Mapping[str, model.Machine]) -> None:
-        self._machines = machines
-        self._sizes: Counter[Place] = Counter()
-        self._live: dict[str, model.Operation] = {}
-        self._past: dict[str, model.Operation] = {}
-        self._conditions: dict[Condition, Counter[str]] = {each: Counter() for each in Condition}
-        self._minutes: dict[int, Counter[str]] = {}
-        self._approvals: deque[tuple[datetime, timedelta]] = deque(maxlen=MAX_APPROVALS)
-        self._shape = 0
-        self.changes = 0
-        """How many changes it was told of."""
-        self._reading: asyncio.Future[None] | None = None
-        self._is_read = False
-        self._ended: set[str] = set()
-        """What ended before the store was read."""
-
-    def learn(self, changes: model.Changes) -> None:
-        """Count what changed."""
-        self.changes += 1
-        removed = set(changes.removed_machines)
-        for key in removed:
-            self._move(self._machines.get(key), None)
-        for machine in changes.machines:
-            before = None if machine.key in removed else self._machines.get(machine.key)
-            self._move(before, machine)
-        for operation in changes.operations:
-            self._learn(operation)
-
-    def _move(self, before: model.Machine | None, after: model.Machine | None) -> None:
-        old, new = _place(before), _place(after)
-        if old == new:
-            return
-        self._shape += 1
-        for place, by in ((old, -1), (new, 1)):
-            if place is not None:
-                self._sizes[place] += by
-                if not self._sizes[place]:
-                    del self._sizes[place]
-
-    def _learn(self, operation: model.Operation) -> None:
-        if operation.id in self._past and not operation.status.over:
-            return  # the store was read when it had ended already
-        before = self._live.pop(operation.id, None)
-        if before is not None:
-            self._count(before, -1)
-        if operation.live:
-            self._live[operation.id] = operation
-            self._count(operation, 1)
-        # What is over and was not known as live has been counted: somebody acknowledged it.
-        is_new = before.started_at is None if before is not None else not operation.status.over
-        if operation.started_at is not None and is_new:
-            self._count_start(operation)
-        if operation.status.over:
-            if before is not None and not before.status.over:
-                self._count_end(operation)
-                if not self._is_read:
-                    self._ended.add(operation.id)
-            elif operation.id not in self._past:
-                return
-            self._keep(operation)
-
-    def _keep(self, operation: model.Operation) -> None:
-        self._past[operation.id] = operation
-        while len(self._past) > MAX_PAST:
-            del self._past[next(iter(self._past))]
-
-    def _count(self, operation: model.Operation, by: int) -> None:
-        found = condition(operation)
-        if found is None:
-            return
-        counted = self._conditions[found]
-        for name in operation.machines:
-            key = model.key(name)
-            counted[key] += by
-            if not counted[key]:
-                del counted[key]
-
-    def _count_start(self, operation: model.Operation) -> None:
-        at = operation.started_at
-        if at is None:
-            return
-        self._tally(at, "started")
-        if operation.start_cause is not model.StartCause.APPROVED:
-            return
-        words = [event.approval for event in operation.events if event.approval is not None]
-        if words and any(word.kind is not ApproverKind.AUTOMATIC for word in words):
-            self._tally(at, "approved")
-            approved = max(word.at for word in words)
-            self._approvals.append((at, approved - operation.announced_at))
-
-    def _count_end(self, operation: model.Operation) -> None:
-        if operation.ended_at is not None:
-            self._tally(operation.ended_at, operation.status)
-
-    def _tally(self, at: datetime, what: str) -> None:
-        self._minutes.setdefault(_minute(at), Counter())[what] += 1
-
-    async def read(
-        self, ask: "Callable[[Callable[[Reading], Any]], Awaitable[Any]]", now: datetime
-    ) -> None:
-        """Read what is over of the store, once, on another thread; later the feed tells of it.
-
-        StoreError where the store is away: the next call tries again.
-        """
-        if self._is_read:
-            return
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read(ask, now))
-        reading = self._reading
-        try:
-            await asyncio.shield(reading)
-        finally:
-            if reading.done():
-                self._reading = None
-
-    async def _read(
-        self, ask: "Callable[[Callable[[Reading], Any]], Awaitable[Any]]", now: datetime
-    ) -> None:
-        found: Sequence[model.Operation] = await ask(lambda reading: history(reading, now - PAST))
-        since, self._past = self._past, {}
-        for operation in sorted(found, key=lambda o: (o.ended_at or EPOCH, o.id)):
-            if operation.id in self._ended or operation.id in since:
-                continue
-            if (live := self._live.get(operation.id)) is not None and not live.status.over:
-                continue
-            self._count_start(operation)
-            self._count_end(operation)
-            self._keep(operation)
-        for operation in since.values():
-            self._keep(operation)
-        self._approvals = deque(sorted(self._approvals), maxlen=MAX_APPROVALS)
-        self._is_read = True
-        self._ended.clear()
-
-    def taken(self, now: datetime, shape: int = -1) -> Taken:
-        """Return what a request needs, to be used on another thread; `shape` it knows already."""
-        self._forget(now)
-        is_new = shape != self._shape
-        return Taken(
-            now=now,
-            live=tuple(self._live.values()),
-            past=tuple(o for o in self._past.values() if o.id not in self._live),
-            machines=len(self._machines),
-            conditions={each: dict(counted) for each, counted in self._conditions.items()},
-            day=self._day(now),
-            shape=self._shape,
-            keys=tuple(self._machines) if is_new else None,
-            sizes=dict(self._sizes) if is_new else None,
-        )
-
-    def _forget(self, now: datetime) -> None:
-        while self._past:
-            oldest = next(iter(self._past.values()))
-            if oldest.ended_at is None or oldest.ended_at >= now - PAST:
-                break
-            del self._past[oldest.id]
-        begin = _minute(now - DAY)
-        for minute in [each for each in self._minutes if each < begin]:
-            del self._minutes[minute]
-
-    def _day(self, now: datetime) -> Day:
-        counts: Counter[str] = Counter()
-        for counted in self._minutes.values():
-            counts.update(counted)
-        begin = _minute(now - DAY)
-        waits = [wait for at, wait in self._approvals if _minute(at) >= begin]
-        return Day(
-            completed=counts[EventStatus.COMPLETED],
-            failed=counts[EventStatus.FAILED],
-            cancelled=counts[EventStatus.CANCELED],
-            started=counts["started"],
-            approved=counts["approved"],
-            approval=statistics.median_low(waits) if waits else None,
-        )
-
-
-def _place(machine: model.Machine | None) -> Place | None:
-    return None if machine is None else (machine.scope, machine.update_domain)
-
-
-def _minute(moment: datetime) -> int:
-    return (moment - EPOCH) // MINUTE
-
-
-def history(reading: Reading, since: datetime) -> list[model.Operation]:
-    """Return what is over of what was announced since then, the latest announcements first."""
-    found: list[model.Operation] = []
-    query = HistoryQuery(since=since, limit=READ_PAGE)
-    while len(found) < MAX_READ:
-        page = reading.history(query)
-        found += [operation for operation in page.operations if operation.status.over]
-        if page.next is None:
-            break
-        query = msgspec.structs.replace(query, after=page.next)
+def conditions(live: Iterable[model.Operation]) -> dict[Condition, Counter[str]]:
+    """Count the operations of each machine, by its key, under each condition."""
+    found: dict[Condition, Counter[str]] = {each: Counter() for each in Condition}
+    for operation in live:
+        if (its := condition(operation)) is not None:
+            found[its].update(map(model.key, operation.machines))
     return found
+
+
+def approvals(operations: Iterable[model.Operation], since: datetime) -> ApprovalTimes:
+    """Return how these started since then."""
+    started, waits = 0, list[timedelta]()
+    for operation in operations:
+        if operation.started_at is None or operation.started_at < since:
+            continue
+        started += 1
+        words = [event.approval for event in operation.events if event.approval is not None]
+        by_people = any(word.kind is not ApproverKind.AUTOMATIC for word in words)
+        if operation.start_cause is model.StartCause.APPROVED and by_people:
+            waits.append(max(word.at for word in words) - operation.announced_at)
+    median = statistics.median_low(waits) if waits else None
+    return ApprovalTimes(started=started, approved=len(waits), median=median)
 
 
 # What is shown.
@@ -439,88 +242,110 @@ class Listening:
 
 
 class NowPage:
-    """Makes what the page Now shows; belongs to the page's thread, but for reading `shape`."""
+    """Makes what the page Now shows; belongs to the page's thread."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
-        self._listening = Listening(inventory.sighting)
+    def __init__(self, sighting: model.Sightings) -> None:
+        self._listening = Listening(sighting)
         self._layout = fleet_map.layout((), {}, {})
-        self._of_scopes: Mapping[str, int] = {}
+        self._machines: Mapping[str, model.Machine] = {}
+        self._sizes: Counter[Place] = Counter()
         self._segments: dict[int, tuple[model.Maintenance, tuple[Segment, ...]]] = {}
-        self.shape = -1
-        """The shape of the fleet that is drawn, for `Facts.taken`."""
 
     def made(
         self,
-        taken: Taken,
+        inventory: Inventory,
+        over: EndedOperations,
         found: Sequence[alerts.Alert],
         opened: Iterable[model.Maintenance],
+        *,
+        now: datetime,
         shown: timeline.Range,
     ) -> dict[str, Any]:
-        """Return what the templates draw; `found` is what needs an operator."""
-        if taken.keys is not None and taken.sizes is not None:
-            machine_of, scopes = self._inventory.machines.get, self._inventory.scopes
-            found_now = filter(None, map(machine_of, taken.keys))
-            self._layout = fleet_map.layout(found_now, taken.sizes, scopes)
-            self._listening.begin(taken.keys)
-            of_scopes: Counter[str] = Counter()
-            for (scope, _), count in taken.sizes.items():
-                of_scopes[scope] += count
-            self._of_scopes = of_scopes
-            self.shape = taken.shape
-        self._listening.look(taken.now)
-        chart = timeline.drawn(
-            (*taken.live, *taken.past), taken.now, shown, self._inventory.name_of_scope
-        )
-        unfinished = [operation for operation in taken.live if not operation.status.over]
-        lines = [*_alert_lines(found, taken.now)]
+        """Return what the templates draw.
+
+        Args:
+            inventory: A snapshot.
+            over: What is over: read after the snapshot, so that nothing is in neither.
+            found: What needs an operator.
+            opened: The maintenances that are open.
+            now: The service's time.
+            shown: What of the timeline.
+        """
+        self._draw(inventory)
+        self._listening.look(now)
+        live = inventory.operations
+        of_machines = conditions(live.values())
+        every = [*live.values(), *(one for one in over.operations if one.id not in live)]
+        chart = timeline.drawn(every, now, shown, inventory.name_of_scope)
+        unfinished = [operation for operation in live.values() if not operation.status.over]
+        lines = [*_alert_lines(found, now)]
         running = sorted(opened, key=lambda maintenance: -maintenance.number)
+        of_scopes: Counter[str] = Counter()
+        for (scope, _), count in self._sizes.items():
+            of_scopes[scope] += count
         return {
-            "tiles": self._tiles(taken, found),
+            "tiles": self._tiles(every, over, of_machines, len(found), now),
             "alerts": lines[:SHOWN_ALERTS],
             "folded_alerts": lines[SHOWN_ALERTS:MAX_ALERTS],
             "more_alerts": max(0, len(lines) - MAX_ALERTS),
             "timeline": chart,
             "ranges": tuple(timeline.Range),
             "scope_kinds": {
-                lanes.key: (self._kind_of_scope(lanes.key), self._of_scopes.get(lanes.key, 0))
+                lanes.key: (_kind_of_scope(inventory, lanes.key), of_scopes[lanes.key])
                 for lanes in chart.scopes
             },
-            "quiet": max(0, len(self._of_scopes) - len(chart.scopes) - chart.further),
-            "coming": [*coming(unfinished, self._inventory.name_of_scope)],
+            "quiet": max(0, len(of_scopes) - len(chart.scopes) - chart.further),
+            "coming": [*coming(unfinished, inventory.name_of_scope)],
             "more_coming": max(0, len(unfinished) - MAX_NEXT),
             "progress": [self._progress(one) for one in running[:MAX_PROGRESS]],
             "more_progress": max(0, len(running) - MAX_PROGRESS),
             "map": fleet_map.drawn(
-                self._layout,
-                taken.conditions,
-                self._inventory.machines.get,
-                self._inventory.name_of_scope,
+                self._layout, of_machines, inventory.machines.get, inventory.name_of_scope
             ),
         }
 
-    def _kind_of_scope(self, key: str) -> str:
-        scope = self._inventory.scopes.get(key)
-        return scope.kind.replace("_", " ") if scope is not None else ""
+    def _draw(self, inventory: Inventory) -> None:
+        """Draw the fleet again if it has changed: the squares of domains only with their sizes."""
+        machines = inventory.machines
+        if machines is self._machines:
+            return
+        if machines.keys() != self._machines.keys():
+            self._listening.begin(tuple(machines))
+        sizes = Counter((one.scope, one.update_domain) for one in machines.values())
+        if sizes != self._sizes or len(machines) <= fleet_map.MAX_SQUARES:
+            self._layout = fleet_map.layout(machines.values(), sizes, inventory.scopes)
+        self._machines, self._sizes = machines, sizes
 
-    def _tiles(self, taken: Taken, found: Sequence[alerts.Alert]) -> Tiles:
-        down = [o for o in taken.live if timeline.is_down(o)]
-        pending = [o.not_before for o in taken.live if o.pending and o.held_at is None]
-        listening, day = self._listening, taken.day
+    def _tiles(
+        self,
+        every: Sequence[model.Operation],
+        over: EndedOperations,
+        of_machines: Mapping[Condition, Mapping[str, int]],
+        alerts: int,
+        now: datetime,
+    ) -> Tiles:
+        live = [one for one in every if one.live]
+        pending = [one.not_before for one in live if one.pending and one.held_at is None]
+        ended = Counter(over.day)
+        ended.update(one.status for one in live if one.ended_at and one.ended_at >= now - DAY)
+        waits = approvals(every, now - DAY)
+        listening = self._listening
         looked_at = listening.looked_at
         return Tiles(
-            down=len(taken.conditions[Condition.DOWN]),
-            down_scopes=len({event.scope for o in down for event in o.events}),
-            machines=taken.machines,
-            noticed=len(taken.conditions[Condition.NOTICE]),
+            down=len(of_machines[Condition.DOWN]),
+            down_scopes=len(
+                {event.scope for one in live if timeline.is_down(one) for event in one.events}
+            ),
+            machines=len(self._machines),
+            noticed=len(of_machines[Condition.NOTICE]),
             next_at=min(pending, default=None),
-            alerts=len(found),
-            done=day.completed,
-            failed=day.failed,
-            cancelled=day.cancelled,
-            approval=day.approval,
-            approved=day.approved,
-            started=day.started,
+            alerts=alerts,
+            done=ended[EventStatus.COMPLETED],
+            failed=ended[EventStatus.FAILED],
+            cancelled=ended[EventStatus.CANCELED],
+            approval=waits.median,
+            approved=waits.approved,
+            started=waits.started,
             listening=100 * listening.count / looked_at if looked_at else None,
             silent=looked_at - listening.count,
         )
@@ -548,34 +373,53 @@ class SharedNow:
     Used on the event loop's thread.
     """
 
-    def __init__(self, backend: Backend, facts: Facts, renderer: Renderer) -> None:
+    def __init__(self, backend: Backend, renderer: Renderer) -> None:
         self._backend = backend
-        self._facts = facts
         self._renderer = renderer
-        self._page = NowPage(backend.inventory)
+        self._page = NowPage(backend.inventory.sighting)
         self._made = SharedAnswers()
+        self._read = SharedAnswers()
+        self._over = EndedOperations()
+        self._changes = self._ends = 0
+        """How many changes there were, and how many in which something was over."""
+
+    def learn(self, changes: model.Changes) -> None:
+        """Note that the page is another, and whether the store has to be read again."""
+        self._changes += 1
+        self._ends += any(operation.status.over for operation in changes.operations)
 
     async def html(self, shown: timeline.Range) -> Markup:
         """Return the page's main part, which has every change so far."""
         now = self._backend.now()
-        state = self._facts.changes, now.timestamp() // SHARED.total_seconds()
+        state = self._changes, now.timestamp() // SHARED.total_seconds()
         return await self._made.get(shown, state, lambda: self._render(shown, now))
 
     async def _render(self, shown: timeline.Range, now: datetime) -> Markup:
-        backend, facts, page = self._backend, self._facts, self._page
-        # While the store cannot be read, an alert says so, and the page shows what memory has.
+        backend, inventory = self._backend, self._backend.inventory.snapshot()
+
+        def read() -> Awaitable[EndedOperations]:
+            return backend.read(lambda reading: past(reading, now))
+
+        # While the store cannot be read, an alert says so, and the page shows what was read last.
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(STORE_SECONDS):
-                await facts.read(backend.read, now)
+                state = self._ends, now.timestamp() // MINUTE.total_seconds()
+                self._over = await self._read.get("past", state, read)
+        over = self._over
         found = await backend.alerts(now)
-        taken = facts.taken(now, page.shape)
         opened = tuple(backend.maintenances.open.values())
 
         def made() -> Markup:
-            values = {"now": now, **page.made(taken, found, opened, shown)}
-            return Markup(self._renderer.text("_now.html", values))  # noqa: S704 - it has escaped
+            drawn = self._page.made(inventory, over, found, opened, now=now, shown=shown)
+            text = self._renderer.text("_now.html", {"now": now, **drawn})
+            return Markup(text)  # noqa: S704 - it has escaped
 
         return await self._renderer.on_thread(made)
+
+
+def _kind_of_scope(inventory: Inventory, key: str) -> str:
+    scope = inventory.scopes.get(key)
+    return scope.kind.replace("_", " ") if scope is not None else ""
 
 
 def segments(maintenance: model.Maintenance) -> tuple[Segment, ...]:

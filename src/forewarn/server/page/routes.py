@@ -24,7 +24,7 @@ from forewarn.server.operator.routing import Backend
 from forewarn.server.operator.table import PAGE
 from forewarn.server.page import forms, rendering
 from forewarn.server.page.live import Live, SharedAnswers
-from forewarn.server.page.now import Facts, SharedNow
+from forewarn.server.page.now import SharedNow
 from forewarn.server.page.rendering import Renderer
 from forewarn.server.page.timeline import Range
 from forewarn.vocabulary import AccessRole, ErrorCode, TokenAudience
@@ -52,7 +52,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     renderer: Renderer
     live: Live
     door: auth.Door
-    facts: Facts
     now: SharedNow
     shared: SharedAnswers = msgspec.field(default_factory=SharedAnswers)
 
