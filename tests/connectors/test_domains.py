@@ -14,7 +14,7 @@ import patience
 from connectors import hypervisor
 from forewarn.connectors.libvirt import facts
 from forewarn.connectors.libvirt.connector import PROGRAM
-from forewarn.connectors.libvirt.facts import State
+from forewarn.connectors.libvirt.facts import DomainState
 from forewarn.connectors.libvirt.program import NO_LIBVIRT
 
 UUID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
@@ -229,20 +229,20 @@ def test_a_program_that_hangs_at_a_host_ends_with_its_caller(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("numbers", "active", "state"),
     [
-        ((1, 1), True, (State.RUNNING, False)),
-        ((3, 1), True, (State.PAUSED, False)),
-        ((3, 2), True, (State.PAUSED, True)),
-        ((3, 11), True, (State.PAUSED, True)),
-        ((3, 12), True, (State.PAUSED, True)),
-        ((7, 1), True, (State.PAUSED, False)),
-        ((7, 2), True, (State.PAUSED, False)),
-        ((6, 1), True, (State.CRASHED, False)),
-        ((5, 3), True, (State.CRASHED, False)),
-        ((5, 6), False, (State.OFF, False)),
+        ((1, 1), True, (DomainState.RUNNING, False)),
+        ((3, 1), True, (DomainState.PAUSED, False)),
+        ((3, 2), True, (DomainState.PAUSED, True)),
+        ((3, 11), True, (DomainState.PAUSED, True)),
+        ((3, 12), True, (DomainState.PAUSED, True)),
+        ((7, 1), True, (DomainState.PAUSED, False)),
+        ((7, 2), True, (DomainState.PAUSED, False)),
+        ((6, 1), True, (DomainState.CRASHED, False)),
+        ((5, 3), True, (DomainState.CRASHED, False)),
+        ((5, 6), False, (DomainState.OFF, False)),
     ],
 )
 def test_a_state_has_a_name(
-    numbers: tuple[int, int], *, active: bool, state: tuple[State, bool]
+    numbers: tuple[int, int], *, active: bool, state: tuple[DomainState, bool]
 ) -> None:
     assert facts.state_of(*numbers, active=active) == state
 

@@ -1,10 +1,10 @@
 """The client: a service on a machine uses it to read its scheduled events and to approve them.
 
-    event      what a handler sees
-    discovery  where the endpoint is
-    session    what is asked, in which api-version, how often, and again after what; what an answer
-               means; the machine's name. No I/O in here
-    watch      answers in; out come changes (which event appeared, started or is over), and the next
+    event      the values that a handler gets
+    discovery  the addresses of the endpoint
+    session    the questions: their api-version, pace and retries; the meaning of answers; the
+               machine's name. No I/O in here
+    watch      answers in; out come changes (an event appeared, started or is over), and the next
                question. No I/O either
     transport  HTTP over h11, for the client and for one request to any address
     watch_file the file in which a watch keeps its state

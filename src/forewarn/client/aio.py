@@ -50,25 +50,25 @@ class AsyncClient:
         return self._client.name
 
     async def document(self) -> event.Document:
-        """Return what the endpoint says now, as `Client.document`."""
+        """Return the current document, as `Client.document`."""
         return await self._run(session.document)
 
     async def events(self, *, mine: bool = False) -> tuple[event.Event, ...]:
-        """Return the events of now, as `Client.events`."""
+        """Return the current events, as `Client.events`."""
         return sync.listed(await self.document(), mine=mine)
 
     async def approve(
         self, *events: event.Event | str, within_seconds: float | None = None
     ) -> None:
-        """Let events start before their notice is over, as `Client.approve`."""
+        """Approve events, which may then start before their notice is over, as `Client.approve`."""
         await self._run(partial(session.approve, events=events, within_seconds=within_seconds))
 
     async def report(self, status: str, reason: str = "") -> None:
-        """Tell Forewarn how this machine fares, as `Client.report`."""
+        """Report this machine's state to Forewarn, as `Client.report`."""
         await self._run(partial(session.report, status=status, reason=reason))
 
     async def machine(self) -> event.Machine:
-        """Return what this machine is called, as `Client.machine`."""
+        """Return this machine's names and place, as `Client.machine`."""
         return await self._run(session.machine)
 
     def watch(
@@ -173,12 +173,12 @@ class AsyncDocuments(_Answers[event.Document]):
 
     @property
     def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
+        """Time of the last good answer, by the monotonic clock; None before the first."""
         return self._answers._watcher.answered_at
 
     @property
     def looks(self) -> int:
-        """How many good answers came, those without anything new included."""
+        """The number of good answers, those without anything new included."""
         return self._answers._watcher.looks
 
 
@@ -206,7 +206,7 @@ class _Call(threading.Thread, Generic[T]):
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def result(self, stop: Callable[[], None]) -> T:
-        """Start it and wait for its end; a task that is cancelled meanwhile has it stopped."""
+        """Start it and wait for its end; stop it if the task is cancelled meanwhile."""
         self.start()
         try:
             await self._over.wait()

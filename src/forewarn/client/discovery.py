@@ -1,4 +1,4 @@
-"""Where the metadata endpoint is: addresses in the order in which to try them.
+"""The addresses of the metadata endpoint, in the order in which to try them.
 
 An address that was given, or FOREWARN_ENDPOINT, is the only one. Without either, the link-local
 address comes first, then SCHEDULEDEVENTSIP, which Microsoft's own discovery script sets, then
@@ -17,17 +17,17 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 LINK_LOCAL: Final = "169.254.169.254"
-"""Where the endpoint is on every machine in a virtual network (protocol.md section 1)."""
+"""The address of the endpoint on every machine in a virtual network (protocol.md section 1)."""
 
 ENDPOINT_VARIABLE: Final = "FOREWARN_ENDPOINT"
 ADDRESS_VARIABLE: Final = "SCHEDULEDEVENTSIP"
 PORT: Final = 80
 
 MAX_ADDRESS: Final = 2048
-"""The most characters of an address: no URL that anybody types is longer."""
+"""The most characters of an address: more than any URL that people type."""
 
 MAX_LEASE_BYTES: Final = 1024 * 1024
-"""The most that is read of a lease file, from its end: months of renewals by dhclient."""
+"""The most bytes that are read of a lease file, from its end: months of renewals by dhclient."""
 
 MAX_LEASE_FILES: Final = 64
 """The most lease files that are read: one for each network card and DHCP client."""
@@ -39,10 +39,10 @@ DHCLIENT: Final = (
     "/var/lib/NetworkManager/dhclient*.lease",
     "/var/db/dhclient.leases*",
 )
-"""Where dhclient keeps its leases on Debian, SUSE, Red Hat, under NetworkManager and on BSD."""
+"""The files of dhclient's leases on Debian, SUSE, Red Hat, under NetworkManager and on BSD."""
 
 NETWORKD: Final = ("/run/systemd/netif/leases/*",)
-"""Where systemd-networkd keeps the leases that it holds now."""
+"""The files of systemd-networkd's current leases."""
 
 Format: TypeAlias = Literal["dhclient", "networkd"]
 LeaseFile: TypeAlias = tuple[Format, str]
@@ -60,7 +60,7 @@ class EndpointAddress(msgspec.Struct, frozen=True):
     """A name or an IP address, an IPv6 one without its brackets."""
     port: int = PORT
     prefix: str = ""
-    """What stands before `/metadata/...`, such as `/vm/web-0`; `""` for nothing."""
+    """The path before `/metadata/...`, such as `/vm/web-0`; `""` for none."""
 
     def __str__(self) -> str:
         """Return it as a URL, without the port if it is HTTP's own."""
@@ -79,7 +79,7 @@ def find(
     now: datetime,
     read: Callable[[], Iterable[LeaseFile]] | None = None,
 ) -> tuple[EndpointAddress, ...]:
-    """Return where the endpoint may be, in the order in which to try.
+    """Return the possible addresses of the endpoint, in the order in which to try.
 
     `read` gives the lease files where no address is given; None for `lease_files`. An invalid
     address, given or in a variable, is a BadAddress.
@@ -200,7 +200,7 @@ def _address(octets: Sequence[int]) -> str | None:
 
 
 def _is_ahead(when: Sequence[str], now: datetime) -> bool:
-    """Tell whether an expiry is still to come: `6 2017/11/25 01:48:29`, `epoch 1511574509`."""
+    """Return True if an expiry is in the future: `6 2017/11/25 01:48:29`, `epoch 1511574509`."""
     match when:
         case ["never"]:
             return True
@@ -224,7 +224,7 @@ def _networkd(text: str) -> str | None:
 def lease_files(
     dhclient: Sequence[str] = DHCLIENT, networkd: Sequence[str] = NETWORKD
 ) -> tuple[LeaseFile, ...]:
-    """Read the machine's lease files, the newest last; leave out what cannot be read."""
+    """Read the machine's lease files, the newest last; leave out unreadable ones."""
     found: list[tuple[float, str, LeaseFile]] = []
     formats: dict[Format, Sequence[str]] = {"dhclient": dhclient, "networkd": networkd}
     paths = (

@@ -1,4 +1,4 @@
-"""What a handler gets: events, documents, changes, troubles, errors, the machine itself."""
+"""The values that a handler gets: events, documents, changes, troubles, errors, the machine."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ OVER: Final = "over"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event as it was last seen (protocol.md section 4)."""
+    """One event as last seen (protocol.md section 4)."""
 
     event_id: str
     """As the server wrote it; ids compare without regard to case."""
@@ -42,22 +42,22 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     duration_seconds: int = UNKNOWN_DURATION
     """The expected interruption; 0 none, -1 unknown."""
     concerns_me: bool | None = None
-    """Whether this machine is among the resources; None where its name is not known."""
+    """True if this machine is among the resources; None where its name is not known."""
     starts_by: float | None = None
     """NotBefore on this machine's monotonic clock, in seconds; None without one."""
 
     @property
     def started(self) -> bool:
-        """Whether it was Started when it was last seen."""
+        """True if it was Started when it was last seen."""
         return self.status == EventStatus.STARTED
 
     @property
     def notice_left(self) -> timedelta | None:
-        """How long until NotBefore, never negative; None once Started.
+        """Time until NotBefore, never negative; None once Started.
 
         It runs on the monotonic clock from the moment at which the event was read, so a wall clock
-        that is set meanwhile neither lengthens nor shortens it. The time for which the machine was
-        paused is taken off as soon as the server has answered again.
+        that is set meanwhile neither lengthens nor shortens it. Time for which the machine was
+        paused is subtracted as soon as the server has answered again.
         """
         if self.starts_by is None:
             return None
@@ -88,7 +88,7 @@ def environment(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What the endpoint says at one moment."""
+    """The endpoint's document at one moment."""
 
     incarnation: int | None
     """Compare it as different, never as greater; None where the server sent none."""
@@ -97,7 +97,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine is called; `""` where the server does not say."""
+    """This machine's names and place; `""` where the server leaves one out."""
 
     name: str
     """Letter for letter the string in an event's resources; the host name may differ."""
@@ -123,7 +123,7 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> bool:
-        """Whether an event is gone and no other that was reported is left: resume work now."""
+        """True if an event is gone and no other that was reported is left: resume work now."""
         return False
 
 
@@ -145,36 +145,36 @@ class Updated(Change, frozen=True):
     """Something else in the event has changed, such as a later NotBefore."""
 
     before: Event
-    """As it was before."""
+    """The event before the change."""
     kind: ClassVar[str] = "updated"
     updated: ClassVar[bool] = True
 
 
 class Gone(Change, frozen=True):
-    """Two documents in a row do not list the event; `event` is as it was last seen.
+    """Two documents in a row do not list the event; `event` is as last seen.
 
     The protocol does not show whether it was cancelled or is over.
     """
 
     last: bool = True
-    """Whether no other event that was reported is left."""
+    """True if no other event that was reported is left."""
     kind: ClassVar[str] = "gone"
     gone: ClassVar[bool] = True
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no good answer comes, or why a state is not saved; once for each change of the reason."""
+    """The reason for no good answer, or an unsaved state; once for each change of the reason."""
 
     reason: str
     """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
     `over` once the endpoint answers again. `not-saved` if the file of `since` cannot be written,
     and `saved` once it can."""
     message: str
-    """For people: what is wrong, and the likely cause if there is one."""
+    """For people: the fault, and the likely cause if there is one."""
 
     @property
     def over(self) -> bool:
-        """Whether the endpoint answers again."""
+        """True if the endpoint answers again."""
         return self.reason == OVER
 
 
@@ -198,9 +198,9 @@ class Refused(ClientError):  # noqa: N818 - named for what is the matter
     """The server refuses the request (400, 401 or 403): sending it again would not help.
 
     Args:
-        message: What was refused, and the likely cause if there is one.
+        message: The refused request, and the likely cause if there is one.
         status: The answer's status.
-        text: What the server said; `""` for nothing.
+        text: The server's own words; `""` for none.
     """
 
     def __init__(self, message: str, *, status: int, text: str) -> None:

@@ -2,8 +2,8 @@
 
 `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters or else in capitals, as
 curl and Go read them. The metadata service is asked without this module. A URL of this machine or
-of a link-local address never goes through a proxy: what answers there in the metadata service's
-place is not it.
+of a link-local address never goes through a proxy: an answer in the metadata service's place would
+be another's.
 """
 
 import base64
@@ -30,7 +30,7 @@ class Proxy(NamedTuple):
 
     endpoint: EndpointAddress
     authorization: bytes
-    """The header line that the proxy wants, with its end; empty if it wants none."""
+    """The header line that authenticates to the proxy, with its end; empty without a password."""
 
     def forwarded(self, sent: bytes, server: EndpointAddress) -> bytes:
         """Return a request for a server as this proxy takes it (RFC 9112, section 3.2.2)."""
@@ -40,7 +40,7 @@ class Proxy(NamedTuple):
         return line + b"\r\n" + self.authorization + rest
 
     def open_tunnel(self, connected: socket.socket, server: EndpointAddress, until: float) -> None:
-        """Have the proxy connect to a server; an OSError says why it does not."""
+        """Ask the proxy for a connection to a server; an OSError gives the reason of a refusal."""
         host = f"{server.authority.removesuffix(f':{server.port}')}:{server.port}"
         asked = f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n".encode() + self.authorization
         connected.sendall(asked + b"\r\n")
@@ -100,7 +100,7 @@ def _is_near(host: str) -> bool:
 
 
 def _is_excepted(host: str, port: int, exceptions: str) -> bool:
-    """Tell whether a list has a host: `*`, a domain, an address, a network, each with a port."""
+    """Return True if a list has a host: `*`, a domain, an address, a network, each with a port."""
     address = _address(host)
     for each in filter(None, (part.strip().lower() for part in exceptions.split(","))):
         name, _, its_port = each.rpartition(":")

@@ -1,11 +1,11 @@
-"""What a client knows of its server, what its answers mean, and what it asks for one result.
+"""A client's knowledge of its server, the meaning of its answers, and the questions for one result.
 
-`watch` decides that an event has appeared, or is over. Whoever asks does so by a function that
+`watch` decides that an event has appeared, or is over. The callers here ask through a function that
 carries out a Question or a Pause: no I/O in here.
 
 Threads may share a session. Nothing in it is locked: each decision about the address or the version
-follows from what the failed question was asked by, so that two threads with the same failure make
-the same step once.
+follows from the address and version of the failed question, so that two threads with the same
+failure make the same step once.
 """
 
 import functools
@@ -32,7 +32,7 @@ MOST_SECONDS: Final = 86_400.0
 """The most of any time of a pace: a day."""
 
 MAX_DOUBLINGS: Final = 30
-"""Failures in a row after which the pause does not grow any more."""
+"""Failures in a row after which the pause grows no further."""
 
 INSTANCE_VERSIONS: Final = ("2019-03-11", "2017-08-01")
 """For the instance service: the first that shows the resource id, and one that all have."""
@@ -44,13 +44,14 @@ NAME_TRIES: Final = 3
 """Failures in a row after which the client asks for the name later: events go first."""
 
 NAME_SECONDS: Final = 5.0
-"""How long to ask for the name at a time: the client does not look for events meanwhile."""
+"""The longest time spent on the name at once: the client does not look for events meanwhile."""
 
 NAME_PAUSE_SECONDS: Final = 60.0
-"""How much later."""
+"""The pause before the name is asked for again."""
 
 NAME_HOLDS_SECONDS: Final = 10.0
-"""Before a name that was learnt is asked for again, however many events of others are listed."""
+"""The age of a learnt name before it is asked for again, however many events of others are listed.
+"""
 
 TRIES: Final = 4
 """Failures in a row after which a call gives up."""
@@ -59,10 +60,10 @@ LEAST_ANSWER_SECONDS: Final = 0.1
 """The least time for an answer: one try is made in any case."""
 
 FOREWARN: Final = b"Forewarn/"
-"""What the Server header of Forewarn contains (protocol.md section 9)."""
+"""The mark of Forewarn in the Server header (protocol.md section 9)."""
 
 SECOND_LOOK_GAP_SECONDS: Final = 0.05
-"""Between a document that no longer lists an event and the one that confirms its end."""
+"""The pause between a document that no longer lists an event and the one that confirms its end."""
 
 NOT_AN_ENDPOINT: Final = frozenset(
     {"no-connection", "no-answer", "cut", "no-http", "no-document", "encoded", "too-large"}
@@ -80,10 +81,10 @@ REFUSALS: Final = frozenset({400, 401, 403})
 """Statuses after which the same question fails again."""
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Where all requests look alike: there the path tells the machines apart."""
+"""Hosts where all requests look alike: there the path tells the machines apart."""
 
 NAME_PREFIX: Final = "/vm"
-"""What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
+"""The path before a machine's name in an address that asks as one (protocol.md section 10)."""
 
 _VERSIONS: Final = tuple(version.name for version in VERSIONS)
 
@@ -91,7 +92,7 @@ T = TypeVar("T")
 
 
 class ClockReading(msgspec.Struct, frozen=True):
-    """When something happens: the deciders' only time."""
+    """A time by both clocks: the deciders' only time."""
 
     now: datetime
     """The wall clock's, aware."""
@@ -100,24 +101,24 @@ class ClockReading(msgspec.Struct, frozen=True):
 
 
 class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a question has no good answer."""
+    """The reason why a question has no good answer."""
 
     reason: str
     """A word to compare: logged, and reported once for each change of it."""
     message: str
-    """For people: what is wrong, and the likely cause."""
+    """For people: the fault, and the likely cause."""
     answered: bool = False
-    """Whether anything came: a whole answer, or bytes that are not HTTP."""
+    """True if anything came: a whole answer, or bytes that are not HTTP."""
     status: int | None = None
-    """The answer's; None where none came, or the status was not what was wrong."""
+    """The answer's; None where none came, or the fault was elsewhere."""
     text: str = ""
-    """What the server said."""
+    """The server's own words."""
     newest_versions: tuple[str, ...] = ()
     """The versions that a refusal names."""
     retry_after_seconds: float | None = None
 
     def error(self, prefix: str = "") -> ClientError:
-        """Return it as what a caller catches, its message after a prefix."""
+        """Return it as an exception for the caller, its message after a prefix."""
         message = prefix + self.message
         if self.status in REFUSALS:
             return Refused(message, status=self.status or 0, text=self.text)
@@ -188,17 +189,17 @@ def _content(
 
 
 listing_of = functools.partial(_content, codec.decode_listing, of_name=False)
-"""Return the document in a response, or why there is none."""
+"""Return the document in a response, or the reason why there is none."""
 
 name_in = functools.partial(_content, codec.decode_machine_name)
-"""Return the machine's name in a response for its leaf, or why there is none."""
+"""Return the machine's name in a response for its leaf, or the reason why there is none."""
 
 machine_in = functools.partial(_content, lambda body: event.Machine(**codec.decode_compute(body)))
-"""Return what a response for `compute` says of this machine, or why it says nothing."""
+"""Return the machine in a response for `compute`, or the reason why there is none."""
 
 
 def confirmation_in(reply: Reply, endpoint: EndpointAddress) -> FailedAnswer | None:
-    """Return None where a response confirms an approval, else why it does not."""
+    """Return None where a response confirms an approval, else the reason why it does not."""
     if reply.status != 200:
         return failure_of(reply, endpoint)
     if reply.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
@@ -220,7 +221,7 @@ def header(reply: Reply, name: bytes) -> bytes | None:
 
 
 def server_time(reply: Reply, name: bytes = b"date") -> datetime | None:
-    """Return the time in the server's Date, or in another header; None if none can be read."""
+    """Return the time in the server's Date, or in another header; None if it is unreadable."""
     value = header(reply, name)
     try:
         return None if value is None else codec.any_date(value.decode("ascii", "replace"))
@@ -272,10 +273,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     connect_seconds: float = 10.0
     """For a connection: the endpoint is one hop away, and some hosts drop early packets."""
     poll_seconds: float = 1.0
-    """Between two questions to a server that does not wait: Azure recommends once a second, and a
-    preemption has 30 s of notice."""
+    """The pause between two questions to a server that does not wait: Azure recommends once a
+    second, and a preemption has 30 s of notice."""
     wait_seconds: int = 60
-    """How long a server that waits is asked to hold an answer; it may cap this (section 10)."""
+    """The hold that a server which waits is asked for; it may cap this (section 10)."""
     backoff_seconds: float = 0.5
     """After a first failure; doubled with each further one."""
     longest_backoff_seconds: float = 10.0
@@ -285,10 +286,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.1
     """The random part of a pause between polls, each way: 0 to 1."""
     approve_seconds: float = 900.0
-    """How long an approval is tried: 15 minutes, the longest of the least notices."""
+    """The time for which an approval is tried: 15 minutes, the longest of the least notices."""
 
     def __post_init__(self) -> None:
-        """Refuse times that would ask without a pause, or never."""
+        """Refuse times that would mean no pause, or no question at all."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             least, most = (0.0, 1.0) if name == "jitter" else (LEAST_SECONDS, MOST_SECONDS)
@@ -300,9 +301,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return self.poll_seconds * (1 + self.jitter * (2 * chance - 1))
 
     def backoff(self, failures: int, chance: float, retry_after: float | None = None) -> float:
-        """Return the seconds to stay away after failures in a row, the first being 1.
+        """Return the pause in seconds after failures in a row, the first being 1.
 
-        Chance halves the pause at the most; `retry_after` is what the server said, in seconds.
+        Chance halves the pause at the most; `retry_after` is the server's own wish, in seconds.
         """
         doubled = self.backoff_seconds * 2.0 ** min(failures - 1, MAX_DOUBLINGS)
         pause = min(doubled, self.longest_backoff_seconds) * (0.5 + 0.5 * chance)
@@ -313,25 +314,25 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What to ask now."""
+    """A question to ask now."""
 
     endpoint: EndpointAddress
     target: str
     """Path and query, from `/metadata` on."""
     version: str
     of_instance: bool = False
-    """Whether it is for the instance service, which has versions of its own."""
+    """True if it is for the instance service, which has versions of its own."""
     answer_seconds: float
-    """How long the whole answer may take, from the question on."""
+    """The time for the whole answer, from the question on."""
     method: bytes = b"GET"
     body: bytes = b""
     report: str = ""
-    """How the machine fares, as the header's value; `""` to say nothing."""
+    """The report of the machine's state, as the header's value; `""` for none."""
     held: tuple[tuple[bytes, bytes], ...] = ()
     """Headers for the connection of the last answer only: another may lead to another server, which
     has another document by the same number."""
     held_seconds: float = 0.0
-    """How much longer the answer may take with these."""
+    """The additional time for the answer with these."""
 
     def within(self, seconds: float) -> "Question":
         """Return it with no more time than this for its answer."""
@@ -349,12 +350,12 @@ class Attempt(NamedTuple):
     """The result of a Question or a Pause."""
 
     outcome: Reply | FailedAnswer | None
-    """What came of a question; None after a pause."""
+    """The result of a question; None after a pause."""
     at: ClockReading
     chance: float
     """A random number from 0 up to 1."""
     held: bool = False
-    """Whether the headers that hold on one connection only were sent."""
+    """True if the headers that hold on one connection only were sent."""
 
 
 Do: TypeAlias = Callable[[Question | Pause], Attempt]
@@ -362,7 +363,7 @@ Do: TypeAlias = Callable[[Question | Pause], Attempt]
 
 
 class Session:
-    """What is known of the server, shared by all that one client does."""
+    """The knowledge about the server, shared by all calls of one client."""
 
     def __init__(
         self, pace: Pace, candidates: Sequence[EndpointAddress], name: str | None = None
@@ -371,11 +372,11 @@ class Session:
         self.name = name
         self.version = NEWEST_VERSION.name
         self.report = ""
-        """How this machine fares, as `Question.report`."""
+        """The report of this machine's state, as `Question.report`."""
         self.takes_reports = False
-        """Whether the server is Forewarn: no other is told how the machine fares."""
+        """True if the server is Forewarn: no other gets reports of the machine's state."""
         self.settled = False
-        """Whether the server has accepted this version."""
+        """True if the server has accepted this version."""
         self._candidates = tuple(candidates)
         self._tried = self._candidates[0]
         self._proven: EndpointAddress | None = None
@@ -410,7 +411,7 @@ class Session:
         return msgspec.structs.replace(self.question(), method=b"POST", body=body, report="")
 
     def instance_question(self, leaf: str = "", form: str = "json") -> Question:
-        """Return the question for what this machine is called, or for a leaf of that."""
+        """Return the question for this machine's names and place, or for a leaf of that."""
         version = self._instance
         return Question(
             endpoint=self.endpoint,
@@ -427,7 +428,7 @@ class Session:
         self._refusals = 0
 
     def asks_again(self, failure: FailedAnswer, question: Question) -> bool:
-        """Record a failure; tell whether to ask again at once, elsewhere or by another version."""
+        """Record a failure; return True to ask again at once, elsewhere or by another version."""
         if self._moves_on(failure, question):
             return True
         if failure.status != 400:
@@ -463,7 +464,7 @@ class Session:
         return bool(older)
 
     def wants_name(self, at: ClockReading) -> bool:
-        """Tell whether to ask for the name now."""
+        """Return True if it is time to ask for the name."""
         return (self.name is None or self._is_doubted) and at.monotonic >= self._name_at
 
     def want_name(self) -> None:
@@ -476,11 +477,11 @@ class Session:
             self._is_doubted, self._name_at = True, self._learnt_at + NAME_HOLDS_SECONDS
 
     def learnt(self, name: str, at: ClockReading) -> None:
-        """Record the name that the endpoint tells."""
+        """Record the name from the endpoint."""
         self.name, self._learnt_at, self._is_doubted = name, at.monotonic, False
 
     def leave_name(self, at: ClockReading) -> None:
-        """Leave the name for later: events do not wait for a name that cannot be had."""
+        """Leave the name for later: events do not wait for a name that is not to be had."""
         self._name_at = at.monotonic + NAME_PAUSE_SECONDS
 
     def pause(self, failures: int, failure: FailedAnswer, chance: float) -> Pause:
@@ -510,7 +511,7 @@ def document(session: Session, do: Do, at: ClockReading) -> event.Document:
 
 
 def report(session: Session, do: Do, _: ClockReading, status: str, reason: str) -> None:
-    """Tell Forewarn how this machine fares, now and with each later question."""
+    """Report this machine's state to Forewarn, now and with each later question."""
     try:
         said = AgentReport(AgentStatus(status), reason)
     except ValueError:
@@ -522,7 +523,7 @@ def report(session: Session, do: Do, _: ClockReading, status: str, reason: str) 
 
 
 def learn_name(session: Session, do: Do, at: ClockReading) -> FailedAnswer | None:
-    """Learn this machine's name, if it can be had in a few seconds; else return why not."""
+    """Learn this machine's name, if possible in a few seconds; else return the failure."""
     session.leave_name(at)  # a caller that gives up in the middle asks for events first
     name, _, attempt = _answer(
         session,
@@ -542,7 +543,7 @@ def learn_name(session: Session, do: Do, at: ClockReading) -> FailedAnswer | Non
 
 
 def machine(session: Session, do: Do, at: ClockReading) -> event.Machine:
-    """Ask what this machine is called."""
+    """Ask for this machine's names and place."""
     found, _, _ = _answer(
         session, do, at, session.instance_question, machine_in, seconds=float("inf")
     )
@@ -609,11 +610,11 @@ def approve(
     events: Sequence[event.Event | str],
     within_seconds: float | None,
 ) -> None:
-    """Approve events, until the server has said 200 (protocol.md section 5).
+    """Approve events, until the server has confirmed with 200 (protocol.md section 5).
 
     An approval counts once however often it is sent, so one whose answer was lost is sent again.
-    Before that the document is read: an event that two documents in a row do not list is
-    over, and needs no approval any more.
+    Before that the document is read: an event that two documents in a row do not list is over, and
+    needs no approval.
     """
     ids = _ids_of(events)
     seconds = session.pace.approve_seconds if within_seconds is None else within_seconds

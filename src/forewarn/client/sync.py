@@ -1,6 +1,6 @@
 """The client over sockets: `Client`, `Watch`, `Documents`. No asyncio.
 
-`aio` runs the same in threads: only `_find` and what a client asks by a connection's `do` wait.
+`aio` runs the same in threads: only `_find` and calls through a connection's `do` wait.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ LOGGER: Final = "forewarn.client"
 """The name of the client's log."""
 
 OnTrouble: TypeAlias = Callable[[Trouble], None]
-"""What is called with each new reason why no good answer comes, or why a state is not saved."""
+"""A callback for each new reason why no good answer comes, or why a state is not saved."""
 
 T = TypeVar("T")
 
@@ -37,14 +37,14 @@ T = TypeVar("T")
 class Client:
     """Reads and approves a machine's scheduled events, on Azure and on Forewarn alike.
 
-    Any thread may use it. It opens nothing before it is asked for something.
+    Any thread may use it. It opens nothing before the first call.
 
     Args:
         endpoint: The address, such as `http://127.0.0.1:8080/vm/web-0`. None: the environment's
             FOREWARN_ENDPOINT, else the first that answers of `http://169.254.169.254`, the
             environment's SCHEDULEDEVENTSIP, and option 245 of the machine's DHCP leases.
         name: This machine's name as in an event's resources. None: the client asks the endpoint.
-        pace: How often the client asks, and how long it waits.
+        pace: The intervals between the client's questions, and its time limits.
 
     Raises:
         Misuse: The address or the name is invalid.
@@ -81,7 +81,7 @@ class Client:
         return self._session.name
 
     def document(self) -> event.Document:
-        """Return what the endpoint says now.
+        """Return the current document.
 
         Raises:
             Unreachable: No answer came, after some tries within the pace's
@@ -93,10 +93,10 @@ class Client:
         return self._run(session.document)
 
     def events(self, *, mine: bool = False) -> tuple[event.Event, ...]:
-        """Return the events of now.
+        """Return the current events.
 
         Args:
-            mine: Whether to leave out events that concern other machines only.
+            mine: True to leave out events that concern other machines only.
 
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
@@ -104,14 +104,14 @@ class Client:
         return listed(self.document(), mine=mine)
 
     def approve(self, *events: event.Event | str, within_seconds: float | None = None) -> None:
-        """Let events start before their notice is over (protocol.md section 5).
+        """Approve events, which may then start before their notice is over (protocol.md section 5).
 
-        Returns once the server has confirmed the approval. An approval whose answer is lost is
-        sent again until the event is over; it counts once.
+        Returns once the server has confirmed the approval. An approval whose answer is lost is sent
+        again until the event is over; it counts once.
 
         Args:
             *events: Events or their ids; all or none of them are approved.
-            within_seconds: How long to try; None for the pace's `approve_seconds`.
+            within_seconds: The time for all tries; None for the pace's `approve_seconds`.
 
         Raises:
             Refused: The server refuses it, for example an id that it never published.
@@ -121,15 +121,15 @@ class Client:
         self._run(partial(session.approve, events=events, within_seconds=within_seconds))
 
     def report(self, status: str, reason: str = "") -> None:
-        """Tell Forewarn how this machine fares, now and with each later look.
+        """Report this machine's state to Forewarn, now and with each later look.
 
         Operators see it, and Forewarn takes no other update domain down until a machine that was
-        stopped has said `back`. Other servers are told nothing. If no answer comes, the next look
-        tells it.
+        stopped has said `back`. Other servers get no report. If no answer comes, the next look
+        carries it.
 
         Args:
             status: `preparing`, `ready`, `held`, `recovering` or `back` (protocol.md section 10).
-            reason: Why, for operators; cut after 200 bytes.
+            reason: The reason, for operators; cut after 200 bytes.
 
         Raises:
             Misuse: The status is none of these, or the client is closed.
@@ -137,7 +137,7 @@ class Client:
         self._run(partial(session.report, status=status, reason=reason))
 
     def machine(self) -> event.Machine:
-        """Return what this machine is called.
+        """Return this machine's names and place.
 
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
@@ -156,17 +156,17 @@ class Client:
 
         Args:
             since: A file of this handler's own, on a disk that outlives a reboot, in which the
-                watch saves what it has reported. The next process resumes from there: it is told
-                `gone` of what ended meanwhile, and `appeared` again only of an event that has not
-                started, and whose `appeared` the handler was not done with. A change is done with
-                when the next one is asked for. A relative path begins in the environment's
-                STATE_DIRECTORY (systemd's `StateDirectory=`), else in the current folder. None to
-                begin with the events of now.
+                watch saves what it has reported. The next process resumes from there: it gets
+                `gone` for events that ended meanwhile, and `appeared` again only for an event that
+                has not started, and whose `appeared` the handler was not done with. A change is
+                done with when the next one is asked for. A relative path begins in the
+                environment's STATE_DIRECTORY (systemd's `StateDirectory=`), else in the current
+                folder. None to begin with the current events.
             types: The event types to report; None for all.
-            mine: Whether to leave out events that concern other machines only.
+            mine: True to leave out events that concern other machines only.
             on_trouble: Called once for each change of the reason why no good answer comes, and when
-                the file cannot be written, which does not stop the watch. What it raises ends the
-                watch.
+                the file cannot be written, which does not stop the watch. An exception from it ends
+                the watch.
 
         Raises:
             Misuse: `types` or the content of the file is invalid, the file cannot be used (a full
@@ -278,7 +278,7 @@ def listed(document: event.Document, *, mine: bool) -> tuple[event.Event, ...]:
 
 
 class _Answers(Iterator[T]):
-    """What a watcher takes from one answer after another."""
+    """The results that a watcher takes from one answer after another."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class _Answers(Iterator[T]):
         self._taken: T | None = None
         """The next one, until the caller has it."""
         self._trouble: Trouble | None = None
-        """What to report before it, until it is reported."""
+        """The trouble to report before it, until it is reported."""
 
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
@@ -324,8 +324,8 @@ class _Answers(Iterator[T]):
     def _prepare(self) -> Trouble | None:
         """Take the next one if there is one; return a trouble to report before.
 
-        What the caller is done with is saved before the next one is taken, and that an event
-        appears before the caller is told.
+        The changes that the caller is done with are saved before the next one is taken, and the
+        appearance of an event before the caller gets it.
         """
         if self._watcher.troubles:
             return self._watcher.troubles.popleft()
@@ -336,7 +336,6 @@ class _Answers(Iterator[T]):
         return self._save()
 
     def _give(self) -> T | Trouble | None:
-        """Return what was found; None if it is closed."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             return trouble
@@ -389,12 +388,12 @@ class Documents(_Answers[event.Document]):
 
     @property
     def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
+        """Time of the last good answer, by the monotonic clock; None before the first."""
         return self._watcher.answered_at
 
     @property
     def looks(self) -> int:
-        """How many good answers came, those without anything new included."""
+        """The number of good answers, those without anything new included."""
         return self._watcher.looks
 
 
@@ -409,7 +408,7 @@ class SocketConnection:
         self, session: Session, resolve: Callable[..., list[Any]] = socket.getaddrinfo
     ) -> None:
         self.closing = False
-        """Whether it was closed: `do` raises ConnectionClosed for ever."""
+        """True once it was closed: `do` raises ConnectionClosed for ever."""
         self._resolve = resolve
         self._begin(session)
 
@@ -463,7 +462,7 @@ class SocketConnection:
         self._release_if_closing()
 
     def leave_to_parent(self) -> None:
-        """Begin without a connection in a forked process: what is open is the parent's."""
+        """Begin without a connection in a forked process: open ones are the parent's."""
         self._hang_up()
         self._bell.close()
         self._rope.close()
@@ -481,7 +480,7 @@ class SocketConnection:
                 self._busy.release()
 
     def __del__(self) -> None:
-        """Close a connection that nobody has closed."""
+        """Close a connection that its owner has not closed."""
         with contextlib.suppress(AttributeError):  # there were no files left to make it of
             self.close()
 

@@ -1,7 +1,8 @@
-"""HTTP over h11, with a limit on all that is read.
+"""HTTP over h11, with a limit on everything that is read.
 
 No redirect is followed, and no proxy used unless the caller of `request` gives one: the metadata
-service is one hop away, and what answers in its place is not it. Nothing here imports asyncio.
+service is one hop away, and an answer in its place would be another's. Nothing here imports
+asyncio.
 """
 
 import contextlib
@@ -27,27 +28,27 @@ if TYPE_CHECKING:
     from forewarn.client.proxies import Proxy
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Of a response's status line and headers: the usual limit."""
+"""The most bytes of a response's status line and headers: the usual limit."""
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-"""Of a response's body: ten thousand events."""
+"""The most bytes of a response's body: ten thousand events."""
 
 MAX_PIECES: Final = 20_000
-"""Of a body, as chunks and reads: each costs 20 microseconds. A larger body may have one for each
-512 bytes, which is a third of a network packet."""
+"""The most pieces of a body, as chunks and reads: each costs 20 microseconds. A larger body may
+have one for each 512 bytes, which is a third of a network packet."""
 
 MAX_INTERIM: Final = 8
 """Interim responses (1xx) before the one that counts: one is usual."""
 
 READ_BYTES: Final = 64 * 1024
-"""How much one read takes at most."""
+"""The most bytes of one read."""
 
 USER_AGENT: Final = f"Forewarn/{__version__}".encode()
 Place: TypeAlias = tuple[int, Any]
-"""An address family, and where to connect in it."""
+"""An address family, and an address in it to connect to."""
 
 Places: TypeAlias = queue.SimpleQueue[list[Place] | Exception]
-"""Where a resolver puts the places that it finds, or why there are none."""
+"""The queue in which a resolver puts the places that it finds, or its error."""
 
 T = TypeVar("T")
 
@@ -57,18 +58,18 @@ _clock: Final = clock.SystemClock()
 
 
 class Probes(NamedTuple):
-    """How the system notices that a connection's path is dead, though nothing is sent."""
+    """TCP keepalive: the settings by which the system notices a dead path without traffic."""
 
     silent_seconds: int
-    """It sends a probe after so long without a word,"""
+    """Silence before the first probe."""
     between_seconds: int
-    """the next ones so long after each other,"""
+    """The pause between two probes."""
     most: int
-    """and ends the connection after so many without an answer."""
+    """The number of unanswered probes after which the connection ends."""
 
     @property
     def noticed_seconds(self) -> int:
-        """Within how long a dead path is noticed."""
+        """The longest time in which a dead path is noticed."""
         return self.silent_seconds + self.between_seconds * self.most
 
 
@@ -114,7 +115,7 @@ class HttpExchange:
 
     @property
     def fresh(self) -> bool:
-        """Whether no response has come on it yet."""
+        """True if no response has come on it yet."""
         return self._answered == 0
 
     def ask(self, question: session.Question) -> bytes:
@@ -146,7 +147,7 @@ class HttpExchange:
         return sent + (self._h11.send(h11.EndOfMessage()) or b"")
 
     def receive(self, data: bytes) -> Reply | None:
-        """Take what was read, `b""` where the server has closed; return the response once whole."""
+        """Take received bytes, `b""` for the end of the stream; return the response once whole."""
         self._began = self._began or bool(data)
         if not self._began:
             raise self.cut("the server closed the connection without an answer")
@@ -202,7 +203,7 @@ class HttpExchange:
         return reply
 
     def reuse(self) -> bool:
-        """Prepare for the next question; tell whether the connection may have one."""
+        """Prepare for the next question; return True if the connection may have one."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         if self._h11.trailing_data[0]:
@@ -248,15 +249,15 @@ def clock_reading() -> session.ClockReading:
 
 
 def attempt(outcome: Reply | session.FailedAnswer | None, *, held: bool = False) -> session.Attempt:
-    """Return what was done, with the time and a random number; a forked process draws others."""
+    """Return an outcome with the time and a random number; a forked process draws others."""
     drawn = os.urandom(4)  # noqa: TID251 - the client's one source of chance
     return session.Attempt(outcome, clock_reading(), int.from_bytes(drawn, "big") / 2.0**32, held)
 
 
 def probe(opened: socket.socket, probes: Probes) -> None:
-    """Have the system end this connection, or those that a socket accepts, once the path is dead.
+    """Set the system's keepalive on this connection, or those that a socket accepts.
 
-    What was sent, and not acknowledged, counts as a probe. Nothing waits for more to be sent.
+    Data that was sent, and not acknowledged, counts as a probe. Nothing waits for more to be sent.
     """
     values = {
         "TCP_NODELAY": 1,
@@ -321,10 +322,10 @@ def stream(
     unix_socket: str = "",
     ca_file: str | None = None,
 ) -> Iterator[Reply]:
-    """Ask with GET and yield the response in pieces: its status, and what has come of the body.
+    """Send a GET and yield the response in pieces: its status, and the next part of the body.
 
-    It ends with the response; to close the generator ends the connection. `silence_seconds` is how
-    long nothing may come. The rest is as for `request`.
+    It ends with the response; closing the generator ends the connection. `silence_seconds` is the
+    longest time without a byte. The rest is as for `request`.
     """
     exchange, sent = prepared("GET", url, headers)
     context = functools.partial(_tls_context, ca_file)
@@ -442,8 +443,8 @@ def look_up(
 ) -> list[Place]:
     """Return the places of a host and a port; OSError or UnicodeError without any in time.
 
-    The system's resolver cannot be interrupted: the thread of one that is late is left behind.
-    Whoever puts an exception into `found` ends the wait for it, from any thread.
+    The system's resolver cannot be interrupted: the thread of one that is late is left behind. An
+    exception that any thread puts into `found` ends the wait for it.
     """
     answers: Places = found or queue.SimpleQueue()
 

@@ -3,7 +3,7 @@
 For any sequence of answers and failures it promises: an event that was seen appears, starts at most
 once, and is gone after two documents in a row did not list it; if it is listed again after that, it
 appears again. A watch that is cut anywhere and resumed from its state repeats the change that the
-caller had in hand, and goes on with how the events are by then.
+caller had in hand, and goes on with the current events.
 """
 
 import operator
@@ -30,34 +30,35 @@ SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
 
 TRY_WAITING_SECONDS: Final = 60.0
-"""How long to poll a server that did not wait before asking it to wait again: it may have had too
+"""The time to poll a server that did not wait before asking it to wait again: it may have had too
 many waiting clients."""
 
 UNREADABLE: Final = "unreadable"
-"""The reason of the trouble that an answer has an event, one of several, that cannot be read."""
+"""The reason of the trouble that one event of an answer, of several, is unreadable."""
 
 NO_NAME: Final = "no-name"
-"""The reason of the trouble that nobody can tell which events concern this machine."""
+"""The reason of the trouble that the name is unknown, and with it which events concern this
+machine."""
 
 
 FORMAT: Final = 2
-"""Of the JSON; another one is refused."""
+"""The format of the JSON; another one is refused."""
 
 ChangeKind: TypeAlias = Literal["appeared", "started", "updated", "gone", ""]
-"""What the caller is told; `""` for a change that nobody is told."""
+"""The kind of a change; `""` for one that is not reported to the caller."""
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a watch reports."""
+    """A filter for the events that a watch reports."""
 
     types: frozenset[str] | None = None
     """In lower case; None for every type."""
     mine: bool = False
-    """Whether to leave out events that concern other machines only. Events are reported while this
+    """True to leave out events that concern other machines only. Events are reported while this
     machine's name is unknown: one notice too many is better than one too few."""
 
     def wants(self, seen: event.Event) -> bool:
-        """Tell whether to report an event."""
+        """Return True to report an event."""
         if self.mine and seen.concerns_me is False:
             return False
         return self.types is None or ascii_lower(seen.event_type) in self.types
@@ -74,7 +75,7 @@ def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
 
 
 class ReadDocument(msgspec.Struct, frozen=True):
-    """A document as it was read."""
+    """A document, with the times at which it was read and sent."""
 
     events: dict[str, Listed]
     at: session.ClockReading
@@ -84,7 +85,7 @@ class ReadDocument(msgspec.Struct, frozen=True):
     """The names in the Resources of each entry without an EventId."""
 
     def lacks(self, key: str, resources: Iterable[str]) -> bool:
-        """Tell whether it does not list an event, nor an entry without an id that may be it."""
+        """Return True if it lists neither an event, nor an entry without an id that may be it."""
         return key not in self.events and not any(
             not names or any(codec.concerns(names, name) for name in resources)
             for names in self.nameless
@@ -92,18 +93,18 @@ class ReadDocument(msgspec.Struct, frozen=True):
 
 
 class KnownEvent(msgspec.Struct, frozen=True):
-    """What is known of one event."""
+    """The knowledge about one event."""
 
     event: event.Event
     told: bool
-    """Whether its appearance was told: otherwise its end is not told either."""
+    """True if its appearance was reported: otherwise its end is not reported either."""
     started: bool
-    """Whether its start was told."""
+    """True if its start was reported."""
     missing: bool = False
-    """Whether the last document did not list it: the next one confirms its end."""
+    """True if the last document did not list it: the next one confirms its end."""
     handled: bool = True
-    """Whether the caller was done with its appearance, and has not been told its end. If not, the
-    next process tells the appearance again, unless the event has started or ended meanwhile."""
+    """True if the caller was done with its appearance, and has not got its end yet. If not, the
+    next process reports the appearance again, unless the event has started or ended meanwhile."""
 
 
 class PendingChange(msgspec.Struct, frozen=True):
@@ -112,11 +113,11 @@ class PendingChange(msgspec.Struct, frozen=True):
     key: str
     kind: ChangeKind
     after: KnownEvent | None
-    """What is known of the event afterwards; None once it is gone."""
+    """The knowledge about the event afterwards; None once it is gone."""
 
 
 class WatchState(msgspec.Struct, frozen=True, kw_only=True):
-    """What was told, as a file keeps it from one process to the next."""
+    """The reported events, as a file keeps them from one process to the next."""
 
     format: int = FORMAT
     known: dict[str, KnownEvent] = {}
@@ -124,11 +125,11 @@ class WatchState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """Decides what a watch asks, when, and what it tells; resumes from a state `since`.
+    """Decides the questions of a watch, their times, and its reports; resumes from a state `since`.
 
-    Without a filter it tells whole documents. These are not held back until an end is confirmed:
-    only among changes the order counts, and what is gone comes first. But the first one is, if it
-    does not list all of `events`, which an earlier process saw: how they are now is not known.
+    Without a filter it reports whole documents. These are not held back until an end is confirmed:
+    only among changes the order counts, and ended events come first. But the first one is, if it
+    does not list all of `events`, which an earlier process saw: their current state is unknown.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Watcher:
         events: Iterable[event.Event] = (),
     ) -> None:
         self.looks = 0
-        """How many good answers came."""
+        """The number of good answers."""
         self.answered_at: float | None = None
         """When the last of them came, by the monotonic clock; None before the first."""
         self._session = known
@@ -153,7 +154,7 @@ class Watcher:
         self._pending: list[PendingChange] = []
         """Changes to tell, in order."""
         self._in_hand = False
-        """Whether the caller was told the first of them, and is not done with it."""
+        """True if the caller got the first of them, and is not done with it."""
         for each in events:
             seen = msgspec.structs.replace(each, starts_by=None)
             known_event = KnownEvent(seen, told=True, started=seen.started)
@@ -164,7 +165,7 @@ class Watcher:
         self._held_back: ReadDocument | None = None
         """A document that lists less than the one before, until a second one confirms it."""
         self._looks_again = False
-        """Whether the next question is to confirm an end."""
+        """True if the next question is to confirm an end."""
         self._has_document = False
         self._incarnation: int | None = None
         self._shown: tuple[event.Event, ...] | None = None
@@ -176,7 +177,7 @@ class Watcher:
         self._asked_at = self._doubted_at = at.monotonic
         self._tag: bytes | None = None
         self._apart: dict[str, float] = {}
-        """How far our wall clock, and the server's, were ahead of the monotonic one."""
+        """The lead of our wall clock, and of the server's, over the monotonic one."""
         self._try_waiting_at = at.monotonic
         self._waits: bool | None = None  # None: not known, or to be found out again
 
@@ -187,7 +188,7 @@ class Watcher:
 
     @property
     def since(self) -> str:
-        """What another process has to know if this one ends now, as JSON."""
+        """The state for the next process if this one ends now, as JSON."""
         told = {key: known for key, known in self._known.items() if known.told}
         if self._in_hand and (change := self._pending[0]).kind in {"appeared", "gone"}:
             # Nobody knows whether it is drained: unless it has started, it appears again.
@@ -212,7 +213,7 @@ class Watcher:
             self._apply()
 
     def _told(self, change: PendingChange) -> event.Change | None:
-        """Return what the caller is told of a change; None for nothing."""
+        """Return the change as reported to the caller; None for an unreported one."""
         before, after = self._known.get(change.key), change.after
         if not change.kind:
             return None
@@ -411,11 +412,11 @@ class Watcher:
         return changes
 
     def _changes(self, documents: Sequence[ReadDocument]) -> Iterator[PendingChange]:
-        """Give what is new in one or two documents in a row.
+        """Yield the changes in one or two documents in a row.
 
         An event is gone once two documents in a row do not list it: one empty document may come
         from a server or a proxy that is just starting, and a handler would go back to work in the
-        middle of an event. What is gone comes first: a machine is back in service before it is
+        middle of an event. Ended events come first: a machine is back in service before it is
         drained for the next event.
         """
         newest = documents[-1].events
@@ -465,10 +466,10 @@ class Watcher:
 def merged(
     before: event.Event, listed: Listed, seen: event.Event, *, by_server: bool
 ) -> event.Event:
-    """Return an event as it is seen now, with what this answer leaves out as it was before.
+    """Return an event as seen now, with the parts that this answer leaves out as before.
 
     An answer may be of an older version than the one before, may write the id in another case and
-    put `_` before the names; none of this is news. `by_server` says that it had the server's Date.
+    put `_` before the names; none of this is news. `by_server` is True if it had the server's Date.
     """
     same_names = list(map(_bare, seen.resources)) == list(map(_bare, before.resources))
     left_out = {
@@ -502,7 +503,7 @@ def _bare(name: str) -> str:
 
 
 def applied_seconds(reply: Reply) -> float:
-    """Return how long a server says that it would wait (RFC 7240, section 3); 0 if it does not."""
+    """Return the wait that a server offers (RFC 7240, section 3), in seconds; 0 for none."""
     match = re.search(_WAIT, session.header(reply, b"preference-applied") or b"")
     return float(match[1]) if match else 0.0
 
@@ -511,7 +512,7 @@ _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 
 def write_state(known: Mapping[str, KnownEvent]) -> str:
-    """Return events as JSON, without what holds for this process and its last document only."""
+    """Return events as JSON, without data that only this process or its last document has."""
     lasting = {
         key: msgspec.structs.replace(
             each, event=msgspec.structs.replace(each.event, starts_by=None), missing=False
@@ -522,7 +523,7 @@ def write_state(known: Mapping[str, KnownEvent]) -> str:
 
 
 def read_state(written: str, at: session.ClockReading) -> dict[str, KnownEvent]:
-    """Read what `write_state` wrote, in this process or in another; Misuse if it is invalid."""
+    """Read the output of `write_state`, of this process or of another; Misuse if it is invalid."""
     try:
         state = msgspec.json.decode(written, type=WatchState)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from forewarn.client.event import Misuse, Trouble
 
 MAX_STATE_BYTES: Final = 32 * 1024 * 1024
-"""Of the file of `since`: the largest document makes no longer one."""
+"""The most bytes of the file of `since`: the largest document makes no longer one."""
 
 SavePath: TypeAlias = str | os.PathLike[str]
 """The file of `since`."""
@@ -35,7 +35,7 @@ class WatchFile:
         folder = os.environ.get("STATE_DIRECTORY", "").partition(os.pathsep)[0]
         self.path = Path(os.path.realpath(Path(folder, path)))
         self.text: str | None = None
-        """What it has, or was last to have; None if there is no file yet."""
+        """Its content, or the text that was last to be written; None if there is no file yet."""
         self._failed = False
         try:
             with self.path.open("rb") as file:

@@ -1,9 +1,9 @@
-"""What carries maintenance out.
+"""The connectors, which carry maintenance out.
 
-    port          Connector, Task, Outcome, Found: what the executor asks and is told
+    port          Connector, Task, Outcome, Found: the executor's questions, and the answers
     simulated     touches nothing; a task lasts as long as the settings say
     command       the operator's program, such as that of the guide for Proxmox; its runs are
-                  files, with a time limit, and what follows if one fails or its end is unknown
+                  files, with a time limit, and rules for a failure or an unknown end
     settings      of both that have any, which load without the server extra
     libvirt       hosts under libvirt: a program of ours, for a machine's task, for surveys and tags
     runner        the program around one run: outlives the service, ends it at its time limit

@@ -8,15 +8,15 @@ An operation's runs are in one folder, `<operation>@<when it started>`, for an o
 is restored gives the same number to another operation. A run is a folder in it,
 `<attempt>.<try>.<subject>`, where the subject is the machine or `_all`:
 
-    task.json  what the program reads as its standard input
+    task.json  the program's standard input
     alive     a pipe that the runner holds open as long as it lives
     begun     the program may have begun: durable before it does
-    result    how it ended: there whole, or not at all
-    trouble   what the runner itself complained of
+    result    the end of the program: there whole, or not at all
+    trouble   the runner's own error messages
 
-Whether a runner lives is read from the pipe: the kernel closes it with the last process that holds
-it, so no process number is compared and none that is used again deceives. The service holds it
-until the runner does. The methods of `TaskRuns` but `end` block: they belong on a thread.
+The pipe tells if a runner lives: the kernel closes it with the last process that holds it, so no
+process number is compared and none that is used again deceives. The service holds it until the
+runner does. The methods of `TaskRuns` but `end` block: they belong on a thread.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ KEPT = "kept"
 """The file that says that the folder of runs is not new."""
 
 CHECKS = "check"
-"""What runs of the check command begin with, in the place of the attempt."""
+"""The prefix of the names of the check command's runs, in the place of the attempt."""
 
 LOOK_AGAIN_SECONDS = 1.0
-"""How long to wait for file descriptors. Without them nobody can tell whether a program still runs;
-if it were called failed, another would begin beside it."""
+"""The pause before another try for file descriptors. Without them nobody can tell if a program
+still runs; if it were called failed, another would begin beside it."""
 
 MAX_TROUBLE = 1000
-"""How many bytes of a runner's own complaint are quoted: its last lines."""
+"""The most bytes that are quoted of a runner's own messages: their last lines."""
 
 MAX_HEAD = 100
 """More than the five numbers of a result's first line ever take."""
@@ -65,14 +65,14 @@ _log = structlog.get_logger(__name__)
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended."""
+    """The end of a program."""
 
     kind: str
     """`exit`, `signal`, or `refused`: it could not be run."""
     number: int
     """The exit status, the signal's number, or the errno."""
     stage: int = 0
-    """0 it ended by itself, 1 it was asked to at its time limit, 2 it had to be killed then."""
+    """0 it ended by itself, 1 SIGTERM at its time limit ended it, 2 it had to be killed then."""
     out: bytes = b""
     """The end of its standard output."""
     err: bytes = b""
@@ -80,12 +80,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself with exit status 0."""
+        """True if it ended by itself with exit status 0."""
         return self.kind == "exit" and self.number == 0 and self.stage == 0
 
 
 class RunTrace(Enum):
-    """What is left of a run that has no result and nobody alive."""
+    """The trace of a run without a result and without a living runner."""
 
     NOTHING = "nothing"
     """The program has not begun."""
@@ -94,21 +94,21 @@ class RunTrace(Enum):
 
 
 class TaskRun(NamedTuple):
-    """One run's place."""
+    """The place of one run."""
 
     attempt: int
     again: int
-    """Which try of that attempt, from 0."""
+    """The number of the try in that attempt, from 0."""
     subject: str
     folder: Path
 
 
 class RunOwner(Protocol):
-    """What a program is run for: a task, or a check."""
+    """The owner of a run: a task, or a check."""
 
     @property
     def operation(self) -> str:
-        """What names it."""
+        """Its name."""
 
     @property
     def attempt(self) -> int:
@@ -116,11 +116,11 @@ class RunOwner(Protocol):
 
     @property
     def started_at(self) -> datetime:
-        """When it started, which tells it from another one of the same name."""
+        """The time of its start, which distinguishes it from another one of the same name."""
 
 
 class RunLimits(NamedTuple):
-    """How long a program may take."""
+    """The time limits of a program."""
 
     time_seconds: float
     grace_seconds: float
@@ -129,9 +129,10 @@ class RunLimits(NamedTuple):
 class TaskRuns:
     """The folder of all runs, and the runners that this process began.
 
-    It takes part in fencing: once a later attempt has asked what there is, an earlier one of this
-    process begins nothing more. Whoever can write to the folder can forge results. A file in it
-    says that it is not new: what earlier processes left in the place of a new one is lost.
+    It takes part in fencing: once a later attempt has asked for the runs, an earlier one of this
+    process begins nothing more. Anyone who can write to the folder can forge results. A file in it
+    says that it is not new: the runs that earlier processes left in the place of a new folder are
+    lost.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,7 +148,7 @@ class TaskRuns:
         (folder / KEPT).touch(mode=0o600)
 
     def may_miss(self, task: RunOwner) -> bool:
-        """Tell whether an earlier process may have begun it, and left its runs in a lost folder."""
+        """Return True if an earlier process may have begun it, with its runs in a lost folder."""
         return task.operation in self._missed
 
     def of(self, task: RunOwner) -> list[TaskRun]:
@@ -177,7 +178,7 @@ class TaskRuns:
     ) -> TaskRun:
         """Start a program on a runner of its own, with these variables and no others.
 
-        The subject is a machine or WHOLE. A run of the check command is nobody's result.
+        The subject is a machine or WHOLE. A run of the check command does not count as a result.
 
         Raises:
             OSError: It could not be started; the program has not run.
@@ -206,7 +207,7 @@ class TaskRuns:
         return run
 
     async def end(self, run: TaskRun) -> RunResult | RunTrace:
-        """Wait until nobody is at work on a run, and return its result or what is left of it."""
+        """Wait for a run to end, and return its result or its trace."""
         while True:
             try:
                 pipe = await asyncio.to_thread(_living, run.folder / "alive")
@@ -221,7 +222,7 @@ class TaskRuns:
                 await _closing(pipe)
 
     def adopt(self, task: RunOwner, subject: str, run: TaskRun | None, check: TaskRun) -> None:
-        """Let the check command's result be the result of a run that was lost; None: elsewhere."""
+        """Take the check command's result for that of a lost run; None: of one elsewhere."""
         if run is None:
             run, alive = self._make(task, subject, check=False)
             os.close(alive)
@@ -229,7 +230,7 @@ class TaskRuns:
         _sync(run.folder)
 
     def trouble(self, run: TaskRun) -> str:
-        """Return the last line of what a runner complained of."""
+        """Return the last line of a runner's error messages."""
         with contextlib.suppress(OSError):
             text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
             lines = text.decode("utf-8", "replace").strip().splitlines()
@@ -244,7 +245,7 @@ class TaskRuns:
         _remove(self._place(task))
 
     def sweep(self, live: Collection[str]) -> None:
-        """Remove the runs of all other operations, but for those that are under way."""
+        """Remove the runs of all other operations, except those that are under way."""
         for place in list(self._folder.iterdir()):
             operation, at, _ = place.name.partition("@")
             if not at or operation in live:
@@ -294,7 +295,7 @@ class TaskRuns:
 
 
 def spoken(ended: RunResult, limits: RunLimits) -> str:
-    """Return in words how a program ended; `""` if it succeeded."""
+    """Describe the end of a program; `""` if it succeeded."""
     if ended.stage:
         how = "stopped by SIGTERM" if ended.stage == 1 else "killed by SIGKILL"
         return f"exceeded its time limit of {limits.time_seconds:g} s and was {how}"
@@ -321,7 +322,6 @@ def _read(result: Path) -> RunResult | None:
 
 
 def _living(alive: Path) -> int | None:
-    """Return a descriptor of the pipe while somebody holds it, else None."""
     try:
         pipe = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -333,7 +333,7 @@ def _living(alive: Path) -> int | None:
 
 
 async def _closing(pipe: int) -> None:
-    """Return when the runner that holds this pipe is gone; close it."""
+    """Wait until the runner that holds this pipe is gone; close it."""
     loop = asyncio.get_running_loop()
     stirred = asyncio.Event()
     loop.add_reader(pipe, stirred.set)
@@ -370,23 +370,24 @@ def _remove(place: Path) -> None:
 
 
 PREFIX: Final = "FOREWARN_"
-"""What a program's variables about the task begin with; the service's own are not passed on."""
+"""The prefix of a program's variables about the task; the service's own variables of that prefix
+are not passed on."""
 
 OWN_VARIABLES: Final = frozenset(
     {"CREDENTIALS_DIRECTORY", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET"}
     | {"STATE_DIRECTORY", "WATCHDOG_PID", "WATCHDOG_USEC"}
 )
-"""Further variables that are the service's alone: what systemd gives it, its secrets among them."""
+"""Further variables that are the service's alone: those from systemd, with its secrets."""
 
 CHECK_SECONDS: Final = 60.0
-"""How long the check command may take: it only looks."""
+"""The time limit of the check command: it only looks."""
 
 MAX_VARIABLE: Final = 64 * 1024
 """The longest variable, in bytes: the kernel refuses 128 KiB. A longer list is in the JSON only."""
 
 MAX_RUNS: Final = 4
-"""How often a program that goes on by itself is run until one run comes to an end: what kills four
-of them in a row is not over by the fifth."""
+"""The most runs of a program that goes on after a crash, until one run comes to an end: the cause
+that kills four of them in a row is not over by the fifth."""
 
 MAX_SAID: Final = 1500
 """The most characters that are quoted of one program: history holds 2,000 for the outcome."""
@@ -408,7 +409,7 @@ class CommandUnusable(Exception):  # noqa: N818 - a state of the settings, as St
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What a program may say in the last line of its standard output."""
+    """The report that a program may print in the last line of its standard output."""
 
     done: bool = True
     """False, from a check command that exits with 0: nothing of the task was done."""
@@ -417,7 +418,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class CommandConnector(Connector):
-    """Runs the operator's program, which gets of the environment what is not the service's.
+    """Runs the operator's program, which gets the environment without the service's own variables.
 
     Raises:
         CommandUnusable: This system is not POSIX, or the settings name no program that could run.
@@ -446,14 +447,14 @@ class CommandConnector(Connector):
             raise CommandUnusable(message) from error
 
     async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
-        """Run the program for all that has no result of an earlier attempt."""
+        """Run the program for every subject without a result of an earlier attempt."""
         earlier = await self._earlier(task)
         ended = await _all({s: self._perform(task, s, runs) for s, runs in earlier.items()})
         known = {subject: outcome for subject, outcome in ended.items() if outcome is not None}
         return _joint(known) if len(known) == len(ended) else Found.UNKNOWN
 
     async def check(self, task: Task) -> Outcome | Found:
-        """Tell what the files of earlier attempts, or the check command, say."""
+        """Return the result by the files of earlier attempts, or by the check command."""
         earlier = await self._earlier(task)
         left = await _all({s: self._check(task, s, runs) for s, runs in earlier.items()})
         if RunTrace.BEGUN in left.values():
@@ -470,7 +471,7 @@ class CommandConnector(Connector):
         await asyncio.to_thread(self._runs.sweep, live)
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
-        """Tell whether another run continues a lost one; an operator's program never does.
+        """Return True if another run continues a lost one; an operator's program never does.
 
         An attempt has at most MAX_RUNS runs.
         """
@@ -478,11 +479,11 @@ class CommandConnector(Connector):
         return False
 
     def _is_final(self, left: RunResult | RunTrace) -> bool:
-        """Tell whether a run's result is final; that of an operator's program always is."""
+        """Return True if a run's result is final; that of an operator's program always is."""
         return isinstance(left, RunResult)
 
     def _spoken(self, ended: RunResult) -> str:
-        """Return in words how the program ended; "" where its own words say enough."""
+        """Describe the end of the program; "" where its own words say enough."""
         return spoken(ended, self._limits)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
@@ -490,14 +491,15 @@ class CommandConnector(Connector):
         return {}
 
     def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
-        """Return what holds a run's place among those that are under way at once."""
+        """Return a context that holds one of the places for runs that are under way at once."""
         del task, subject
         return self._slots
 
     async def _earlier(self, task: Task) -> dict[str, list[TaskRun]]:
-        """Return the runs that there are of each subject, the latest first.
+        """Return the existing runs of each subject, the latest first.
 
-        What was begun once a machine or once an operation is ended so, whatever `per` says now.
+        A task that was begun once a machine or once an operation is finished so, whatever `per`
+        says now.
         """
         begun = await asyncio.to_thread(self._runs.of, task)
         whole = {run.subject == WHOLE for run in begun} or {self._settings.per == "operation"}
@@ -554,7 +556,7 @@ class CommandConnector(Connector):
         return left
 
     def _may_miss(self, task: Task) -> bool:
-        """Tell whether a run that nobody allowed to be repeated may be lost with the folder."""
+        """Return True if a run that nobody allowed to be repeated may be lost with the folder."""
         return task.attempt > task.repeat_after + 1 and self._runs.may_miss(task)
 
     async def _ask(self, task: Task, subject: str, lost: TaskRun | None) -> RunResult | RunTrace:
@@ -584,9 +586,9 @@ class CommandConnector(Connector):
         return RunTrace.BEGUN
 
     async def _settled(self, earlier: list[TaskRun]) -> tuple[RunResult | RunTrace, TaskRun | None]:
-        """Return a subject's result, or what is left of its latest run that had begun; and the run.
+        """Return a subject's result, or the trace of its latest run that had begun; and the run.
 
-        Waits for what is under way.
+        Waits for runs that are under way.
         """
         lost = None
         for run in earlier:
@@ -631,7 +633,7 @@ class CommandConnector(Connector):
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the service's environment without what is the service's alone."""
+    """Return the service's environment without the service's own variables."""
     return {
         name: value
         for name, value in environment.items()
@@ -640,7 +642,7 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _all(tasks: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
-    """Return what each comes to; an error is raised when none is under way any more."""
+    """Return the result of each; an error is raised when none is under way any longer."""
     results = await asyncio.gather(*tasks.values(), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -685,7 +687,7 @@ def _text_of(value: object) -> str:
 
 
 def _said(out: bytes) -> tuple[_Said, str]:
-    """Return what the last line of a program's output says, and what is wrong with it."""
+    """Return the report in the last line of a program's output, and its fault in words."""
     line = out.rstrip().rpartition(b"\n")[2].strip()
     if not line.startswith(b"{"):
         return _Said(), ""
@@ -706,7 +708,7 @@ def readable(data: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return the end of a text that people can read, without what moves a terminal's cursor."""
+    """Return the readable end of a text, without sequences that move a terminal's cursor."""
     kept = "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )

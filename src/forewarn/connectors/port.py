@@ -1,4 +1,4 @@
-"""What the executor asks of a connector, and what it is told."""
+"""The interface of connectors: the executor's questions, and the answers."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -36,8 +36,8 @@ class Task(Impact, frozen=True, kw_only=True, gc=False):
     """Hosts that no machine may move to, because they are drained."""
     host_boot_id: str = ""
     """Set for a Reboot that lasts as long as its host's own: shut the machine down, and start it
-    when its host has another boot id than this. It is over too when somebody has started it.
-    A machine that was shut down is started again whatever fails."""
+    when its host has another boot id than this. It is over too when somebody has started it. A
+    machine that was shut down is started again whatever fails."""
     repeat_after: int = 0
     """Up to this attempt an operator has allowed runs whose result is unknown to be repeated."""
     claimed_elsewhere: tuple[str, ...] = ()
@@ -46,17 +46,17 @@ class Task(Impact, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a task ended."""
+    """The outcome of a task."""
 
     succeeded: bool
     message: str = ""
-    """For the operator: what went wrong, or what is worth knowing."""
+    """For the operator: the fault, or a remark."""
     hosts: dict[str, str] = {}
     """The new hosts of machines, by the machine's name; only those that are known."""
 
 
 class Found(StrEnum):
-    """What `check` found where there is no outcome."""
+    """The results of `check` without an outcome."""
 
     NOT_DONE = "not-done"
     """At least a part of it was never begun: it is safe to perform."""
@@ -82,17 +82,17 @@ class Connector(Protocol):
         """
 
     async def check(self, task: Task) -> Outcome | Found:
-        """Tell how earlier attempts of this task ended; wait for what is still under way.
+        """Return the outcome of earlier attempts of this task, after waiting for any under way.
 
         Asked once before `perform` when the attempt is above 1.
         """
 
     async def forget(self, task: Task) -> None:
-        """Drop what was kept of this task: its outcome is recorded."""
+        """Delete the files of this task: its outcome is recorded."""
         del task
 
     async def sweep(self, live: Collection[str]) -> None:
-        """Drop what was kept of any operation but these; asked once, before any task.
+        """Delete the files of any operation but these; called once, before any task.
 
         Args:
             live: The ids of the operations that are Started.
@@ -109,8 +109,8 @@ class Connector(Protocol):
     async def reboot_host(self, host: str) -> Outcome:
         """Run the host's own reboot command.
 
-        Only a new boot id in a later survey proves that it has rebooted: the command may be cut off
-        by what it does.
+        Only a new boot id in a later survey proves that it has rebooted: the reboot may cut the
+        command off.
         """
         return Outcome(succeeded=False, message=f"no command reboots host {host}")
 

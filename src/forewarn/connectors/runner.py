@@ -25,24 +25,24 @@ SIGKILL = 9
 """As POSIX numbers them."""
 
 OUT_BYTES = 64 * 1024
-"""How much of the end of standard output is kept: the new hosts of a thousand machines."""
+"""The bytes kept of the end of standard output: the new hosts of a thousand machines."""
 
 ERR_BYTES = 4 * 1024
-"""How much of the end of standard error is kept: more than history holds of it."""
+"""The bytes kept of the end of standard error: more than history holds of it."""
 
 READ_BYTES = 64 * 1024
 DRAIN_READS = 64
-"""How much is still read of what a program that has ended left in its pipes: what they hold, but
-not for ever where a process that it left behind goes on writing."""
+"""The most reads of the pipes after a program has ended: their content, but not for ever where a
+process that it left behind goes on writing."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ROOM_SECONDS = 1.0
 MAX_ROOM_SECONDS = 3600.0
-"""How often to look, and how long, for room on a full disk: without its result nobody knows how a
-task ended."""
+"""The pause between two looks for room on a full disk, and the longest wait: without its result
+nobody knows how a task ended."""
 
 NOT_RUN = 127
-"""What the child exits with if the program cannot be run; the reason comes through a pipe."""
+"""The child's exit status if the program cannot be run; the reason comes through a pipe."""
 
 
 def main(arguments: list[str]) -> None:
@@ -102,7 +102,7 @@ def _become(argv: list[str], standard: tuple[int, int, int], trouble: int) -> No
 
 
 def _watch(pid: int, ended: int) -> None:
-    """Tell when the program has ended, and leave it to be reaped."""
+    """Report that the program has ended, and leave it to be reaped."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     os.write(ended, b".")
 

@@ -17,10 +17,10 @@ Limit = Annotated[float, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
 Argument = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://?.*", re.DOTALL)
-"""What libvirt can open: a driver, perhaps a transport, and a place."""
+"""The URIs that libvirt can open: a driver, perhaps a transport, and a place."""
 
 MIGRATE_URI: Final = re.compile(r"(?:tcp|rdma|unix):\S+")
-"""Where a hypervisor listens for machines that come in."""
+"""The address at which a hypervisor listens for machines that come in."""
 
 MAX_HOSTS: Final = 1000
 """Each program looks at every host: more of them are another service's."""
@@ -28,28 +28,29 @@ MAX_HOSTS: Final = 1000
 BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-"""Nobody is there to type a password."""
+"""Options for ssh without a person to type a password."""
 
 
 class CommandConnectorSettings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """The operator's program, and how it is run."""
+    """The operator's program, and the limits of its runs."""
 
     program: tuple[str, ...] = ()
     """The program and its arguments, as `["/usr/local/bin/maintain", "--quiet"]`: a full path, or a
     bare name that PATH finds; no shell reads it. Empty by default: nobody can choose it but you."""
     per: Literal["machine", "operation"] = "machine"
-    """Whether it is run for each machine of an operation, all at once as far as `at_once` allows,
-    or once for all of them. By default each machine: the simplest programs take one name."""
+    """`machine`: one run for each machine of an operation, all at once as far as `at_once` allows.
+    `operation`: one run for all of them. By default each machine: the simplest programs take one
+    name."""
     time_limit_seconds: Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)] = 1800.0
-    """When a run gets SIGTERM, with all of its process group, and has failed. By default half an
-    hour: longer than a large machine's live migration, and not for ever."""
+    """The time limit of a run. After that its process group gets SIGTERM, and it has failed. By
+    default half an hour: longer than a large machine's live migration, and not for ever."""
     grace_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
-    """How long after that SIGTERM it gets SIGKILL: 10 s to put things in order."""
+    """The time between that SIGTERM and SIGKILL: 10 s to put things in order."""
     at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
-    """How many runs are under way at once; the others wait in the order in which they came. 16
-    spare the hosts; what a restart finds under way is not counted."""
+    """The most runs under way at once; the others wait in the order in which they came. 16 spare
+    the hosts; runs that a restart finds under way are not counted."""
     check_command: tuple[str, ...] = ()
     """Asked where nobody knows whether a run did its work, with the same input and variables: exit
     status 0 says done, 1 not done, any other that it cannot tell either. Empty, the default, is
@@ -59,17 +60,17 @@ class CommandConnectorSettings(
 
 
 class LibvirtHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One host, and how it is reached."""
+    """One host, and its addresses and commands."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     """Its name in the fleet."""
     uri: str
-    """What libvirt opens, as `qemu+ssh://h1/system`."""
+    """The URI that libvirt opens, as `qemu+ssh://h1/system`."""
     migrate_uri: str = ""
-    """Where its hypervisor takes machines in, as `tcp://10.98.0.11`. `""`: libvirt asks the host
-    for its own name."""
+    """The URI at which its hypervisor takes machines in, as `tcp://10.98.0.11`. `""`: libvirt asks
+    the host for its own name."""
     targets: bool = True
-    """Whether machines may move there."""
+    """True if machines may move there."""
     memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The memory that its machines may have altogether, in MiB. 0 is all that it has."""
     reboot: tuple[Argument, ...] = ()
@@ -95,7 +96,7 @@ class LibvirtHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return ("ssh", *SSH_OPTIONS, *port, f"{user}{parsed.hostname}", "cat", BOOT_ID_FILE)
 
     def __post_init__(self) -> None:
-        """Refuse what libvirt could not open."""
+        """Refuse URIs that libvirt could not open."""
         if not self.name.isprintable():
             raise FieldError("name", "contains a character that cannot be printed")
         try:
@@ -112,7 +113,7 @@ class LibvirtHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LibvirtMigration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How machines migrate."""
+    """The way in which machines migrate."""
 
     by: Literal["direct", "p2p"] = "direct"
     """`direct`: the service's machine talks to both hosts, which need no credentials for each
@@ -121,17 +122,17 @@ class LibvirtMigration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     disks: Literal["shared", "copy"] = "shared"
     """`copy` copies the disks with the machine, onto images that exist on the target."""
     unsafe: bool = False
-    """Whether libvirt may migrate a disk whose cache mode could lose writes."""
+    """True to migrate a disk whose cache mode could lose writes, too."""
     auto_converge: bool = True
-    """Whether a machine that changes its memory faster than it can be copied is slowed down."""
+    """True to slow down a machine that changes its memory faster than it can be copied."""
     bandwidth_mib: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """The most MiB a second that one migration takes; 0 is no limit."""
     tls: bool = False
-    """Whether the hypervisors encrypt what they send each other."""
+    """True to encrypt the traffic between the hypervisors."""
 
 
 class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The hosts, and how maintenance is carried out on them."""
+    """The hosts, and the limits of maintenance on them."""
 
     python: str = ""
     """The Python with the module `libvirt`: `"/usr/bin/python3"` with Debian's `python3-libvirt`.
@@ -139,32 +140,32 @@ class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     host: Annotated[tuple[LibvirtHost, ...], msgspec.Meta(max_length=MAX_HOSTS)] = ()
     """All hosts on which a machine of the fleet may be."""
     at_once: Count = 8
-    """How many machines are worked on at once; the others wait in the order in which they came."""
+    """The most machines under work at once; the others wait in the order in which they came."""
     at_once_per_host: Count = 2
-    """How many of them may be on one host, or move to it: two migrations fill a link."""
+    """The most of them on one host, or moving to it: two migrations fill a link."""
     time_limit_seconds: Limit = 3600.0
-    """How long one machine may take, as a large one's migration. Then the migration is cancelled,
-    the machine is left running where it is, and the operation has failed."""
+    """The time limit of one machine, such as a large one's migration. Then the migration is
+    cancelled, the machine is left running where it is, and the operation has failed."""
     shutdown_seconds: Limit = 120.0
-    """How long a guest may take to shut down for a Reboot or a cold move."""
+    """The time for a guest to shut down, for a Reboot or a cold move."""
     force: bool = True
-    """Whether a guest that has not shut down by then is powered off. Otherwise the operation has
-    failed, and the guest runs on."""
+    """True to power off a guest that has not shut down by then. Otherwise the operation has failed,
+    and the guest runs on."""
     retry_seconds: Limit = 300.0
-    """How long to ask again for a host that stopped answering after something was begun. After
+    """The time for a host to answer again that stopped answering after something was begun. After
     that the outcome is unknown, and `on_unknown` decides."""
     freeze: Literal["suspend", "migrate"] = "suspend"
-    """What a Freeze does: pause the machine, or move it. One that was announced as a live migration
-    always moves it."""
+    """The work of a Freeze: pause the machine, or move it. One that was announced as a live
+    migration always moves it."""
     freeze_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
-    """How long a Freeze pauses the machine; less where a shorter interruption was announced."""
+    """The pause of a Freeze; shorter where a shorter interruption was announced."""
     redeploy: Literal["live", "live-or-cold", "cold"] = "live"
-    """How a Redeploy moves a machine: live, which keeps its memory; live, or by a shutdown where
-    libvirt refuses that; or by a shutdown."""
+    """The way in which a Redeploy moves a machine: live, which keeps its memory; live, or by a
+    shutdown where libvirt refuses that; or by a shutdown."""
     migration: LibvirtMigration = LibvirtMigration()
     delete_disks: bool = False
-    """Whether a Preempt or Terminate deletes the machine's disks from their storage pools too. The
-    definition, its saved state and its firmware variables are always removed."""
+    """True to delete the machine's disks from their storage pools, too, at a Preempt or Terminate.
+    The definition, its saved state and its firmware variables are always removed."""
 
     def __post_init__(self) -> None:
         """Refuse two hosts of one name, or with one URI."""

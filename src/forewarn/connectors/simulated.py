@@ -27,10 +27,10 @@ DURATIONS: Mapping[EventType, timedelta] = {
     EventType.PREEMPT: timedelta(seconds=30),
     EventType.TERMINATE: timedelta(seconds=30),
 }
-"""How long a task of each type takes by default: about as long as a real one."""
+"""The default duration of a task of each type: about that of a real one."""
 
 HOST_REBOOT: Final = timedelta(minutes=3)
-"""How long a host's reboot takes by default: servers test their memory first."""
+"""The default duration of a host's reboot: servers test their memory first."""
 
 MEMORY_MIB: Final = 1024
 """The memory of every machine."""
@@ -42,8 +42,8 @@ LOOK_EVERY: Final = 1.0
 """Seconds between two looks at whether a host has rebooted."""
 
 
-class _Host(msgspec.Struct, frozen=True):
-    """How often a host was rebooted, and when it is up again after the last time."""
+class _Reboots(msgspec.Struct, frozen=True):
+    """A host's number of reboots, and the end of the latest one."""
 
     reboots: int = 0
     up_at: datetime | None = None
@@ -53,29 +53,27 @@ class _Host(msgspec.Struct, frozen=True):
 class SimulatedConnector(Connector):
     """Waits out a task's duration from its start: DURATIONS for the types that are left out.
 
-    Of tasks it keeps nothing: how far one is follows from when it started, so a restart goes on
-    where the process before would be. Of hosts it keeps that they exist, and when they were
-    rebooted.
+    It keeps nothing of tasks: the progress of one follows from its start, so a restart goes on
+    where the process before would be. It keeps the names of hosts, and the times of their reboots.
     """
 
     clock: Clock
     durations: Mapping[EventType, timedelta]
-    """How long tasks take, where not as DURATIONS says."""
+    """The durations of tasks that differ from DURATIONS."""
     machines: Callable[[], Iterable[Machine]] = tuple
     """Returns the machines of the fleet."""
     file: Path | None = None
     """Remembers the hosts; None to forget them at a restart."""
     host_reboot: timedelta = HOST_REBOOT
-    """How long a host's reboot takes."""
-    _hosts: dict[str, _Host] = field(default_factory=dict)
+    _hosts: dict[str, _Reboots] = field(default_factory=dict)
     _off: set[str] = field(default_factory=set)
     """The GUIDs of machines that are shut down until their hosts have rebooted."""
 
     def __post_init__(self) -> None:
-        """Read what the file remembers: nothing where a power cut has left it empty."""
+        """Read the file: nothing where a power cut has left it empty."""
         if self.file is not None:
             with suppress(FileNotFoundError, msgspec.DecodeError):
-                self._hosts = msgspec.json.decode(self.file.read_bytes(), type=dict[str, _Host])
+                self._hosts = msgspec.json.decode(self.file.read_bytes(), type=dict[str, _Reboots])
 
     async def perform(self, task: Task) -> Outcome:
         """Return when the task's duration since its start is over."""
@@ -89,7 +87,7 @@ class SimulatedConnector(Connector):
         return self._done(task)
 
     async def check(self, task: Task) -> Outcome | Found:
-        """Tell that it is done if its duration is over."""
+        """Return that it is done if its duration is over."""
         over = self._left(task) <= timedelta(0) and not self._awaits_boot(task)
         return self._done(task) if over else Found.NOT_DONE
 
@@ -106,16 +104,16 @@ class SimulatedConnector(Connector):
                 )
                 guests.setdefault(machine.host, []).append(guest)
         if new := guests.keys() - self._hosts.keys():
-            await self._keep({host: _Host() for host in new})
+            await self._keep({host: _Reboots() for host in new})
         return {host: self._facts(host, there) for host, there in sorted(guests.items())}
 
     async def reboot_host(self, host: str) -> Outcome:
-        """Let the host be away for as long as its reboot takes."""
+        """Make the host unreachable for the duration of its reboot."""
         up_at = self.clock.now() + self.host_reboot
-        await self._keep({host: _Host(self._host(host).reboots + 1, up_at)})
+        await self._keep({host: _Reboots(self._host(host).reboots + 1, up_at)})
         return Outcome(succeeded=True)
 
-    async def _keep(self, hosts: dict[str, _Host]) -> None:
+    async def _keep(self, hosts: dict[str, _Reboots]) -> None:
         self._hosts |= hosts
         if self.file is not None:
             await asyncio.to_thread(_replace, self.file, msgspec.json.encode(self._hosts))
@@ -132,8 +130,8 @@ class SimulatedConnector(Connector):
             guests=tuple(guests),
         )
 
-    def _host(self, host: str) -> _Host:
-        return self._hosts.get(host, _Host())
+    def _host(self, host: str) -> _Reboots:
+        return self._hosts.get(host, _Reboots())
 
     def _is_away(self, host: str) -> bool:
         up_at = self._host(host).up_at

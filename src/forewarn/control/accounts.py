@@ -1,4 +1,4 @@
-"""Operators' tokens, and the record of what operators ask, in the transaction of their change."""
+"""Operators' tokens, and the record of operators' requests, in the transaction of their change."""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -34,7 +34,7 @@ MAX_PAGE_TOKENS: Final = 20
 
 @dataclass(eq=False, kw_only=True)
 class OperatorRequest:
-    """One request to the operator plane: who sends it, and what it is about."""
+    """One request to the operator plane: the caller, and the subject."""
 
     by: str
     """`""` where nobody is known."""
@@ -45,13 +45,13 @@ class OperatorRequest:
     token: Token | None = None
     """The token that it came with; None on the unix socket."""
     detail: str = ""
-    """What it is about, once somebody has looked."""
+    """The subject, once the request has been read."""
     recorded: bool = False
-    """Whether the audit log has it, or need not have it."""
+    """True if the audit log has it, or need not have it."""
     outcome: str = DONE
 
     def record(self, at: datetime, outcome: str) -> AuditRecord:
-        """Return what the audit log is to have."""
+        """Return the record for the audit log."""
         return AuditRecord(
             at=at,
             by=_one_line(self.by, MAX_ACTION),
@@ -65,7 +65,7 @@ class OperatorRequest:
 
 
 class AuditedWriter:
-    """A writer for one request: what it changes and the record of it are one transaction.
+    """A writer for one request: its changes and the record of it are one transaction.
 
     A token that was revoked meanwhile changes nothing, whichever replica the request has reached.
     """
@@ -145,13 +145,13 @@ def renew_secret(unit: UnitOfWork, _: Decide, token: Token, digest: str) -> Work
 
 
 def spent_link() -> Refused:
-    """Return the refusal of a link that logs nobody in any more."""
+    """Return the refusal of a link that was already used to log in."""
     message = "the link was used already, or has ended: run 'forewarn page' for another"
     return Refused(ErrorCode.UNAUTHORIZED, message)
 
 
 def revoke_tokens(unit: UnitOfWork, _: Decide, names: Collection[str]) -> Work[tuple[Token, ...]]:
-    """Revoke tokens, all or none; whoever has one is refused from then on.
+    """Revoke tokens, all or none; requests with one are refused from then on.
 
     The tokens for the page of an account with such a name go too, also where it has no other token.
     """
@@ -170,6 +170,6 @@ def _judge_room(tokens: int) -> None:
 
 
 def _one_line(text: str, most: int) -> str:
-    """Return a text without what is not printable, cut off where it is too long."""
+    """Return a text without unprintable characters, cut off where it is too long."""
     shown = "".join(each if each.isprintable() else "\ufffd" for each in text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 3] + "..."

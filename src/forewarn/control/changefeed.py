@@ -1,9 +1,9 @@
-"""What changed, told to the process's own memory after the commit, in the order of the commits.
+"""Changes, published to the process's own memory after the commit, in the order of the commits.
 
-Whatever the listeners keep belongs to one thread: the event loop's, once `deliver_on` was called.
-A commit (other replicas' too, by `outbox`) is told in one callback there, to all listeners in the
-order of their subscription, so a handler on the loop meets memory before a commit or after it and
-never between. Other threads get immutable values that were taken on the loop.
+The state of every listener belongs to one thread: the event loop's, once `deliver_on` was called. A
+commit (other replicas' too, by `outbox`) is published in one callback there, to all listeners in
+the order of their subscription, so a handler on the loop meets memory before a commit or after it
+and never between. Other threads get immutable values that were taken on the loop.
 
 A listener that raises has left memory different from the store, and nobody can tell how far it
 came. Reading the store again would run the same code over the same values while handlers answer
@@ -11,10 +11,10 @@ from the rest, so the feed ends instead, and the service with it (`ended`): a st
 from the store before a socket opens.
 
 `NewsTail` has the latest news for any number of followers, who so cost the store nothing. The
-writer's own news comes with the changefeed. What other replicas committed, and what was too large
-to hand over, is read from the store in one piece for all followers, on another thread. While nobody
-follows, nothing is kept. Each follower has a place of its own: what it has not read yet is in this
-memory or in the store, never in a queue of its own, so a slow one holds nothing up.
+writer's own news comes with the changefeed. Commits of other replicas, and news that was too large
+to hand over, are read from the store in one piece for all followers, on another thread. Without
+followers, nothing is kept. Each follower has a place of its own: its unread news is in this memory
+or in the store, never in a queue of its own, so a slow one holds nothing up.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from forewarn.maintenance.news import NumberedNews
 from forewarn.store.port import Store, StoreError, StoreUnavailable
 
 ASK_SECONDS: Final = 30.0
-"""How long the loop may take to answer: many times the longest that a whole fleet holds it up."""
+"""The longest wait for the loop's answer: many times the longest that a whole fleet holds it up."""
 
 Listener = Callable[[Changes], None]
 
@@ -44,9 +44,9 @@ class Reached(msgspec.Struct, frozen=True):
 
     sequence: int
     news: bytes | None = None
-    """What its transaction tells outsiders; None where the store has to be asked."""
+    """The news of its transaction; None where it has to be read from the store."""
     lost: bool = False
-    """Whether the store had lost its last changes: what was told before may not have happened."""
+    """True if the store had lost its last changes: earlier publications may not have happened."""
 
 
 T = TypeVar("T")
@@ -55,9 +55,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Changefeed:
-    """Tells changes before the requests that caused them are answered.
+    """Publishes changes before the requests that caused them are answered.
 
-    So whoever has an answer on the loop finds its effect in every listener's memory.
+    So a caller on the loop that has its answer finds the effect in every listener's memory.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Changefeed:
         self._listeners.append(listener)
 
     def tell(self, listener: Callable[[Reached], None]) -> None:
-        """Call `listener` with each place that is reached, after all that changed was told."""
+        """Call `listener` with each place that is reached, after the changes up to it."""
         self._telling.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -81,9 +81,9 @@ class Changefeed:
         self._loop = loop
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return what memory answers once it has everything that was published before.
+        """Call `question` once memory has everything published before; return its answer.
 
-        Never on the loop's thread, which is waited for.
+        It is called on the loop. Never call this on the loop's thread, which is waited for.
 
         Raises:
             StoreUnavailable: The loop has ended, or does not answer.
@@ -95,7 +95,7 @@ class Changefeed:
         def deliver() -> None:
             try:
                 answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 answer.set_exception(error)
 
         try:
@@ -106,11 +106,11 @@ class Changefeed:
             raise StoreUnavailable(message) from error
 
     def publish(self, changes: Changes) -> None:
-        """Tell every listener; any thread may."""
+        """Pass changes to every listener; any thread may."""
         self._deliver(self._listeners, changes)
 
     def reach(self, reached: Reached) -> None:
-        """Tell that all changes up to this place were published."""
+        """Announce that all changes up to this place were published."""
         if self._telling:
             self._deliver(self._telling, reached)
 
@@ -131,14 +131,15 @@ class Changefeed:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End, because memory does not follow the store any more."""
+        """End, because memory does not follow the store any longer."""
         _log.error("memory could not follow the store; the service must end", exc_info=error)
         with contextlib.suppress(InvalidStateError):  # the first error is the one to tell
             self.ended.set_exception(error)
 
 
 MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
-"""The most JSON that is kept; then the older half goes. Who is further behind asks the store."""
+"""The most JSON that is kept; then the older half goes. A follower that is further behind asks the
+store."""
 
 MAX_HANDED_OVER: Final = 64 * 1024
 """The longest news of one transaction that is taken apart on the loop: a millisecond. Longer news
@@ -148,7 +149,7 @@ MAX_ROWS: Final = 200
 """The most transactions whose news is read from the store at once."""
 
 AFTER_TROUBLE_SECONDS: Final = 1.0
-"""How long to wait after the store was away."""
+"""The wait after the store was away."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -184,9 +185,9 @@ class NewsTail:
         self.reached = 0
         """The last transaction whose changes this process has been told."""
         self.followers = 0
-        """How many follow; while there are none, nothing is kept."""
+        """The number of followers; without one, nothing is kept."""
         self.losses = 0
-        """How often the store turned out to have lost its last changes."""
+        """The number of times that the store turned out to have lost its last changes."""
 
     def begin(self, sequence: int) -> None:
         """Go on from this transaction: memory was filled in the snapshot that had it."""
@@ -194,7 +195,7 @@ class NewsTail:
         self._forget()
 
     def learn(self, reached: Reached) -> None:
-        """Take over what the changefeed tells: a transaction, and its news if it is known."""
+        """Take over a publication of the changefeed: a transaction, and its news if it is known."""
         sequence, stored = reached.sequence, reached.news
         self.reached = sequence
         if reached.lost:
@@ -235,11 +236,11 @@ class NewsTail:
 
     @property
     def closed(self) -> bool:
-        """Whether the service is stopping."""
+        """True if the service is stopping."""
         return self._closed
 
     def close(self) -> None:
-        """Have every follower end."""
+        """End the waits of all followers."""
         self._closed = True
         if self._filling is not None:
             self._filling.cancel()
@@ -263,7 +264,7 @@ class NewsTail:
         self._wake = asyncio.Event()
 
     async def _fill(self) -> None:
-        """Read what was not handed over, until nothing is missing."""
+        """Read the news that was not handed over, until nothing is missing."""
         try:
             while self._to < self.reached and not self._closed:
                 losses = self.losses

@@ -1,8 +1,8 @@
-"""Claims started operations, runs the connector, and records how each ended.
+"""Claims started operations, runs the connector, and records the outcome of each.
 
-A claim is a lease with a fencing number: whoever holds an older number has its result refused. A
-task that an earlier attempt may have done already is checked before it is performed. Leases that
-are due are renewed before anything is claimed, so that no executor claims what it runs itself. The
+A claim is a lease with a fencing number: a result under an older number is refused. A task that an
+earlier attempt may have done already is checked before it is performed. Leases that are due are
+renewed before anything is claimed, so that no executor claims an operation that it runs itself. The
 connector sets the time limits. A program outlives a service that is killed (`connectors.runner`),
 and the check of the next attempt finds it by its files (`connectors.command`).
 
@@ -28,10 +28,11 @@ from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus
 
 MAX_TASKS = 10_000
-"""The most tasks under way at once: each is a coroutine and whatever the connector runs for it."""
+"""The most tasks under way at once: each is a coroutine and the program that the connector runs for
+it."""
 
 LEASE = timedelta(seconds=60)
-"""How long a claim holds unless it is renewed: as long as a stuck process keeps a task from
+"""The duration of a claim unless it is renewed: as long as a stuck process keeps a task from
 another."""
 
 RENEW_EVERY = timedelta(seconds=20)
@@ -41,13 +42,13 @@ CLAIM_BATCH = 200
 """The most operations that are claimed in one transaction."""
 
 CLAIM_AGAIN = timedelta(seconds=0.5)
-"""How long to leave the other replicas their share of what was found, before what is left of it."""
+"""The pause that leaves the other replicas their share, before the rest is claimed."""
 
 MAX_REPEATS = 3
-"""How often a task is performed again within one attempt if the connector loses its result."""
+"""The most repetitions of a task within one attempt if the connector loses its result."""
 
 OnUnknown = Literal["ask", "repeat", "fail"]
-"""What is done where the outcome of a task is unknown: ask an operator, do it again, or fail it."""
+"""The treatment of a task whose outcome is unknown: ask an operator, do it again, or fail it."""
 
 UNKNOWN = (
     "nobody knows whether it was carried out: whoever did it was lost before there was a result"
@@ -57,11 +58,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor(Rounds):
-    """Carries out what has started, under a replica's name. On the event loop's thread.
+    """Carries out started operations, under a replica's name. On the event loop's thread.
 
-    Of what there is to claim it takes its share, as one of so many `replicas` that live. By default
-    an operator is asked where the outcome of a task is unknown: doing it again, or not
-    at all, is right for some machines only.
+    It claims its share, as one of so many `replicas` that live. By default an operator is asked
+    where the outcome of a task is unknown: doing it again, or not at all, is right for some
+    machines only.
     """
 
     def __init__(
@@ -86,17 +87,17 @@ class Executor(Rounds):
         """Operations whose outcome is being recorded: that ends the claim, so it is not renewed."""
         self._renewed = 0.0
         self._has_to_look = True
-        """Whether there may be outcomes that this replica alone knows."""
+        """True if there may be outcomes that this replica alone knows."""
         self._looking: dict[str, asyncio.Task[None]] = {}
         """By operation."""
 
     @property
     def running(self) -> int:
-        """How many tasks are being carried out."""
+        """The number of tasks that are being carried out."""
         return len(self._running)
 
     async def run(self) -> None:
-        """Claim and carry out, until `stop`; tasks under way are then left to who comes next."""
+        """Claim and carry out, until `stop`; tasks under way are then left to the next process."""
         self._renewed = self._clock.monotonic()
         await self._tidy(self._sweep())
         await super().run()
@@ -112,7 +113,7 @@ class Executor(Rounds):
         return AFTER_TROUBLE if self._still_failing() else nap
 
     def learn(self, changes: Changes) -> None:
-        """Wake up for what has started."""
+        """Wake up for operations that have started."""
         for operation in changes.operations:
             if commands.may_be_known_to(operation, self._name):
                 self._has_to_look = True
@@ -122,9 +123,9 @@ class Executor(Rounds):
                 self._wake.set()
 
     async def outcome(self, task: Task) -> Outcome | None:
-        """Carry out what is left of a task; return how it ended, None to ask an operator.
+        """Carry out the rest of a task; return how it ended, None to ask an operator.
 
-        What an earlier attempt may have begun is checked first; where that is unknown,
+        If an earlier attempt may have begun, it is checked first; where that is unknown,
         `on_unknown` decides. An exception of the connector is a failure with its text.
         """
         try:
@@ -173,7 +174,7 @@ class Executor(Rounds):
         self._renewed = passed
 
     async def _claim(self) -> bool:
-        """Claim what there is; return whether that was one replica's share, and more may be left.
+        """Claim operations; return True if that was one replica's share, and more may be left.
 
         The others have their turn then.
         """
@@ -231,7 +232,9 @@ class Executor(Rounds):
         """Look for outcomes that this replica alone may know."""
         if not self._has_to_look:
             return
-        self._has_to_look = False  # what is told while the store is asked may not be in its answer
+        self._has_to_look = (
+            False  # before the store is asked: later changes may not be in its answer
+        )
         try:
             tasks = await asyncio.wrap_future(self._plane.unknown_tasks(self._name))
         except StoreError:

@@ -1,8 +1,8 @@
 """Keeps the fleet in step with its hosts: surveys each every few seconds, and records changes.
 
 `maintenance.host_observations` compares the surveys and decides; the plane records. Each host has
-rounds of its own, so that a slow one delays no other. What a survey leads to is recorded one host
-after another. All of it lives on the event loop's thread.
+rounds of its own, so that a slow one delays no other. The consequences of surveys are recorded one
+host after another. All of it lives on the event loop's thread.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 SURVEY_EVERY: Final = timedelta(seconds=5)
-"""How long a host rests between two surveys: a crash or a move is noticed within 10 s."""
+"""The pause of a host between two surveys: a crash or a move is noticed within 10 s."""
 
 REST: Final = timedelta(seconds=1)
-"""How long it rests at least: strangers on its network have it surveyed no more often."""
+"""The shortest pause: strangers on its network cannot trigger surveys more often."""
 
 BY: Final = "fleet sync"
-"""Who asked for an unforeseen Reboot, in the history."""
+"""The requester of an unforeseen Reboot, in the history."""
 
 DESCRIPTION: Final = "Virtual machine has encountered a failure."
-"""What guests read of a crash (protocol.md section 4)."""
+"""The description of a crash for guests (protocol.md section 4)."""
 
 AT_WORK: Final = frozenset({EventStatus.STARTED, EventStatus.RETURNING})
 
@@ -83,7 +83,7 @@ class FleetSync(Contained):
         self._recording = asyncio.Lock()
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed."""
+        """Follow changes."""
         if not self._due:  # nothing is kept then: a fleet may be large
             return
         for name in changes.removed_machines:
@@ -93,7 +93,7 @@ class FleetSync(Contained):
         self._put_drains(changes.drains)
 
     def alerts(self) -> list[Alert]:
-        """Return what needs an operator."""
+        """Return the alerts."""
         return [*super().alerts(), *self._observed.alerts(self._fleet, self._time.now())]
 
     def survey_soon(self, host: str) -> None:
@@ -122,7 +122,6 @@ class FleetSync(Contained):
             await self._surveys.close()
 
     async def _follow(self, host: str) -> None:
-        """Survey a host again and again."""
         due = self._due[host]
         while not self._stop.is_set():
             due.at_once.clear()
@@ -187,7 +186,7 @@ class FleetSync(Contained):
                 self._due[drain.host].set()
 
     async def _carry_out(self, action: Action) -> None:
-        """Do what follows from a survey; what the store cannot take follows from the next again."""
+        """Record the result of a survey; the next survey finds again what the store cannot take."""
         try:
             await self._record(action)
         except Refused as refused:
@@ -223,7 +222,6 @@ class FleetSync(Contained):
 
 
 def _about(action: Action) -> str:
-    """Return what an action is about: a machine or a host."""
     match action:
         case RecordHost() | RaiseUnforeseen():
             return action.machine.name

@@ -1,7 +1,7 @@
-"""What is saved while the service serves: when guests could last read.
+"""The time when guests could last read, saved while the service serves.
 
 An outage extends the notices in the transaction that saves it: after a crash every outage counts
-exactly once. A start begins with what the store says of the one before, by whatever clock.
+exactly once. A start begins with the record of the one before, by whatever clock.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Heartbeat:
 
     Lives on the event loop's thread; one saving at a time, by `_saving_lock`. Where replicas share
     the store, an outage counts only as far as no replica beat: guests could read from another. So a
-    replica that owes notices does not beat before it has found out. `serves` tells whether guests
+    replica that owes notices does not beat before it has found out. `serves` returns True if guests
     can read here.
     """
 
@@ -67,7 +67,7 @@ class Heartbeat:
         self._saving_lock = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
         self.store_down: Alert | None = None
-        """What an operator is told while nothing can be saved; None once something was."""
+        """The alert that nothing can be saved; None once something was."""
 
     async def begin(self) -> None:
         """Give back an outage since the last start, before anything else happens."""
@@ -122,7 +122,7 @@ class Heartbeat:
                 self._note(error)
 
     def _note(self, error: Exception) -> None:
-        """Note that nothing can be saved; log it once, but each time if nobody foresaw it."""
+        """Note that nothing can be saved; log it once, but unexpected errors each time."""
         before, known = self.store_down, isinstance(error, StoreError)
         if not (known and before):
             _log.warning("could not save the heartbeat", why=error, exc_info=not known)
@@ -154,7 +154,7 @@ class Heartbeat:
             await self._replicas.beat(serving=self._serves(), stopped=self._stopping)
 
     def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
-        """Return how much of this replica's outage was one of all, and did not count yet."""
+        """Return the part of this replica's outage that was one of all, and did not count yet."""
         assert self._replicas is not None
         own = self._replicas.own.name
         rows = reading.replicas().items()
@@ -170,11 +170,11 @@ class Heartbeat:
 def set_back(
     unit: UnitOfWork, decide: Decide, shown: Callable[[datetime], datetime]
 ) -> Work[timedelta]:
-    """Make what was written before the clock was set back comparable with now.
+    """Make times from before the clock was set back comparable with now.
 
-    It was set back if guests could read later than now, by the last start or by other replicas.
-    The answer is by how much, 0 for no more than JUMP. `shown` turns what dates rows into the
-    service's time.
+    It was set back if guests could read later than now, by the last start or by other replicas. The
+    answer is by how much, 0 for no more than JUMP. `shown` turns what dates rows into the service's
+    time.
     """
     store, now = unit.store, unit.now
     kept = store.setting(SETTING)

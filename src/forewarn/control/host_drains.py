@@ -1,9 +1,9 @@
-"""Drives the drains of hosts: looks at the hosts, has the plane take each step, runs reboots.
+"""Drives the drains of hosts: looks at the hosts, submits each step to the plane, runs reboots.
 
-`maintenance.host_drain` decides. A step follows each change that the changefeed tells of a drain or
-its operations, and the time that the step before named. A look at the hosts runs on the event loop
-with a limit; nothing else waits for it. A reboot command runs only after the step that ordered it
-was committed, by the process that committed it: after a kill in between, nobody runs it.
+`maintenance.host_drain` decides. A step follows each change of a drain or its operations that the
+changefeed publishes, and the time that the step before named. A look at the hosts runs on the event
+loop with a limit; nothing else waits for it. A reboot command runs only after the step that ordered
+it was committed, by the process that committed it: after a kill in between, nobody runs it.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from forewarn.maintenance.model import Changes, Drain, HostState, Machine
 from forewarn.store.port import StoreError
 
 SURVEY_SECONDS = 45.0
-"""How long a look at the hosts may take. It is longer than a connector waits for a host that does
-not answer, and shorter than the age at which a look is too old to reboot a host."""
+"""The limit of a look at the hosts. It is longer than a connector waits for a host that does not
+answer, and shorter than the age at which a look is too old to reboot a host."""
 
 LOOK_AGAIN = timedelta(seconds=30)
-"""How often a host is looked at that stays empty: somebody may put a machine there."""
+"""The pause between two looks at a host that stays empty: somebody may put a machine there."""
 
 RECENT = timedelta(seconds=2)
-"""How old a look may be that is only shown: whoever watches a drain asks every second."""
+"""The greatest age of a look that is only shown: a viewer of a drain asks every second."""
 
 _log = structlog.get_logger(__name__)
 
@@ -39,12 +39,12 @@ _log = structlog.get_logger(__name__)
 class HostDrains(Steps[str]):
     """Drives all drains. Lives on the event loop's thread.
 
-    `host_back` is how long a host may take for its reboot and the reboot command, which may install
-    patches before.
+    `host_back` is the time for a host's reboot and the reboot command, which may install patches
+    before.
     """
 
     stop_seconds = 3.0
-    """For a reboot command, most of which return at once: one that is cut off may have had its
+    """Enough for most reboot commands, which return at once: one that is cut off may have had its
     effect or not."""
 
     def __init__(
@@ -70,7 +70,7 @@ class HostDrains(Steps[str]):
         self._looking: asyncio.Task[HostSurvey] | None = None
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed, and wake up where it may concern a drain."""
+        """Follow changes, and wake up where one may concern a drain."""
         self._put(changes.drains)
         if not any(drain.goes_on for drain in self.drains.values()):
             return
@@ -94,7 +94,7 @@ class HostDrains(Steps[str]):
             self._looking.cancel()
 
     async def survey(self) -> HostSurvey:
-        """Look at all hosts; what goes wrong is told in it."""
+        """Look at all hosts; a failure is reported in the survey's `trouble`."""
         began_at = self._clock.now()
         trouble = ""
         try:
@@ -102,7 +102,7 @@ class HostDrains(Steps[str]):
                 hosts = await self._connector.survey()
         except TimeoutError:
             hosts, trouble = {}, f"no answer within {SURVEY_SECONDS:.0f} s"
-        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
+        except Exception as error:  # noqa: BLE001 - any error of a connector is reported
             _log.exception("the hosts could not be looked at")
             hosts, trouble = {}, f"{type(error).__name__}: {error}"
         found = {guest.vm_id for facts in hosts.values() for guest in facts.guests}
@@ -148,7 +148,6 @@ class HostDrains(Steps[str]):
             self._looking = None
 
     async def _reboot(self, host: str) -> None:
-        """Reboot a host; what its command reports proves nothing."""
         outcome = await self._run_reboot(host)
         if outcome.succeeded:
             return
@@ -170,6 +169,6 @@ class HostDrains(Steps[str]):
                 return await self._connector.reboot_host(host)
         except TimeoutError:
             return Outcome(succeeded=False, message=f"no end within {self._host_back}")
-        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
+        except Exception as error:  # noqa: BLE001 - any error of a connector is reported
             _log.exception("the reboot command of a host failed", host=host)
             return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""What a reference means, and what drains and connectors get to see."""
+"""The operations that a reference names, and the views that drains and connectors get."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -71,7 +71,7 @@ def chosen(
 
 
 def granted(unit: UnitOfWork, request: Request, *more: object) -> Maintenance | None:
-    """Return what the request with this idempotency key became, as long as history has it.
+    """Return the maintenance requested with this idempotency key, as long as history has it.
 
     `more` is what it asked for besides, as `planner.digest` takes it.
 
@@ -99,7 +99,7 @@ def maintenance(unit: UnitOfWork, number: int) -> Maintenance:
 
 
 def known_place(unit: UnitOfWork, hold: Hold) -> None:
-    """Refuse (NOT_FOUND) a hold of what is not there, unless there is one already."""
+    """Refuse (NOT_FOUND) a hold of an unknown thing, unless there is one already."""
     world = unit.world
     places: dict[HoldKind, Container[str]] = {
         HoldKind.EVERYTHING: ("",),
@@ -114,7 +114,7 @@ def known_place(unit: UnitOfWork, hold: Hold) -> None:
 
 
 def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]:
-    """Return what a connector is told of claimed operations; machines may be gone by now."""
+    """Return the tasks of claimed operations for a connector; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.world.machines
     held = (hold.name for hold in host_plan.of_hosts(unit.holds()))
@@ -123,7 +123,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
 
 
 def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
-    """Return what a decision about the drain of a host may look at.
+    """Return the view that a decision about the drain of a host is based on.
 
     Raises:
         Refused: The host was never drained (NOT_FOUND).

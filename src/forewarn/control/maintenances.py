@@ -1,9 +1,9 @@
-"""Drives maintenances: has the plane take each step. And prepares one from what an operator names.
+"""Drives maintenances: submits each step to the plane. And prepares one from an operator's request.
 
 `maintenance.turns` decides. The end of an operation lets the units of its own maintenance go on in
-its transaction; a step here follows what else may concern a maintenance (the end of other
-maintenance, a released hold, a drain, an order), and the time that the step before named. A check
-runs beside the steps, and what it came to is recorded as a change of its own.
+its transaction; a step here follows everything else that may concern a maintenance (the end of
+other maintenance, a released hold, a drain, an order), and the time that the step before named. A
+check runs beside the steps, and its result is recorded as a change of its own.
 """
 
 import asyncio
@@ -72,13 +72,13 @@ GAP_SECONDS = 0.1
 LONGEST_GAP_SECONDS = 10.0
 
 SHARE = 0.1
-"""The part of the time that rounds take at most: the writer has guests to serve, too."""
+"""The greatest part of the time that rounds may take: the writer has guests to serve, too."""
 
 RECORD_AGAIN: Final = timedelta(seconds=1)
-"""How long to wait before a check's result is recorded again: the store was away."""
+"""The wait before a check's result is recorded again: the store was away."""
 
 CHECK_MARGIN: Final = timedelta(seconds=30)
-"""How much longer than a check may take its result is waited for: the program's end, and a store
+"""The additional wait for the result of a check after its time: for the program's end, and a store
 that is away for a moment. Then another replica runs it."""
 
 replace = msgspec.structs.replace
@@ -87,7 +87,7 @@ _log = structlog.get_logger(__name__)
 
 
 class UnitTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator names; each host, update domain of a scope, and machine is a unit."""
+    """The targets of an operator's request; each host, update domain and machine is a unit."""
 
     hosts: tuple[str, ...] = ()
     all_hosts: bool = False
@@ -98,24 +98,25 @@ class UnitTargets(msgspec.Struct, frozen=True, kw_only=True):
     """Machines with all of these tags, each a unit."""
 
     def named(self, units: Iterable[Unit]) -> tuple[str, ...]:
-        """Return what is named, of hosts and machines what that means in the fleet."""
+        """Return the names of the targets, with the units that hosts and machines stand for."""
         chosen = (unit.name for unit in units if unit.kind is not UnitKind.UPDATE_DOMAIN)
         return (*self.scopes, *chosen)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for, to be done by units under a policy."""
+    """An operator's request for maintenance by units under a policy."""
 
     request: Request
     """Without machines, scope and host."""
     targets: UnitTargets
     policy: TurnPolicy
     draining: DrainOptions | None = None
-    """How hosts that the connector can drain are drained; None where none is."""
+    """The options for draining hosts that the connector can drain; None where no host is drained.
+    """
 
     @property
     def more(self) -> tuple[object, ...]:
-        """What it asks for beside the request, alike where that is the same."""
+        """The content of the request beside `request`, equal for requests with equal content."""
         machines = [*dict.fromkeys(map(key, self.targets.machines))]
         scopes = [*dict.fromkeys(map(key, self.targets.scopes))]
         hosts = [*dict.fromkeys(self.targets.hosts)]
@@ -130,16 +131,16 @@ class Checks(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """What a policy may name."""
+        """The checks that a policy may name."""
 
     async def run(self, run: CheckRun) -> CheckResult:
-        """Run a check to its end, within the time that it may take; what goes wrong has failed."""
+        """Run a check to its end, within its time; an error counts as a failure."""
 
 
 class Maintenances(Steps[int]):
     """Drives all maintenances that are open. Lives on the event loop's thread.
 
-    `scale` is how many seconds of the clock are one of a check's program.
+    `scale` is the number of seconds of the clock in one second of a check's program.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Maintenances(Steps[int]):
         """Those that have drained hosts."""
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed, and wake up where it may concern a maintenance."""
+        """Follow changes, and wake up where one may concern a maintenance."""
         for maintenance in changes.maintenances:
             self._put(maintenance)
         freed = changes.released or changes.machines or changes.removed_machines
@@ -239,7 +240,7 @@ class Maintenances(Steps[int]):
         return await self._survey()
 
     async def _run_check(self, run: CheckRun) -> None:
-        """Run a check and record how it ended, however long the store is away."""
+        """Run a check and record its result, however long the store is away."""
         try:
             result = await self.checks.run(run)
         except Exception as error:  # noqa: BLE001 - an exception is a failure too
@@ -264,9 +265,9 @@ class Maintenances(Steps[int]):
                 return None
 
 
-# What `Plane.order` does in a transaction. A step asks for all units that may go and notes that it
-# has, so that whoever is killed in between has done both or neither. So with a check: who has noted
-# that it runs is the one to run it.
+# The jobs of `Plane.order`. A step asks for all units that may go and notes that it has, in one
+# transaction: a process that is killed has done both or neither. So with a check: the replica that
+# has noted that it runs is the one to run it.
 
 
 def start(
@@ -293,10 +294,10 @@ def take_turns(
     replica: str = "",
     margin: timedelta = CHECK_MARGIN,
 ) -> Work[Stepped]:
-    """Have the units of a maintenance go on that can, or halt it, or note what became of them.
+    """Advance the units of a maintenance, or halt it, or record the results of its units.
 
-    A check that is to run now is this replica's to run; its result is waited for so much longer
-    than it may take.
+    A check that is to run now is this replica's to run; `margin` is the additional wait for its
+    result.
     """
     before = unit.world.maintenances.get(number)
     if before is None or not before.open:
@@ -325,7 +326,7 @@ def take_turns(
 
 
 def _recalled(unit: UnitOfWork, maintenance: Maintenance) -> set[str]:
-    """Recall the operations of units that are under way; return those that nobody knows."""
+    """Recall the operations of units that are under way; return the ids that are not in history."""
     running = (one for one in maintenance.units if one.state is UnitState.RUNNING)
     names = {f"{maintenance.number}.{one.operation}" for one in running if not one.drain}
     return names - unit.operations(names).keys()
@@ -345,7 +346,7 @@ def _drain(
 
 
 def record_check(unit: UnitOfWork, _: Decide, run: CheckRun, result: CheckResult) -> Work[None]:
-    """Record how a maintenance's check ended, if that run is still waited for."""
+    """Record the result of a maintenance's check, if that run is still awaited."""
     before = unit.world.maintenances.get(run.maintenance)
     after = before and turn_check.ended(before, run.number, result)
     if after is None or after == before:
@@ -362,7 +363,7 @@ def order(
     *,
     by: str,
 ) -> Work[tuple[Operation, ...]]:
-    """Do what an operator orders; `name` is a unit's. The answer is what was announced.
+    """Carry out an operator's order; `name` is a unit's. The answer are the announced operations.
 
     The retry of a unit whose drain is stuck is the retry of its drain.
     """
@@ -393,11 +394,11 @@ def prepared(
     now: datetime,
     survey: HostSurvey | None = None,
 ) -> tuple[Maintenance, Callable[..., PlannedTurns]]:
-    """Return the maintenance that an operator asks for, as number 0, and what plans it.
+    """Return the requested maintenance, as number 0, and a function that plans it.
 
     `scopes` and `fleet` are all there are, by key. If drains are asked for, those hosts of the
-    `survey` are drained that can be. To plan takes seconds, and no reading: `to_the_end=False`
-    leaves out when all is over.
+    `survey` are drained that can be. Planning takes seconds, and reads nothing: `to_the_end=False`
+    leaves out the time when all is over.
 
     Raises:
         Refused: The policy cannot be read or nothing is named (INVALID), a name is unknown
@@ -455,7 +456,6 @@ def prepared(
 
 
 def _drained(draining: DrainOptions | None, survey: HostSurvey | None) -> Collection[str]:
-    """Return the hosts that are drained where they are units."""
     if draining is None or survey is None:
         return ()
     hosts = survey.hosts.items()
@@ -468,7 +468,7 @@ def _worlds(
     fleet: Mapping[str, Machine],
     members: Mapping[str, Iterable[Machine]],
 ) -> Callable[[], World]:
-    """Return what makes a World of all that units may meet: scopes that share live operations."""
+    """Return a function that makes a World of all scopes that share operations with the units."""
     operations = reading.live_operations()
     in_scope: dict[str, list[Operation]] = {}
     for operation in operations.values():

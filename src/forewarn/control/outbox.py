@@ -1,10 +1,10 @@
-"""Tells this process's memory what the replicas commit, in the order of the commits.
+"""Publishes the commits of all replicas to this process's memory, in the order of the commits.
 
 Each transaction that saves something appends it to the store's outbox, as one row; the rows are
-numbered in the order of the commits, because one transaction writes at a time. Whoever publishes,
-the writer after its commit or the thread that reads what other replicas committed, does so under
-one lock and row by row: every replica's memory goes through the same states. The writer finds the
-others' rows within its own transaction, so its memory is never behind what it has just decided on.
+numbered in the order of the commits, because one transaction writes at a time. Two threads publish,
+the writer after its commit and the one that reads the commits of other replicas, both under one
+lock and row by row: every replica's memory goes through the same states. The writer finds the
+others' rows within its own transaction, so its memory is never behind its own decision.
 
 A row has a token, which no other row ever has. If the last row that was published is gone from the
 store, or another has its number, the store has lost its last changes (an asynchronous standby was
@@ -59,7 +59,7 @@ JSON: Final = 1
 """The format of a row: a JSON list of Changes."""
 
 REREAD: Final = 0
-"""The format of a row without a body: what changed is too much for it, so it is read again."""
+"""The format of a row without a body: the changes are too large for it, so memory is read again."""
 
 MAX_VALUES: Final = 2000
 """The most values in one row, about a megabyte: a whole fleet is read again instead."""
@@ -68,21 +68,21 @@ MAX_ROWS: Final = 500
 """The most rows that are read at once: a writer's largest batch of them is a second's work."""
 
 POLL_SECONDS: Final = 1.0
-"""How long the thread waits for news before it looks all the same."""
+"""The longest wait of the thread for a notification before it looks all the same."""
 
 CUT_OFF_SECONDS: Final = 5.0
-"""After how long without a look at the outbox this process counts as cut off from the store: as
-long as guests may miss anything at all (`notice.OUTAGE_SECONDS`)."""
+"""The time without a look at the outbox after which this process counts as cut off from the store:
+as long as guests may miss anything at all (`notice.OUTAGE_SECONDS`)."""
 
 MAX_ENDED: Final = 10_000
-"""Of how many operations that ended lately it is kept that they started: more than end within any
+"""The number of operations that ended lately whose start is remembered: more than end within any
 tail that is lost."""
 
 LOST: Final = "canceled: the database lost its last changes, this operation among them"
-"""What is told of an operation that the store no longer has."""
+"""The outcome of an operation that the store no longer has."""
 
 AFTER_TROUBLE_SECONDS: Final = 0.5
-"""How long the thread waits after the store was away: a new primary is found soon."""
+"""The wait of the thread after the store was away: a new primary is found soon."""
 
 LOST_CHANGES: Final = "lost changes"
 """The store's setting with the latest `LostChanges`: JSON."""
@@ -91,24 +91,25 @@ RESTORED: Final = "restored"
 """The store's setting with the highest incarnation that `forewarn restore-check` made."""
 
 RAISE_BY: Final = 1_000_000
-"""How far incarnations are raised: further than any tail that is lost."""
+"""The amount by which incarnations are raised: further than any tail that is lost."""
 
 SKIPPED_ATTEMPTS: Final = 1000
-"""How many numbers of attempts are left out: more than were claimed in any tail that is lost."""
+"""The number of attempt numbers that are skipped: more than were claimed in any tail that is lost.
+"""
 
 SKIPPED_NUMBERS: Final = 1000
-"""How many numbers of maintenances, and of one's operations, are left out: more than there were in
-any such tail."""
+"""The number of maintenance numbers, and of operation ordinals, that are skipped: more than there
+were in any such tail."""
 
 SKIPPED_CHANGES: Final = 1_000_000
-"""How many numbers of changes are left out: more than there were in any such tail. Outsiders know
-items of news by these, so none may come again with another item behind it."""
+"""The number of change numbers that are skipped: more than there were in any such tail. Outsiders
+know items of news by these, so none may come again with another item behind it."""
 
 LOST_OPERATION: Final = "the database lost an operation that had started: look what was done"
-"""Why a maintenance is halted."""
+"""The reason for halting a maintenance."""
 
 NOBODY: Final = "?"
-"""The name of the replica that may have begun a task of which the store knows nothing."""
+"""The name of an unknown replica that may have begun a task that the store lost."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class LostTail(StoreUnavailable):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a process keeps in memory of the store; of operations, what is live."""
+    """The copy of the store that a process keeps in memory; of operations, the live ones."""
 
     scopes: Mapping[str, Scope] = {}
     machines: Mapping[str, Machine] = {}
@@ -165,10 +166,10 @@ def known_of(reading: Reading) -> Known:
 
 
 def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
-    """Return what leads from one state of memory to another.
+    """Return the changes that lead from one state of memory to another.
 
-    `ended` has the operations that are live before and not after, as far as the store has them;
-    what it does not have was lost, and guests are told that it is over.
+    `ended` has the operations that are live before and not after, as far as the store has them; the
+    others were lost, and guests see them end.
     """
     gone = before.operations.keys() - after.operations.keys()
     lost = (_ended(before.operations[name]) for name in gone - ended.keys())
@@ -203,7 +204,7 @@ def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> C
 
 
 def everything(known: Known) -> Changes:
-    """Return all that is known as one change: what the parts of a process learn at its start."""
+    """Return the whole memory as one change, for the parts of a process at its start."""
     return difference(Known(), known, {})
 
 
@@ -220,7 +221,7 @@ def _ended(lost: Operation) -> Operation:
 
 
 def _stopped(gone: Maintenance) -> Maintenance:
-    """Return a maintenance that is not open any more, for those who keep the open ones alone."""
+    """Return a maintenance as stopped, for the memory of parts that keep the open ones alone."""
     after = tuple(
         replace(u, state=UnitState.SKIPPED) if not u.state.over else u for u in gone.units
     )
@@ -231,34 +232,34 @@ def _new(before: Mapping[K, T], after: Mapping[K, T]) -> tuple[T, ...]:
     return tuple(value for name, value in after.items() if before.get(name) != value)
 
 
-# What follows when the store has lost changes that guests, operators and connectors know: an
+# Recovery when the store has lost changes that guests, operators and connectors know: an
 # asynchronous standby that is promoted lacks the last transactions of the primary, and a restored
-# backup all since. What was lost may have been read, approved and carried out.
+# backup all since. Lost changes may have been read, approved and carried out.
 #
 # - Guests may hold numbers of documents that will come again with other events behind them: every
 #   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
-# - Tasks may have been claimed, or carried out, of which the store knows nothing: what is Started,
-#   and what this replica knows to have been begun since, counts as begun elsewhere, so its
-#   connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on
-#   from higher numbers: the report of a claim that was lost is refused.
+# - Tasks may have been claimed, or carried out, without a trace in the store: Started operations,
+#   and those that this replica knows to have begun since, count as begun elsewhere, so their
+#   connector's check has to say that they were not done (else `on_unknown` decides). Attempts go
+#   on from higher numbers: the report of a claim that was lost is refused.
 # - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
 #   A maintenance that had begun with an operation that is gone is halted: the next one would do
 #   its work again.
 
 
 class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """That the store lost its last changes, as the first replica to notice wrote it down."""
+    """A loss of the store's last changes, as the first replica to notice wrote it down."""
 
     at: datetime
     token: str
-    """Another one each time."""
+    """Different for each loss."""
     changes: int
-    """How many it knew that were gone, at least."""
+    """The least number of lost changes: those that it knew."""
     replica: str
 
 
 def latest_loss(reading: Reading) -> LostChanges | None:
-    """Return what was written down last; None if the store never lost anything."""
+    """Return the latest recorded loss; None if the store never lost anything."""
     kept = reading.setting(LOST_CHANGES)
     return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
 
@@ -272,7 +273,7 @@ def _news_of_loss(transaction: Transaction, noticed: LostChanges) -> bytes:
 
 
 def skipped(maintenance: Maintenance) -> Maintenance:
-    """Return a maintenance that gives its operations no number that a lost one may have had."""
+    """Return a maintenance that skips the operation numbers that lost operations may have had."""
     return replace(maintenance, announced=maintenance.announced + SKIPPED_NUMBERS)
 
 
@@ -283,15 +284,15 @@ def recover(
     before: LostChanges | None,
     noticed: LostChanges,
 ) -> Changes:
-    """Make the store safe to go on with; return what that changed.
+    """Make the store safe to go on with; return the changes.
 
     Args:
         transaction: Of the store that has lost changes.
-        begun: The last attempts of what had started, as this replica knew it, by operation.
+        begun: The last attempts of operations that had started, as this replica knew them, by id.
         applied: The last change that this replica knew.
-        before: What `latest_loss` was when this replica last read the store: where it is another
-            one now, another replica noticed first.
-        noticed: What to write down if this one is the first.
+        before: The `latest_loss` when this replica last read the store: if there is another one
+            now, another replica noticed first.
+        noticed: The loss to record if this replica is the first to notice.
     """
     is_first = latest_loss(transaction) == before
     live = transaction.live_operations()
@@ -334,7 +335,7 @@ def _behind(reading: Reading, begun: Mapping[str, int], at: datetime) -> tuple[M
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
-    """Tell whether a task may have been begun since what the store has."""
+    """Return True if a task may have begun since the state that the store has."""
     return attempt is not None and (stored.unstarted or attempt > stored.attempt)
 
 
@@ -348,9 +349,9 @@ def _doubted(operation: Operation) -> Operation:
 
 
 class Follower:
-    """What this process has published, and how it gets to know more.
+    """The position up to which this process has published, and the ways to advance it.
 
-    The machine's own clock tells the age of what is known. `known` returns what memory holds, where
+    The machine's own clock measures the age of that. `known` returns the content of memory, where
     the feed delivers.
     """
 
@@ -372,7 +373,7 @@ class Follower:
         self._mint = mint or (lambda: f"{replica}-{next(numbers)}")
         self._known = known
         self._lock = threading.Lock()
-        """Who holds it publishes; `applied` changes under it alone."""
+        """Held while publishing; `applied` changes under it alone."""
         self.applied = Position()
         """The last row that was published."""
         self.looked_at = real.monotonic()
@@ -390,21 +391,21 @@ class Follower:
 
     @property
     def behind_seconds(self) -> float:
-        """How long ago it last knew all there is; 0 where one process has the store."""
+        """Seconds since it last knew all there is; 0 where one process has the store."""
         return self._real.monotonic() - self.looked_at if self._store.shared else 0.0
 
     @property
     def cut_off(self) -> bool:
-        """Whether it has not reached the store for too long."""
+        """True if it has not reached the store for too long."""
         return self.behind_seconds > CUT_OFF_SECONDS
 
     # The writer's side.
 
     def missed(self, transaction: Transaction) -> list[ChangeRecord]:
-        """Return what others committed before this transaction and was not published here yet.
+        """Return the earlier commits of others that were not published here yet.
 
         Raises:
-            LostTail: What was published is not in the store any more.
+            LostTail: The last published row is no longer in the store.
         """
         if not self._store.shared:
             return []
@@ -416,7 +417,7 @@ class Follower:
     def append(
         self, transaction: Transaction, saved: Sequence[Changes], now: datetime, news: bytes = b""
     ) -> Position | None:
-        """Add what a transaction saved to the outbox, and its news, if it saved anything."""
+        """Append the changes of a transaction to the outbox, and its news, if it saved anything."""
         if not saved:
             return None
         # Nobody reads what a process on its own has written: its rows only number the changes.
@@ -435,7 +436,7 @@ class Follower:
         saved: Iterable[Changes],
         news: bytes = b"",
     ) -> None:
-        """Publish what came before a commit and was missed, then what it saved, and its news."""
+        """Publish the rows that were missed before a commit, then its own changes, and its news."""
         try:
             with self._lock:
                 self._publish_rows(missed)
@@ -474,10 +475,10 @@ class Follower:
                     return
 
     def _after(self, applied: Position, reading: Reading) -> list[ChangeRecord]:
-        """Return the rows after what was published last, as many as are read at once.
+        """Return the rows after the last published one, as many as are read at once.
 
         Raises:
-            LostTail: That is not in the store any more, and was not trimmed.
+            LostTail: That one is no longer in the store, and was not trimmed.
         """
         rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
         if applied.sequence == 0:
@@ -494,7 +495,7 @@ class Follower:
         return rows
 
     def _publish_rows(self, rows: Iterable[ChangeRecord]) -> None:
-        """Publish rows that were not; the lock is held."""
+        """Publish the rows that are new; the lock is held."""
         for row in rows:
             if row.sequence <= self.applied.sequence:
                 continue
@@ -538,9 +539,9 @@ class Follower:
         self._read_again(lost=True)
 
     def _read_again(self, *, lost: bool = False) -> None:
-        """Publish what leads from memory to the store; the lock is held.
+        """Publish the difference between memory and the store; the lock is held.
 
-        `lost` says whether what was published last is not in the store any more.
+        `lost` is True if the last published row is no longer in the store.
         """
         before = self._feed.ask(self._known)
         with self._store.read() as reading:
@@ -558,9 +559,9 @@ class Follower:
 
 
 class FollowerThread:
-    """Holds this replica's name, and looks at the outbox whenever somebody commits.
+    """Holds this replica's name, and looks at the outbox after each commit of any replica.
 
-    `process` is the id that the replica's own row has: whoever else has the name ends the service.
+    `process` is the id in the replica's own row: another process with that name ends the service.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The control plane: one method for each thing asked.
+"""The control plane: one method for each request.
 
 Each method is a job of the writer: decide on the World, check the invariants, save, publish. It
 returns a future, because requests that wait together share a commit; a refusal or a store that is
-away is raised by the future. Questions do not wait for whoever writes. Any thread may call them.
+away is raised by the future. Questions do not wait for writers. Any thread may call them.
 
 A reference is an event's id, an operation (`12.1`) or a maintenance (`12`); where several are
 given, a command concerns all of them or is refused. `by` is the operator's name, or the machine's.
@@ -66,7 +66,7 @@ PROBE: Final = "probe"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what is over is kept."""
+    """The times for which finished things are kept."""
 
     history: timedelta = timedelta(days=90)
     """Operations, from their end on."""
@@ -77,33 +77,33 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do after a step of a drain or a maintenance."""
+    """The work that is left after a step of a drain or a maintenance."""
 
     changed: bool = False
-    """Whether another step follows at once."""
+    """True if another step follows at once."""
     survey: bool = False
-    """Whether to look at the hosts before it."""
+    """True if the hosts are to be looked at before it."""
     reboot: bool = False
-    """Whether to run the host's reboot command now, once."""
+    """True if the host's reboot command is to run now, once."""
     check: CheckRun | None = None
-    """The check to run now; whoever took the step has it until its lease is over."""
+    """The check to run now; the replica that took the step has it until its lease is over."""
     blocked: bool = False
-    """Whether other maintenance, or a hold, may be in the way."""
+    """True if other maintenance, or a hold, may be in the way."""
     wake_at: datetime | None = None
-    """When the next step is due if nothing changes before."""
+    """The time of the next step if nothing changes before."""
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Operations = tuple[Operation, ...]
-"""What most commands answer: the operations that they were about."""
+"""The answer of most commands: the operations that they were about."""
 
 
 def _job(
     method: Callable[Concatenate["Plane", UnitOfWork, P], Work[T]],
 ) -> Callable[Concatenate["Plane", P], "Future[T]"]:
-    """Have the writer run a method, which reads and decides within a unit of work."""
+    """Turn a method that decides within a unit of work into one that submits it to the writer."""
 
     @functools.wraps(method)
     def submit(plane: "Plane", /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
@@ -116,8 +116,8 @@ def _job(
 class Plane:
     """The control plane.
 
-    Each transaction asks `may_start` whether anything may start now, and `listening` how long ago
-    a machine may have asked that still listens.
+    Each transaction asks `may_start` for permission to start anything, and `listening` for the time
+    within which a machine must have asked to count as listening.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Plane:
         return Work(moved, self._followed(unit, Changes(machines=moved)))
 
     def _followed(self, unit: UnitOfWork, changes: Changes) -> Changes:
-        """Return changes of the fleet with what follows for operations from where machines are."""
+        """Return changes of the fleet together with their consequences for operations."""
         world = unit.world
         moved = {
             machine.key
@@ -200,10 +200,10 @@ class Plane:
     def request(
         self, unit: UnitOfWork, request: planner.Request, *, dry_run: bool = False
     ) -> Work[planner.Plan]:
-        """Request maintenance; the answer is the plan that it became.
+        """Request maintenance; the answer is the plan.
 
-        `dry_run` tells only what it would become; its maintenance is number 0 then. A request that
-        was granted already under its idempotency key is answered with what it became, as that is
+        `dry_run` only returns the plan; its maintenance is number 0 then. A request that was
+        granted already under its idempotency key is answered with its earlier result, as that is
         now.
         """
         if (known := lookup.granted(unit, request)) is not None:
@@ -254,7 +254,7 @@ class Plane:
     def cancel(
         self, unit: UnitOfWork, references: Sequence[str], *, reason: str
     ) -> Work[Operations]:
-        """Cancel operations that have not started, and whatever has not of maintenances."""
+        """Cancel operations that have not started, and the unstarted part of maintenances."""
         whole = [int(one) for one in references if lookup.MAINTENANCE.fullmatch(one)]
         # One whose units all wait has no operations yet.
         waiting = {str(n) for n in whole if n in unit.world.maintenances}
@@ -267,7 +267,7 @@ class Plane:
     def hold(
         self, unit: UnitOfWork, kind: HoldKind, name: str, *, reason: str, by: str
     ) -> Work[Operations]:
-        """Block maintenance from starting until released; the answer is what that holds now.
+        """Block maintenance from starting until released; the answer is the operations held now.
 
         The name is `""` for everything.
         """
@@ -277,7 +277,7 @@ class Plane:
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str) -> Work[Operations]:
-        """Release a hold; the answer is what it covered."""
+        """Release a hold; the answer is the operations that it covered."""
         hold = _hold(unit, kind, name)
         lookup.known_place(unit, hold)
         return self._run(unit, commands.release_hold, hold)
@@ -286,7 +286,7 @@ class Plane:
     def postpone(
         self, unit: UnitOfWork, references: Sequence[str], not_before: datetime
     ) -> Work[Operations]:
-        """Move what is Scheduled later than what guests have read."""
+        """Move Scheduled operations later than what guests have read."""
         named = lookup.chosen(unit, references, lambda o: o.status is EventStatus.SCHEDULED)
         return self._run(unit, commands.postpone_operations, named, not_before)
 
@@ -294,7 +294,7 @@ class Plane:
     def acknowledge(
         self, unit: UnitOfWork, references: Sequence[str], by: str, *, even_if_down: bool = False
     ) -> Work[Operations]:
-        """Acknowledge failures, so that they are no alerts any more; all or none."""
+        """Acknowledge failures, so that their alerts end; all or none."""
         named = lookup.resolve(unit, *references)
         rule = commands.acknowledge_failures
         return self._run(unit, rule, named, by, even_if_down=even_if_down)
@@ -318,8 +318,8 @@ class Plane:
     ) -> Work[int]:
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
-        The setting, a name and its value, is written in the same transaction. `limit` returns how
-        much of the outage counts, by what the store has and the time of the transaction.
+        The setting, a name and its value, is written in the same transaction. `limit` returns the
+        part of the outage that counts, by the content of the store and the time of the transaction.
         """
         store = unit.store
         if limit is not None:
@@ -332,7 +332,7 @@ class Plane:
         return Work(len(decision.operations), decision.changes)
 
     def due(self) -> "Future[tuple[str, ...]]":
-        """Tell which operations `advance` would start, or end."""
+        """Return the operations that `advance` would start, or end."""
 
         def job(unit: UnitOfWork) -> Work[tuple[str, ...]]:
             return Work(tuple(unit.world.due(unit.now, ADVANCE_BATCH)))
@@ -341,7 +341,7 @@ class Plane:
 
     @_job
     def advance(self, unit: UnitOfWork, operation: str = "") -> Work[int]:
-        """Start what is due, or this operation alone; the answer is how many that concerned.
+        """Start the operations that are due, or this one; the answer is how many that concerned.
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
@@ -359,12 +359,12 @@ class Plane:
         return self._run(unit, commands.record_returns, known)
 
     def next_wakeup(self) -> "Future[datetime | None]":
-        """Tell when `advance` has something to do next; None while nothing is scheduled."""
+        """Return the next time at which `advance` has work; None while nothing is scheduled."""
         return self._writer.read(lambda reading: reading.next_wakeup())
 
     @_job
     def forget(self, unit: UnitOfWork, keep: Retention) -> Work[bool]:
-        """Forget what is old, and refused requests that are too many; tell if more may be left."""
+        """Delete old history, and surplus refused requests; answer True if more may be left."""
         store, now, most = unit.store, unit.now, FORGET_BATCH
         written = store.now() or now  # by this clock changes and news have their times
         forgotten = (
@@ -414,7 +414,7 @@ class Plane:
         )
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
-        """Record how an operation ended; a stale attempt is refused."""
+        """Record the outcome of an operation; a stale attempt is refused."""
 
         def finish(working: Transitions) -> list[str]:
             return commands.finish_task(
@@ -429,7 +429,7 @@ class Plane:
         return self._end(operation, finish)
 
     def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
-        """Record that nobody knows how an operation ended; a stale attempt is refused.
+        """Record that the outcome of an operation is unknown; a stale attempt is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
@@ -440,7 +440,7 @@ class Plane:
     def resolve(
         self, unit: UnitOfWork, references: Sequence[str], verdict: Verdict, by: str
     ) -> Work[Operations]:
-        """Record the result of operations whose outcome is unknown, or have them repeated."""
+        """Record the result of operations whose outcome is unknown, or repeat them."""
         named = lookup.chosen(unit, references, lambda o: bool(o.outcome_unknown))
         return self._run(unit, commands.resolve_outcomes, named, verdict, by)
 
@@ -455,7 +455,7 @@ class Plane:
 
     @_job
     def unknown_tasks(self, unit: UnitOfWork, executor: str) -> Work[tuple[Task, ...]]:
-        """Return the tasks that this executor claimed, and another one could tell nothing of."""
+        """Return the tasks that this executor claimed, and whose outcome another did not know."""
         known = (
             msgspec.structs.replace(operation, executor=executor)
             for operation in unit.live_operations().values()
@@ -502,9 +502,9 @@ class Plane:
     def plan_drains(
         self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey, *, judge: bool = False
     ) -> Work[tuple[HostPlan, ...]]:
-        """Tell how hosts would be drained; nothing changes.
+        """Plan the drains of hosts; nothing changes.
 
-        To `judge` is to refuse hosts that are unknown, or could not be drained now.
+        With `judge`, hosts that are unknown, or could not be drained now, are refused.
         """
         machines, drains, holds = lookup.on_hosts(unit, survey), unit.drains(), unit.holds()
         if judge:
@@ -513,7 +513,7 @@ class Plane:
 
     @_job
     def step_drain(self, unit: UnitOfWork, host: str, survey: HostSurvey | None) -> Work[Stepped]:
-        """Do what follows for the drain of a host, of its requests the first that is possible."""
+        """Take the next step of a host's drain; of its requests, the first that is possible."""
         view = lookup.drain(unit, host, survey)
         step = host_drain.step(view, unit.now, self._policy.host_back)
 
@@ -536,7 +536,7 @@ class Plane:
     def order_drain(
         self, unit: UnitOfWork, host: str, order: Callable[[DrainView, datetime], DrainStep]
     ) -> Work[Drain]:
-        """Do what an operator orders about the drain of a host."""
+        """Carry out an operator's order about the drain of a host."""
         view = lookup.drain(unit, host, None)
         step = order(view, unit.now)
         return Work(step.drain, self._changes_of(unit, view.drain, step))
@@ -573,9 +573,9 @@ class Plane:
     def audited(
         self, request: OperatorRequest, describe: Callable[[Any], str] = lambda _: ""
     ) -> "Plane":
-        """Return this plane for one request: what it changes is recorded in the audit log.
+        """Return this plane for one request: its changes are recorded in the audit log.
 
-        `describe` returns the record's detail, by what the change came to; `""` for that of the
+        `describe` returns the record's detail from the result of the change; `""` for that of the
         request.
         """
         plane = copy.copy(self)
@@ -591,18 +591,18 @@ class Plane:
     # What the service keeps for itself.
 
     def setting(self, name: str) -> "Future[str | None]":
-        """Return what the service wrote down for itself, None if it never did."""
+        """Return a value that the service saved for itself; None without one."""
         return self._writer.read(lambda reading: reading.setting(name))
 
     @_job
     def put_setting(self, unit: UnitOfWork, name: str, value: str) -> Work[None]:
-        """Write something down for the service itself."""
+        """Save a value for the service itself."""
         unit.store.put_setting(name, value)
         return Work(None)
 
     @_job
     def probe(self, unit: UnitOfWork) -> Work[None]:
-        """Write and commit something small, to find out whether anything can be written."""
+        """Write and commit something small, to test that the store takes writes."""
         unit.store.put_setting(PROBE, unit.now.isoformat())
         return Work(None)
 

@@ -1,9 +1,9 @@
-"""What the relays on hosts are heard to say, and what follows when one is away.
+"""The reports of the relays on hosts, and the holds of hosts whose relay is away.
 
-Each replica writes down what it heard, without waiting for whoever writes, and reads what others
-heard; each judges all relays, so a replica that dies takes nothing with it
-(`maintenance.relays.judge`). What is to be held or released is decided again in the transaction
-that does it.
+Each replica writes down the requests that it heard, without waiting for the writer, and reads those
+of the others; each judges all relays, so a replica that dies takes nothing with it
+(`maintenance.relays.judge`). Holds and releases are decided again in the transaction that makes
+them.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ LOOK_EVERY: Final = timedelta(seconds=1)
 """Real time between two judgements."""
 
 SAVE_SECONDS: Final = 2.0
-"""Real seconds between two writings of what was heard (`relays.HEARSAY` counts on it)."""
+"""Real seconds between two writes of these reports (`relays.HEARSAY` counts on it)."""
 
 SAVE_ALONE_SECONDS: Final = 10.0
 """The same where no other process reads it: only the next start does."""
 
 SETTLE: Final = timedelta(seconds=10)
-"""How long relays have, after the start and after the store was away, to be heard again: they try
+"""The time for relays to be heard again after the start, and after the store was away: they try
 again after some seconds."""
 
 OVERLAP: Final = timedelta(seconds=10)
-"""How much of what was read before is read again: rows are written some seconds late."""
+"""The time span that is read again: rows are written some seconds late."""
 
 MAX_AT_ONCE: Final = 200
 """The most hosts that are held or released in one look: a transaction of a tenth of a second."""
@@ -61,8 +61,8 @@ _log = structlog.get_logger(__name__)
 class RelayWatch(Rounds):
     """The relays as all replicas hear them. Lives on the event loop's thread.
 
-    `has_all` tells whether a relay of a host that has this ETag has everything that concerns it.
-    `on_void` is told of each host of which a token is not valid any more.
+    `has_all` returns True if a relay of a host that has this ETag has everything that concerns it.
+    `on_void` is called with each host that has a token which is no longer valid.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RelayWatch(Rounds):
         self.tokens: dict[str, RelayToken] = {}
         """By digest."""
         self.relays: dict[str, Relay] = {}
-        """What was heard last of each, here or elsewhere, by host."""
+        """The latest report of each, here or elsewhere, by host."""
         self._of_host: dict[str, dict[str, RelayToken]] = {}
         """The same tokens by host."""
         self._oldest: dict[str, datetime] = {}
@@ -105,10 +105,10 @@ class RelayWatch(Rounds):
         self._save_at = 0.0
         self._away = False
         self._awaits = True
-        """Whether a relay may be away that has time to ask after the start, so nothing starts."""
+        """True if a relay may be away that has time to ask after the start, so nothing starts."""
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed."""
+        """Follow changes."""
         for digest in changes.void_relay_tokens:
             if (token := self.tokens.pop(digest, None)) is not None:
                 del self._of_host[token.host][digest]
@@ -135,7 +135,7 @@ class RelayWatch(Rounds):
     # What the relays' plane tells.
 
     def host_of(self, digest: str) -> str | None:
-        """Return whose token this is, None if it is not valid; note that it is used."""
+        """Return the host of a valid token, and note its use; None for any other token."""
         token = self.tokens.get(digest)
         if token is None:
             return None
@@ -164,7 +164,7 @@ class RelayWatch(Rounds):
     ) -> datetime:
         """Note a request for the host: its relay is there, and has the document of this ETag.
 
-        The answer is when that was, for `expect`.
+        The answer is the time of the request, for `expect`.
         """
         now = self._time.now()
         before = self.relays.get(host)
@@ -185,7 +185,7 @@ class RelayWatch(Rounds):
         return now
 
     def is_coming_back(self, host: str) -> bool:
-        """Tell whether a drain reboots a host, and will ask whether its relay has asked since."""
+        """Return True if a drain reboots a host, and will check that its relay has asked since."""
         return host in self._coming_back
 
     def expect(self, host: str, heard_at: datetime, seconds: float) -> None:
@@ -201,14 +201,14 @@ class RelayWatch(Rounds):
         self._unsaved.add(host)
 
     def changed(self, hosts: Iterable[str]) -> None:
-        """Note that something of these hosts changed, which their relays are to ask for at once."""
+        """Note a change of these hosts, which their relays are to ask for at once."""
         now = self._time.now()
         for host in hosts:
             if host in self._oldest:
                 self._behind.setdefault(host, now)
 
     def stalled(self, host: str, seconds: float) -> None:
-        """Note that a host's guests got no answer for so many real seconds, until now."""
+        """Note that a host's guests got no answer for this many real seconds, until now."""
         if seconds < STALL_SECONDS:
             return
         _log.warning("a relay stalled: the notices of its host move later", host=host, s=seconds)
@@ -224,7 +224,7 @@ class RelayWatch(Rounds):
     # What follows.
 
     def may_start(self) -> bool:
-        """Tell whether anything may start; each transaction asks, on any thread.
+        """Return True if anything may start; each transaction asks, on any thread.
 
         After the start, and after the store was away, nothing does before each relay has asked or
         its host is held for its absence: its guests may neither read nor approve.
@@ -232,12 +232,12 @@ class RelayWatch(Rounds):
         return not self._awaits
 
     def is_away(self, relay: Relay) -> bool:
-        """Tell whether a relay that has a token should have asked again by now."""
+        """Return True if a relay that has a token should have asked again by now."""
         terms = self._terms()
         return relay.host in terms.tokens and relays.is_away(relay, terms, self._time.now())
 
     def has_all(self, relay: Relay) -> bool:
-        """Tell whether a relay has everything that concerns its host."""
+        """Return True if a relay has everything that concerns its host."""
         return self._has_all(relay.host, relay.etag)
 
     async def run(self) -> None:
@@ -260,7 +260,7 @@ class RelayWatch(Rounds):
         return LOOK_EVERY
 
     async def look(self) -> None:
-        """Look once; after StoreError the next look does what is left."""
+        """Look once; after StoreError the next look does the rest."""
         stalls, self._stalls = self._stalls, []
         for stall in stalls:
             self._record(*stall)
@@ -318,7 +318,7 @@ class RelayWatch(Rounds):
             return None
 
     async def _exchange(self) -> None:
-        """Write what was heard here, and read what others heard."""
+        """Write the reports heard here, and read those of others."""
         hosts, self._unsaved = self._unsaved, set()
         heard = [self.relays[host] for host in hosts if host in self.relays]
         since, at = self._read_to, self._time.now()
@@ -340,14 +340,13 @@ class RelayWatch(Rounds):
             return reading.relays(since=since)
 
     def _after_start(self, stored: Relay) -> Relay:
-        """Return a relay as the start finds it: what waited at this replica waits no longer."""
+        """Return a relay after a start of this replica: requests that waited here are over."""
         if self._store.shared and stored.replica != self._replica:
             return stored
         due_at = min(stored.due_at, self._terms().began_at)
         return replace(stored, replica=self._replica, due_at=due_at)
 
     def _take(self, stored: Relay) -> None:
-        """Take over what the store has of a relay, unless it is forgotten: it has no token."""
         if stored.host not in self._of_host:
             return
         known = self.relays.get(stored.host)
@@ -384,7 +383,7 @@ class RelayWatch(Rounds):
 
 
 def by_service(seconds: float, scale: float) -> timedelta:
-    """Return real seconds that a relay told, a century at most, as the service's clock has them."""
+    """Convert real seconds that a relay reported, a century at most, to the service's clock."""
     return min(LONGEST, timedelta(seconds=seconds * scale))
 
 

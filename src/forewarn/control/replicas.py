@@ -1,9 +1,9 @@
-"""What this replica says of itself, and what it knows of the others that share the store.
+"""This replica's row in the store, and the rows of the others that share it.
 
-Every replica writes a row of its own every two seconds, without waiting for whoever writes, and
-reads all of them. By these rows replicas share work, and tell an outage of all from one of their
-own (docs/internals/decisions/0019). With the rows they share what they saw of machines. No
-replica leads: `executor` claims tasks.
+Every replica writes a row of its own every two seconds, without waiting for the writer, and reads
+all of them. By these rows replicas share work, and tell an outage of all from one of their own
+(docs/internals/decisions/0019). With the rows they share what they saw of machines. No replica
+leads: `executor` claims tasks.
 """
 
 import asyncio
@@ -22,32 +22,33 @@ from forewarn.maintenance.model import Changes, Sighting, Sightings
 from forewarn.store.port import Replica, SeenMachine, Store
 
 LIVE: Final = timedelta(seconds=7)
-"""How old the row of a replica that lives may be: three beats and a second."""
+"""The greatest age of the row of a live replica: three beats and a second."""
 
 LATE = timedelta(seconds=5)
-"""How long a beat may take from its time of day to its commit: what it wrote is read so long."""
+"""The longest time from a beat's time of day to its commit: its sightings are read for so long."""
 
 MISSED: Final = timedelta(minutes=1)
-"""How long a replica may be silent before that is an alert: its claims are others' by then."""
+"""The silence of a replica after which there is an alert: its claims are others' by then."""
 
 MISSED_FOR: Final = timedelta(days=1)
-"""How long that alert is shown: it may never come back, and nobody need say so."""
+"""The duration of that alert: the replica may never come back, and nobody has to confirm that."""
 
 FORGOTTEN = timedelta(days=7)
-"""How old a row that is still shown may be: long enough to notice that the replica is gone."""
+"""The greatest age of a row that is still shown: long enough to notice that the replica is gone."""
 
 BEATS: Final = 30
-"""In so many beats, a minute, each machine that still asks is written again, well within five."""
+"""The number of beats, a minute, in which each machine that still asks is written again, well
+within five minutes."""
 
 replace = msgspec.structs.replace
 
 
 class SharedSightings:
-    """The latest that any replica saw of each machine: each writes news, and reads the rest.
+    """The latest sighting of each machine by any replica: each writes its own, and reads the rest.
 
-    What a machine told this process counts at once; what it told another one, as of that one's last
-    beat. The event loop's thread tells of requests and changes; any thread may ask. Each machine
-    has its turn in so many calls of `news` (`beats`).
+    A request to this process counts at once; one to another, as of that one's last beat. The event
+    loop's thread reports requests and changes; any thread may ask. Each machine has its turn in so
+    many calls of `news` (`beats`).
     """
 
     def __init__(self, own: Sightings, beats: int = BEATS) -> None:
@@ -55,25 +56,25 @@ class SharedSightings:
         self._beats = beats
         self._others: dict[str, Sighting] = {}
         self._relayed: dict[str, Sighting] = {}
-        """What relays told this process."""
+        """Sightings that relays reported to this process."""
         self._saved: dict[str, datetime] = {}
         self._news: set[str] = set()
         self._removed: set[str] = set()
-        """The machines that left the fleet since `news`, which what was read since may have."""
+        """The machines that left the fleet since `news`, which rows read since then may have."""
         self._awaited: set[str] = set()
-        """Machines of which the next request is news."""
+        """Machines whose next request is to be written at once."""
         self._due: Iterator[str] = iter(())
         """The machines that have not had their turn in this minute."""
 
     def __call__(self, machine: str) -> Sighting | None:
-        """Return what the machine told last, by its key; None if no replica has heard of it."""
+        """Return the latest sighting of a machine, by its key; None if no replica has one."""
         return _latest(self._here(machine), self._others.get(machine))
 
     def _here(self, machine: str) -> Sighting | None:
         return _latest(self._own(machine), self._relayed.get(machine))
 
     def relay(self, machine: str, seen: Sighting) -> None:
-        """Note what a machine's requests told the relay of its host."""
+        """Note a sighting that the relay of a machine's host reported."""
         before = self._relayed.get(machine)
         after = self._relayed[machine] = _latest(before, seen) or seen
         if before is None or (before.agent, before.reason) != (after.agent, after.reason):
@@ -88,7 +89,7 @@ class SharedSightings:
         self._awaited.update(machines)
 
     def news(self) -> list[SeenMachine]:
-        """Return what is to be written at this beat; it counts as written from now on."""
+        """Return the sightings to write at this beat; they count as written from now on."""
         taken, self._news, self._removed = self._news, set(), set()
         taken.update(self._asked_since())
         again = {one for one in self._awaited if self._has_asked(one)}
@@ -103,23 +104,22 @@ class SharedSightings:
         return found
 
     def _asked_since(self) -> Iterator[str]:
-        """Yield those that asked since they were written, of the machines whose turn it is."""
+        """Yield the machines, of those whose turn it is, that asked since they were written."""
         turns = [*islice(self._due, len(self._saved) // self._beats + 1)]
         if not turns:
             self._due = iter([*self._saved])
         yield from filter(self._has_asked, turns)
 
     def _has_asked(self, machine: str) -> bool:
-        """Tell whether a machine asked here since it was written."""
         own = self._here(machine)
         return own is not None and own.asked_at > self._saved.get(machine, own.asked_at)
 
     def keep(self, unsaved: Iterable[SeenMachine]) -> None:
-        """Take back what could not be written."""
+        """Take back sightings that could not be written."""
         self._news.update(one.machine for one in unsaved)
 
     def learn_others(self, found: Mapping[str, SeenMachine]) -> None:
-        """Take over what replicas wrote, as it was read after the last `news`."""
+        """Take over the rows of other replicas, as they were read after the last `news`."""
         for machine in found.keys() - self._removed:
             self._others[machine] = msgspec.convert(found[machine], Sighting, from_attributes=True)
 
@@ -147,7 +147,7 @@ def _latest(one: Sighting | None, other: Sighting | None) -> Sighting | None:
 class Replicas:
     """The rows of all replicas. Lives on the event loop's thread; the store is asked on others.
 
-    Its StoreError is the caller's. `own` is what this one says of itself, but for what changes with
+    Its StoreError is the caller's. `own` is this one's row, except for the fields that change with
     each beat; `follower` knows how far memory is.
     """
 
@@ -174,11 +174,11 @@ class Replicas:
 
     @property
     def shared(self) -> bool:
-        """Whether other replicas may share the store."""
+        """True if other replicas may share the store."""
         return self._store.shared
 
     async def beat(self, *, serving: bool, stopped: bool = False) -> None:
-        """Write this replica's row and what it saw of machines, and read what all wrote.
+        """Write this replica's row and its sightings of machines, and read those of all.
 
         A process that is alone writes only what it saw: its next start has to know who listens.
         """
@@ -211,7 +211,7 @@ class Replicas:
         self._rows = rows | {own.name: self.own}
 
     async def begin(self) -> tuple[Replica, ...]:
-        """Read all rows, and what was seen of machines before this process's start."""
+        """Read all rows, and the sightings of machines before this process's start."""
         rows, seen = await asyncio.to_thread(self._read)
         self.sightings.learn_others(seen)
         return tuple(rows.values())
@@ -238,7 +238,7 @@ class Replicas:
 
     @property
     def behind_seconds(self) -> float:
-        """How long ago this replica last knew every change; 0 where it is alone."""
+        """Seconds since this replica last knew every change; 0 where it is alone."""
         return self._follower.behind_seconds
 
     def others(self) -> tuple[Replica, ...]:
@@ -256,5 +256,5 @@ class Replicas:
                 yield Alert(AlertKind.REPLICA_LOST, about, message, since)
 
     def live(self) -> int:
-        """Return how many replicas lived at the last beat, this one included."""
+        """Return the number of replicas that lived at the last beat, this one included."""
         return 1 + len(self.others())

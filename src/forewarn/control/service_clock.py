@@ -1,14 +1,14 @@
-"""The service's clock: the time, whether anything may start, and how long guests could not read.
+"""The service's clock: the time, the permission to start anything, and guests' outages.
 
-The service's time is the wall clock's at the start, carried on by the monotonic clock. What the
-wall clock is corrected by little by little, it follows. If the wall clock jumps, one of its two
-times was wrong, and no process can know which: it ends (`ClockJumped`), and the next start treats
-what happened as any time that the service was away (docs/internals/decisions/0007). So
-every NotBefore, lease and record of one process lies on one line of time.
+The service's time is the wall clock's at the start, carried on by the monotonic clock. It follows
+small corrections of the wall clock. If the wall clock jumps, one of its two times was wrong, and no
+process can know which: it ends (`ClockJumped`), and the next start treats the interval as any time
+that the service was away (docs/internals/decisions/0007). So every NotBefore, lease and record of
+one process lies on one line of time.
 
 A `ServiceClock` also knows when guests could read: when the event loop that answers them stood
-still for too long (`notice.end_gap`) nothing starts until every notice has moved later by that
-time (`heartbeat.Heartbeat`).
+still for too long (`notice.end_gap`) nothing starts until every notice has moved later by that time
+(`heartbeat.Heartbeat`).
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from forewarn.maintenance.model import LISTENING
 from forewarn.store.port import JUMP, StoreUnavailable
 
 SLEW: Final = 0.02
-"""How much faster or slower than the monotonic clock the time runs until it is the wall clock's."""
+"""The relative speed, above or below the monotonic clock, at which the time approaches the wall
+clock's."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,16 +36,16 @@ class ClockJumped(StoreUnavailable):
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What one start of the service leaves to the next."""
+    """The record that one start of the service leaves to the next."""
 
     until: datetime
     """The last time at which guests are known to have been able to read."""
     unread_seconds: float = 0.0
-    """How long its recent stalls were for which no notice has moved, in the service's seconds."""
+    """The length of its recent stalls for which no notice has moved, in the service's seconds."""
 
 
 class ClockScale(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast the service's clock runs: `scale` seconds in a real one.
+    """The speed of the service's clock: `scale` seconds in a real one.
 
     It showed `origin` when the wall clock showed `real_origin`; a scale of 1 shows the wall clock's
     time.
@@ -56,15 +57,15 @@ class ClockScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceClock:
-    """A clock that never jumps or goes back, and a gate for what starts.
+    """A clock that never jumps or goes back, and a gate for starts.
 
-    Any thread may ask it; only the event loop's thread beats and tells of guests' turns.
+    Any thread may ask it; only the event loop's thread beats and reports guests' turns.
 
     Args:
         real: The machine's clocks; its wall clock is the service's unless `at` is given.
-        at: The time of day now, where another machine's wall clock counts, which is told by `tell`:
-            the database's.
-        pace: How fast it runs; at the real pace, and as the wall clock does, by default.
+        at: The time of day now, where another machine's wall clock counts, such as the database's;
+            `tell` passes its later times.
+        pace: Its speed; at the real pace, and as the wall clock does, by default.
         loop: The clock by which the event loop runs; the machine's, but in tests.
     """
 
@@ -83,7 +84,7 @@ class ServiceClock:
         self._told = (at or real.now(), real.monotonic(), timedelta(0))
         """The time, at which monotonic one, and how far the wall clock was ahead of it then."""
         self._jump = ""
-        """How it has parted from that; `""` while it has not."""
+        """The difference from the wall clock, in words; `""` without one."""
         self._lock = threading.Lock()
         self._opened = False
         self._owed = timedelta(0)
@@ -91,7 +92,7 @@ class ServiceClock:
         """When the event loop last ran, in real seconds."""
         self._stalls = notice.NO_STALLS
         self._away = timedelta(0)
-        """How long guests could not read until `_back_at`, when an outage ended last."""
+        """The length of the latest outage of guests, which ended at `_back_at`."""
         self._back_at = self._alive
 
     # The clock.
@@ -105,7 +106,7 @@ class ServiceClock:
         return self._reckoned(self._real.monotonic())
 
     def shown(self, at: datetime) -> datetime:
-        """Return what this clock shows at a time of the wall clock."""
+        """Return this clock's time at a time of the wall clock."""
         pace = self._pace
         return at if pace.scale == 1.0 else pace.origin + (at - pace.real_origin) * pace.scale
 
@@ -118,17 +119,17 @@ class ServiceClock:
         await self._real.wait(seconds / self._pace.scale, wake)
 
     def asking(self) -> float:
-        """Return what `tell` needs to know of when somebody was asked for the time."""
+        """Return the time of a question to another clock, for `tell`."""
         return self._real.monotonic()
 
     def tell(self, at: datetime, asked: float) -> datetime:
-        """Compare with what the wall clock showed between `asking` and now.
+        """Compare with the time that the wall clock showed between `asking` and now.
 
         Returns:
-            What this clock shows at that time.
+            This clock's time at that time.
 
         Raises:
-            ClockJumped: It has parted from what the monotonic clock counts.
+            ClockJumped: It has parted from the monotonic clock.
         """
         with self._lock:
             monotonic = self._real.monotonic()
@@ -165,17 +166,17 @@ class ServiceClock:
     # The gate.
 
     def may_start(self) -> bool:
-        """Tell whether anything may start now: each transaction asks, so this makes no words."""
+        """Return True if anything may start now: each transaction asks, so no message is made."""
         with self._lock:  # a beat that comes late leaves time owed and is no hold-up any more
             return self._opened and not self._jump and not self._owed and not self._held_up()
 
     def listening(self) -> timedelta:
-        """Return how long ago a machine that listens may have asked; an outage does not count."""
+        """Return the time within which a listening machine must have asked, without outages."""
         up = timedelta(seconds=(self._loop.monotonic() - self._back_at) * self._pace.scale)
         return LISTENING + (self._away if up < LISTENING else timedelta(0))
 
     def obstacles(self) -> tuple[str, ...]:
-        """Return why nothing may start, in words for an operator."""
+        """Return the reasons why nothing may start, in words for an operator."""
         found: list[str] = []
         if not self._opened:
             found.append("starts are paused: guests cannot read yet")
@@ -191,11 +192,11 @@ class ServiceClock:
 
     @property
     def owed(self) -> timedelta:
-        """How much later every notice must move before anything starts again."""
+        """The time by which every notice must move later before anything starts again."""
         return self._owed
 
     def begin(self, served: Served | None) -> timedelta:
-        """Start to count from what the start before left; return by how much notices must move.
+        """Start to count from the record of the last start; return the time owed to notices.
 
         A clock that was set forward meanwhile makes the time away longer than it was, which
         lengthens notice; one that was set back makes it none (`Plane.set_back`).
@@ -219,7 +220,7 @@ class ServiceClock:
         self._opened = True
 
     def beat(self) -> None:
-        """Note that guests can read now; what time they could not for too long is owed them.
+        """Note that guests can read now; too long a time for which they could not is owed to them.
 
         Raises:
             ClockJumped: The wall clock has jumped.
@@ -241,7 +242,7 @@ class ServiceClock:
             self._run_again(now)
 
     def served(self) -> Served:
-        """Return what the next start must know."""
+        """Return the record for the next start."""
         until = self.now()
         with self._lock:
             unread = notice.unread_seconds(self._stalls, self._alive, self._alive)
@@ -253,7 +254,6 @@ class ServiceClock:
             self._owed -= length
 
     def _held_up(self) -> bool:
-        """Tell whether the event loop stands still, and is an outage if it runs again now."""
         now = self._loop.monotonic()
         unread = notice.unread_seconds(self._stalls, self._alive, now)
         return unread > notice.OUTAGE_SECONDS

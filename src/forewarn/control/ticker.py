@@ -1,17 +1,17 @@
-"""What drives the parts of the service: rounds, one after each change and one when time has come.
+"""The rounds that drive the parts of the service: after each change, and when a time has come.
 
 A round that fails is done again: neither a store that is away nor a defect ends a part. The next
-round begins when something wakes the part, or after the time that the round before named. What
-fails within a round at one thing (a maintenance, an operation, a host) is contained to that; at its
-third failure in a row it is an alert. A round that fails as a whole keeps the service from being
-ready, too.
+round begins when something wakes the part, or after the time that the round before named. A failure
+within a round at one thing (a maintenance, an operation, a host) is contained to that; at its third
+failure in a row it is an alert. A round that fails as a whole keeps the service from being ready,
+too.
 
 Drains and maintenances go in steps. In a round each of them takes all steps that follow now; the
 plane decides each step in a transaction of its own, with a look at the hosts where the step needs
 one.
 
-The ticker has the plane go on where time has passed, and the watch for returns where machines that
-are awaited have asked.
+The ticker calls the plane when time has passed, and the watch for returns when machines that are
+awaited have asked.
 """
 
 import asyncio
@@ -38,30 +38,30 @@ LONGEST_NAP: Final = timedelta(seconds=30)
 """The longest wait between two rounds, so that a time of day that was set forward is noticed."""
 
 AFTER_TROUBLE: Final = timedelta(seconds=1)
-"""How long to wait after a round has failed."""
+"""The wait after a round has failed."""
 
 FAILING: Final = 3
-"""How many failures in a row are an alert: one or two may be a moment's trouble."""
+"""The number of failures in a row that are an alert: one or two may be a moment's trouble."""
 
 TRIED_AGAIN: Final = 2 * LONGEST_NAP
-"""What has failed is tried again within this."""
+"""The time within which a failed thing is tried again."""
 
 MAX_STEPS: Final = 20_000
 """The most steps in one round of a drain or a maintenance, a few for each machine of a host or
 unit of a maintenance: more is a defect."""
 
 WHILE_HALTED = timedelta(seconds=1)
-"""How long to wait until asking again whether anything may start."""
+"""The wait before asking again if anything may start."""
 
 HISTORY: Final = "history"
-"""What an alert about the purge of history, audit log and news is about."""
+"""The subject of an alert about the purge of history, audit log and news."""
 
 NOT_DUE_YET = timedelta(milliseconds=50)
-"""How long to wait where the store finds nothing due that this process's clock says is: a database
-has a clock of its own, a fraction of a second behind, and each question takes its lock."""
+"""The wait where the store finds nothing due although this process's clock does: a database has a
+clock of its own, a fraction of a second behind, and each question takes its lock."""
 
 PURGE_EVERY = timedelta(hours=1)
-"""How often history is searched for what is too old."""
+"""The time between two purges of history."""
 
 K = TypeVar("K")
 
@@ -75,7 +75,6 @@ class _Failing(msgspec.Struct, frozen=True):
     since: datetime
     why: str
     at: float
-    """When it failed last, by the monotonic clock."""
 
 
 class Contained:
@@ -94,27 +93,27 @@ class Contained:
         """By what fails; `""` for the round as a whole."""
 
     def learn(self, changes: Changes) -> None:
-        """Take over what changed, if that matters to the part."""
+        """Take over changes that matter to the part."""
 
     @abstractmethod
     async def run(self) -> None:
         """Work until `stop`."""
 
     def stop(self) -> None:
-        """Make `run` return after what is under way."""
+        """Make `run` return after the work that is under way."""
         self._stop.set()
         self._wake.set()
 
     @property
     def obstacle(self) -> str:
-        """Why the part can do none of its work; `""` while it can."""
+        """The reason why the part can do none of its work; `""` while it can."""
         whole = self._still_failing().get("")
         if whole is None or whole.times < FAILING:
             return ""
         return f"{self._what}: {whole.times} rounds in a row failed: {whole.why}"
 
     def alerts(self) -> list[Alert]:
-        """Return what needs an operator: here, what has failed again and again."""
+        """Return the alerts: here, about repeated failures."""
         found = []
         for about, failing in self._still_failing().items():
             if failing.times >= FAILING:
@@ -127,7 +126,7 @@ class Contained:
 
     @contextmanager
     def _contained(self, about: str = "") -> Iterator[None]:
-        """Contain what goes wrong with one thing; only a store that is away concerns all."""
+        """Contain an error to one thing; only a store that is away concerns all."""
         try:
             yield
         except StoreError:
@@ -142,7 +141,7 @@ class Contained:
             self._failing.pop(about, None)
 
     def _still_failing(self) -> dict[str, _Failing]:
-        """Return what fails; forget what nobody has tried again: it is over."""
+        """Return the failures; forget those that were not retried: they are over."""
         oldest = self._clock.monotonic() - TRIED_AGAIN.total_seconds()
         self._failing = {name: one for name, one in self._failing.items() if one.at >= oldest}
         return self._failing
@@ -166,23 +165,23 @@ class Rounds(Contained):
 
     @abstractmethod
     async def _round(self) -> timedelta:
-        """Do what there is to do; return how long to wait if nothing wakes the part before."""
+        """Do the work that is due; return the wait if nothing wakes the part before."""
 
 
 class Steps(Rounds, Generic[K]):
     """Rounds in which drains, by host, or maintenances, by number, take their steps."""
 
     stop_seconds = 0.0
-    """How long `run` waits at its end for what steps have begun."""
+    """The wait of `run` at its end for the work that steps have begun."""
 
     def __init__(self, what: str, clock: Clock, one: str) -> None:
         super().__init__(what, clock)
         self._one = one
-        """What one of them is called in alerts."""
+        """The word for one of them in alerts."""
         self._begun: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Do rounds until `stop`, and end what steps have begun."""
+        """Do rounds until `stop`, and end the work that steps have begun."""
         await super().run()
         if self._begun:
             await asyncio.wait(self._begun, timeout=self.stop_seconds)
@@ -221,15 +220,15 @@ class Steps(Rounds, Generic[K]):
 
     @abstractmethod
     def _going(self) -> Iterable[K]:
-        """Return those that something may follow for."""
+        """Return those that a step may follow for."""
 
     @abstractmethod
     def _step(self, each: K, survey: HostSurvey | None) -> "Future[Stepped]":
-        """Have the plane take a step."""
+        """Submit a step to the plane."""
 
     @abstractmethod
     def _ordered(self, each: K, stepped: Stepped) -> Coroutine[Any, Any, None] | None:
-        """Return what a step has ordered to run beside the steps, if anything."""
+        """Return the work that a step has ordered to run beside the steps, if any."""
 
     @abstractmethod
     async def _look(self) -> HostSurvey | None:
@@ -237,7 +236,7 @@ class Steps(Rounds, Generic[K]):
 
 
 class Ticker(Rounds):
-    """Makes time pass for the plane; keeps history, the audit log and news for as long as told."""
+    """Makes time pass for the plane; purges old history, audit log and news."""
 
     def __init__(self, plane: Plane, clock: Clock, keep: Retention) -> None:
         super().__init__("time", clock)
@@ -248,7 +247,7 @@ class Ticker(Rounds):
         self._purged: float | None = None
 
     def learn(self, changes: Changes) -> None:
-        """Wake up for what is due earlier than what was known."""
+        """Wake up for changes that are due earlier than the known ones."""
         for operation in changes.operations:
             if self._due(operation.wakeup_at):
                 self._wake.set()
@@ -270,7 +269,7 @@ class Ticker(Rounds):
         return AFTER_TROUBLE if self._still_failing() else NOT_DUE_YET
 
     async def _advance(self) -> None:
-        """Have all that is due go on: one by one where one of them makes the rest fail."""
+        """Advance everything that is due: one by one where one operation makes the rest fail."""
         try:
             while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
                 pass
@@ -284,14 +283,13 @@ class Ticker(Rounds):
                     await asyncio.wrap_future(self._plane.advance(operation))
 
     async def _look(self) -> None:
-        """Ask the store: replicas that have nothing to start do not wait for whoever writes."""
+        """Ask the store: replicas that have nothing to start do not wait for writers."""
         # Forgotten before the store is asked, not after: what `learn` hears of while the answer is
         # on its way may not be in the answer.
         self.next_wakeup = None
         self._due(await asyncio.wrap_future(self._plane.next_wakeup()))
 
     def _due(self, at: datetime | None) -> bool:
-        """Take a time into account; return whether it is the earliest now."""
         if at is None or (self.next_wakeup is not None and at >= self.next_wakeup):
             return False
         self.next_wakeup = at
@@ -307,7 +305,7 @@ class Ticker(Rounds):
 
 
 LOOK_EVERY = timedelta(seconds=0.25)
-"""Between two looks: the next update domain is announced so much later at most."""
+"""The pause between two looks: the next update domain is announced so much later at most."""
 
 ASK_AGAIN_EVERY = 1.0
 """Seconds between two ends of the waiting requests of machines that have to ask again."""
@@ -343,11 +341,11 @@ class ReturnWatch(Rounds):
         self._asked_again = 0.0
 
     def begin(self) -> None:
-        """Have each operation looked at once: machines may have left before the start."""
+        """Look at each operation once: machines may have left before the start."""
         self._news.update(self._awaiting)
 
     def learn(self, changes: Changes) -> None:
-        """Follow what changed."""
+        """Follow changes."""
         is_idle = not self._awaiting
         for operation in changes.operations:
             self._put(operation)
@@ -387,7 +385,7 @@ class ReturnWatch(Rounds):
                     self._ask_again(operation)
 
     async def _record(self, news: list[str]) -> None:
-        """Have these looked at: one by one where one of them makes the rest fail."""
+        """Submit these to the plane: one by one where one of them makes the rest fail."""
         try:
             try:
                 await asyncio.wrap_future(self._plane.record_returns(news))

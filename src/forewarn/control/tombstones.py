@@ -1,7 +1,7 @@
-"""What was removed, in case it is added again under its name.
+"""Records of removed machines and scopes, in case one is added again under its name.
 
-A machine may still hold the number of the document that it read last. Where its scope counts from
-0 again, or the machine is added to another scope that has not come so far, that number would come
+A machine may still hold the number of the document that it read last. Where its scope counts from 0
+again, or the machine is added to another scope that has not come so far, that number would come
 back with other events behind it (protocol.md section 7), and a client that compares numbers would
 see nothing new.
 """
@@ -21,9 +21,10 @@ SETTING: Final = "retired incarnations"
 scopes that never had an event are not in it."""
 
 MAX_REMOVED: Final = 10_000
-"""How many machines that operators removed are remembered, the latest. Who comes back to another
-scope does so soon, and fleets that grow and shrink by ever new names must not be remembered for
-ever. What a Preempt or Terminate deleted is remembered until it is added again."""
+"""The most machines removed by operators that are remembered, the latest. A machine that comes back
+to another scope does so soon, and fleets that grow and shrink by ever new names must not be
+remembered for ever. Machines deleted by a Preempt or Terminate are remembered until they are added
+again."""
 
 replace = msgspec.structs.replace
 
@@ -37,15 +38,15 @@ def scopes(reading: Reading) -> dict[str, int]:
 
 
 def record(world: World, before: Mapping[Name, Any], now: datetime) -> None:
-    """Leave a tombstone of each machine that was removed, whoever removed it.
+    """Leave a tombstone of each removed machine.
 
-    `before` is what `World.since` says. Where these are too many, the oldest of those that
-    operators removed go.
+    `before` are the earlier values, as `World.since` returned them. Where these are too many, the
+    oldest of those that operators removed go.
     """
     for (kind, name), machine in before.items():
         if kind != "machines" or machine is None or name in world.machines:
             continue
-        # A machine that asks while the change is told may still read what its scope comes to by it.
+        # A machine that asks before the change is published may still read the next incarnation.
         scope = world.scopes.get(machine.scope)
         incarnation = scope.incarnation if scope else world.retired.get(machine.scope, 0)
         is_deleted = ("tombstones", name) in before and name in world.tombstones
@@ -67,13 +68,13 @@ def keep(transaction: Transaction, world: World, before: Mapping[Name, Any]) -> 
 
 
 def highest(reading: Reading) -> int:
-    """Return the highest incarnation of all that was removed; 0 where there is none."""
+    """Return the highest incarnation of all removed scopes and machines; 0 without any."""
     left = (tombstone.incarnation for tombstone in reading.tombstones().values())
     return max((*scopes(reading).values(), *left), default=0)
 
 
 def lift(transaction: Transaction, by: int) -> None:
-    """Raise the incarnations of all that was removed, as a restored database's scopes are."""
+    """Raise the incarnations of all removed ones, as a restored database's scopes are."""
     if numbers := scopes(transaction):
         _put(transaction, {name: number + by for name, number in numbers.items()})
     read = [t for t in transaction.tombstones().values() if t.incarnation > 0]

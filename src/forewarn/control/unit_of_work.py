@@ -1,9 +1,9 @@
-"""What a transaction of the writer works on: the World, and the store beside it.
+"""The input of one transaction of the writer: the World, and the store beside it.
 
-The World has all that is alive, so a decision asks the store for nothing. The jobs of a batch share
-one transaction; each is decided by itself, in the order of arrival, on what the ones before it led
-to, and the last value of each key is saved once, at the end (by `writer`; `store.postgresql` says
-what becomes of a COMMIT whose answer is lost). The store is asked for history alone, after a save.
+The World has all live state, so a decision asks the store for nothing. The jobs of a batch share
+one transaction; each is decided by itself, in the order of arrival, on the results of the ones
+before it, and the last value of each key is saved once, at the end (by `writer`; `store.postgresql`
+describes a COMMIT whose answer is lost). The store is asked for history alone, after a save.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -56,14 +56,14 @@ _BESIDE = ("tokens", "revoked_tokens", "relay_tokens", "void_relay_tokens")
 
 
 class Work(msgspec.Struct, Generic[T], frozen=True):
-    """What a job came to: what to answer, and what to save."""
+    """The result of a job: the answer, and the changes to save."""
 
     result: T
     changes: Changes = Changes()
 
 
 def world_of(reading: Reading) -> World:
-    """Return all that is alive in the store."""
+    """Return all live state in the store."""
     return World(
         scopes=reading.scopes(),
         machines=reading.machines(),
@@ -79,8 +79,8 @@ def world_of(reading: Reading) -> World:
 class WriterMemory:
     """The World of a writer, which is that of the store in each of its transactions.
 
-    It is filled in the first one. Where several processes share the store, what the others have
-    committed since is taken over before anything is decided.
+    It is filled in the first one. Where several processes share the store, the commits of the
+    others are taken over before anything is decided.
     """
 
     def __init__(self, store: Store) -> None:
@@ -91,7 +91,7 @@ class WriterMemory:
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[Transaction, World]]:
-        """Open a transaction, and the World as it is there; both keep what is done, or neither.
+        """Open a transaction, and the World as it is there; both keep all changes, or neither.
 
         Raises:
             StoreError: As `Store.write` does.
@@ -133,7 +133,7 @@ class WriterMemory:
         return world
 
     def _follow(self, world: World, rows: Iterable[ChangeRecord]) -> World | None:
-        """Take over what others committed; None where that cannot be told from the rows."""
+        """Take over the commits of others; None where the rows do not contain them."""
         known = self._position.sequence == 0
         moved = False
         for row in rows:
@@ -152,20 +152,20 @@ class WriterMemory:
 
 
 class UnitOfWork:
-    """One transaction of the writer: what is alive, and the store as it will be when committed."""
+    """One transaction of the writer: the live state, and the store as it will be when committed."""
 
     def __init__(self, transaction: Transaction, world: World, now: datetime) -> None:
         self.world = world
         self.now = now
         self.may_start: bool | None = None
-        """Whether anything may start in this transaction; None until it was asked."""
+        """True if anything may start in this transaction; None until it was asked."""
         self.saved: list[Changes] = []
-        """What was saved so far; to be told once it is committed."""
+        """The changes saved so far; to be published once they are committed."""
         self._transaction = transaction
         self._mark = world.mark()
         """All before it is saved."""
         self._last_number = 0
-        """Of the maintenances that are not saved yet."""
+        """The highest number of the maintenances that are not saved yet."""
         self._notes: list[AuditRecord] = []
         self._new_numbers: set[int] = set()
         """Those given to maintenances in this transaction."""
@@ -192,7 +192,7 @@ class UnitOfWork:
         return {one.key: one for host in hosts for one in self.world.machines_on(host)}
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        """Return what is live in these scopes, or anywhere, by id."""
+        """Return the live operations in these scopes, or anywhere, by id."""
         if scopes is None:
             return {name: one for name, one in self.world.operations.items() if one.live}
         return {one.id: one for scope in scopes for one in self.world.live_in(scope)}
@@ -250,12 +250,12 @@ class UnitOfWork:
 
     @property
     def store(self) -> Transaction:
-        """The store, with all that was decided so far saved: for any other question."""
+        """The store, with all decisions so far saved: for any other question."""
         self.save()
         return self._transaction
 
     def apply(self, changes: Changes) -> None:
-        """Take over what a job came to."""
+        """Take over the changes of a job."""
         self._tell(changes)
         numbers = (one.number for one in changes.maintenances)
         self._last_number = max(self._last_number, *numbers, 0)
@@ -266,11 +266,11 @@ class UnitOfWork:
             self._save(Changes(**beside))
 
     def note(self, record: AuditRecord) -> None:
-        """Have a record in the audit log, which is saved with what it is about."""
+        """Add a record to the audit log, which is saved together with its subject."""
         self._notes.append(record)
 
     def told(self) -> bytes:
-        """Return the news of all that was saved, as it is stored."""
+        """Return the news of everything saved, as it is stored."""
         if ended := self._closed | news.ended(self._news):
             known = self.world.maintenances
             over = {number for number in ended if number not in known or not known[number].open}
@@ -294,7 +294,7 @@ class UnitOfWork:
         self._news += news.of_operations(world.operations, changes.operations, self.now)
 
     def save(self) -> None:
-        """Save what is not saved yet."""
+        """Save the changes that are not saved yet."""
         world = self.world
         before = world.since(self._mark)
         if changes := world.changes(before):
@@ -314,7 +314,7 @@ class UnitOfWork:
 
 
 def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
-    """Return all that memory begins with: where, what, and when the store last lost changes.
+    """Return the initial memory: its position, its values, and the latest loss of changes.
 
     The values are the World's own, so that they are there once.
     """
@@ -334,7 +334,7 @@ def at_start(unit: UnitOfWork) -> tuple[Position, Known, LostChanges | None]:
 
 
 def _has_others(changes: Changes) -> bool:
-    """Tell whether there may be news but of operations; this runs for each approval."""
+    """Return True if there may be news beside operations; this runs for each approval."""
     return bool(
         changes.maintenances
         or changes.holds
@@ -350,7 +350,7 @@ def _known(table: Mapping[K, V], keys: Iterable[K]) -> dict[K, V]:
 
 
 class Decide(Protocol):
-    """Decides on a command, and checks what it leads to (`Plane`)."""
+    """Decides on a command, and checks the result (`Plane`)."""
 
     def __call__(
         self,
@@ -359,4 +359,4 @@ class Decide(Protocol):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision:
-        """Return what follows; Refused where the rules do not allow it."""
+        """Return the decision; Refused where the rules do not allow it."""

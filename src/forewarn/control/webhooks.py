@@ -1,16 +1,15 @@
 """Sends news to webhooks: to each in order, at least once, by one replica at a time.
 
-`maintenance.webhooks` has the rules, `server.operator.webhook_requests` signs and sends requests.
-
-A webhook's row is its lock and its cursor, and changes only by a conditional update (`move`):
-whoever knows an older row changes nothing, and begins again with the one that there is. Before each
+`maintenance.webhooks` has the rules, `server.operator.webhook_requests` signs and sends requests. A
+webhook's row is its lock and its cursor, and changes only by a conditional update (`move`): a
+replica that knows an older row changes nothing, and begins again with the current one. Before each
 item is sent, one such update moves the cursor past the item before and says that nobody else may
 try for a while. So a replica that dies leaves its item to the others, and a kill repeats one item
 at most.
 
-The replica that commits news sends it at once; the others look every few seconds for what was left
-behind. Each webhook has a task of its own while there is something to send: one that is slow keeps
-no other waiting.
+The replica that commits news sends it at once; the others look every few seconds for items that
+were left behind. Each webhook has a task of its own while there is something to send: one that is
+slow keeps no other waiting.
 """
 
 import asyncio
@@ -35,7 +34,8 @@ from forewarn.store.port import Reading, StoreError, micros
 from forewarn.vocabulary import ErrorCode
 
 LOOK_EVERY: Final = timedelta(seconds=5)
-"""Between two looks at the rows: so soon a replica goes on with what another left behind."""
+"""The pause between two looks at the rows: so soon a replica goes on with items that another left
+behind."""
 
 BATCH: Final = 10
 """Transactions whose news is read at once: an item has some 400 bytes, a transaction up to 2 MB."""
@@ -84,7 +84,7 @@ def move(
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of news that a webhook wants."""
+    """An item of news for a webhook."""
 
     place: Place
     at: datetime
@@ -105,7 +105,7 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliveries(Rounds):
-    """Sends to every webhook whose turn no other replica has. On the event loop's thread.
+    """Sends to every webhook that no other replica is sending to. On the event loop's thread.
 
     `read` asks the store, on another thread. Pauses are in the time of `clock`, and `real` passes
     between two looks.
@@ -133,12 +133,12 @@ class Deliveries(Rounds):
             self._wake.set()
 
     def alerts(self) -> list[Alert]:
-        """Return what needs an operator."""
+        """Return the alerts."""
         found = webhooks.alerts_of(self._webhooks.values(), self._time.now())
         return [*super().alerts(), *found]
 
     async def run(self) -> None:
-        """Send until `stop`; what is under way then is sent again."""
+        """Send until `stop`; items under way then are sent again."""
         await super().run()
         ending = [*self._sending.values()]
         for task in ending:

@@ -32,8 +32,8 @@ MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
 
 LONG_SECONDS: Final = 1.0
-"""What waited for the store so long in vain speaks for what waits behind it: each by itself would
-wait as long again, and the clients of approvals go away after some seconds."""
+"""The length of a failed wait for the store that also answers the jobs behind it: each by itself
+would wait as long again, and the clients of approvals go away after some seconds."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,8 @@ Waiting: TypeAlias = "tuple[Job, Future[Any]]"
 Committed: TypeAlias = (
     "tuple[list[ChangeRecord], Position | None, UnitOfWork, bytes, list[Work[Any] | Exception]]"
 )
-"""What others committed before, the place in the outbox, its news, and what the jobs came to."""
+"""Earlier commits of others, the place in the outbox, the unit of work, its news, and the jobs'
+results."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -64,7 +65,7 @@ class Writer(Protocol):
         """
 
     def read(self, question: Callable[[Reading], T]) -> "Future[T]":
-        """Ask the store as it is at this instant, without waiting for whoever writes.
+        """Ask the store as it is at this instant, without waiting for writers.
 
         The future raises StoreUnavailable while the store cannot be read.
         """
@@ -105,7 +106,7 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """Runs jobs on a thread of its own; what waits together is committed together.
+    """Runs jobs on a thread of its own; jobs that wait together are committed together.
 
     The clock tells each transaction's `now` where the store has no clock of its own; the real one,
     if given, how long commits take. `told` hears the store's time, where it has one, before
@@ -175,7 +176,7 @@ class ThreadWriter:
             return future
 
     def close(self) -> None:
-        """Finish what is queued and end the threads."""
+        """Finish the queued jobs and end the threads."""
         with self._lock:
             if not self._closed:
                 self._closed = "the service is stopping"
@@ -194,7 +195,7 @@ class ThreadWriter:
             self.ended.set_result(None)
 
     def _die(self, error: BaseException) -> None:
-        """Answer everybody who waits, and whoever comes from now on."""
+        """Answer all jobs that wait, and all later ones."""
         with self._lock:
             self._closed = "the writer has ended: nothing can be written until a restart"
         left = self._batch
@@ -205,11 +206,11 @@ class ThreadWriter:
             if not future.done():
                 future.set_exception(StoreUnavailable(self._closed))
         ended = StoreUnavailable(self._closed)
-        ended.__cause__ = error  # not itself: a SystemExit would end whoever waits, too
+        ended.__cause__ = error  # not itself: a SystemExit would end the waiting threads, too
         self.ended.set_exception(ended)
 
     def _commit_next(self) -> bool:
-        """Commit what waits, or wait for it; tell whether more may come.
+        """Commit the waiting jobs, or wait for one; return True if more may come.
 
         Nothing of a batch (it may hold a whole fleet) is referred to while the thread waits.
         """
@@ -231,7 +232,7 @@ class ThreadWriter:
         return following is not None
 
     def _refuse_waiting(self, away: StoreError) -> bool:
-        """Answer everybody who waits that the store is away; return whether more may come."""
+        """Answer all waiting jobs that the store is away; return True if more may come."""
         while not self._queue.empty():
             following = self._queue.get()
             if following is None:
@@ -241,7 +242,7 @@ class ThreadWriter:
 
 
 def _promise() -> "Future[Any]":
-    """Return a future that cannot be cancelled: whoever stops waiting does not stop the job."""
+    """Return a future that cannot be cancelled: a caller that stops waiting stops no job."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -262,7 +263,7 @@ class _Committer:
         """Run a batch in one transaction and answer each of its jobs.
 
         Returns:
-            What kept the store away, if anything did.
+            The reason why the store was away, if it was.
         """
         try:
             missed, own, unit, news, results = self._transact(batch)

@@ -27,7 +27,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_by: str
     created_at: datetime
     expires_at: datetime | None
-    """From then on it is refused; None: never."""
+    """The time from which it is refused; None for never."""
     parent: str = ""
     """Digest of the token that made it, without which it lets nobody in; `""` for none."""
 
@@ -37,12 +37,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.created_by if self.audience is TokenAudience.PAGE else self.name
 
     def expired(self, now: datetime) -> bool:
-        """Return whether its time is over."""
+        """Return True if its time is over."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What somebody asked of the operator plane, and what came of it."""
+    """A request on the operator plane, and its outcome."""
 
     sequence: int = 0
     """The number that the store gives it, in the order of the commits; 0 before."""
@@ -52,11 +52,11 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     role: AccessRole | None
     """None where nobody was known."""
     address: str
-    """Where it came from: an IP address, or `unix:uid=1000`."""
+    """The address that it came from: an IP address, or `unix:uid=1000`."""
     action: str
     """The method and the path, without the query."""
     detail: str
-    """What it was about, in one line; `""` where it was refused before anybody looked."""
+    """The subject of the request in one line; `""` where it was refused before it was read."""
     outcome: str
     """`done`, or the code of the error."""
     request: str
@@ -64,7 +64,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def done(self) -> bool:
-        """Whether the request did what it asked for."""
+        """True if the request was carried out."""
         return self.outcome == DONE
 
 

@@ -1,7 +1,7 @@
-"""What needs an operator: one list, computed from what is live each time somebody asks.
+"""Conditions that need an operator: one list, computed from live values each time it is requested.
 
-An alert goes with its cause: a failure when somebody acknowledges it, a hold when it is released,
-an unapproved event when it starts, a lost host when it answers again.
+An alert goes with its cause: a failure when an operator acknowledges it, a hold when it is
+released, an unapproved event when it starts, a lost host when it answers again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,32 +17,33 @@ from forewarn.maintenance.units import MaintenanceState, UnitState
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
-"""How long before NotBefore an unapproved event raises an alert: time to call somebody."""
+"""The time before NotBefore at which an unapproved event raises an alert: enough to call somebody.
+"""
 
 STUCK_AFTER = timedelta(hours=1)
-"""How long an operation without an expected duration may take: as long as the slowest reboot of a
+"""The longest duration of an operation without an expected one: as long as the slowest reboot of a
 host, checks included."""
 
 STUCK_FACTOR = 5
-"""How many times its expected duration an operation may take before it counts as stuck."""
+"""The multiple of its expected duration after which an operation counts as stuck."""
 
 LEAST_STUCK = timedelta(minutes=10)
-"""An operation that is expected to last seconds may still last this long."""
+"""The least time before any operation counts as stuck, even one expected to last seconds."""
 
 NOT_BACK_AFTER = timedelta(minutes=5)
-"""How long agents may take to bring their machines back to work before somebody looks."""
+"""The time for agents to bring their machines back to work before an alert."""
 
 REFUSED_AFTER = timedelta(minutes=10)
-"""How long the rules may refuse a unit before somebody looks: what other units take, such as the
-memory of hosts, is free again by then."""
+"""The time for which the rules may refuse a unit before an alert: resources that other units take,
+such as the memory of hosts, are free again by then."""
 
 SILENT_AFTER = timedelta(minutes=2)
-"""How long after the service's start a machine may not have asked: it could not ask before, and the
-slowest usual guest asks once a minute."""
+"""The time after the service's start for a machine to ask: it could not ask before, and the slowest
+usual guest asks once a minute."""
 
 
 class AlertKind(StrEnum):
-    """Why an operator should look."""
+    """The conditions that an operator should look at."""
 
     FAILED = "failed"
     HALTED = "halted"
@@ -70,11 +71,9 @@ class AlertKind(StrEnum):
     CRASHED = "crashed"
     """A machine is off, and nobody stopped it."""
     RUNS_TWICE = "runs-twice"
-    """Two hosts run the same machine."""
     FLEET = "fleet"
     """The fleet and the hosts' domains differ."""
     HOST_STUCK = "host-stuck"
-    """The drain of a host waits for an operator."""
     RELAY_AWAY = "relay-away"
     """The relay of a host does not ask for it, and nothing of the host starts."""
     STORE_DOWN = "store-down"
@@ -90,7 +89,7 @@ class AlertKind(StrEnum):
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """One thing that needs an operator."""
+    """One condition that needs an operator."""
 
     kind: AlertKind
     about: str
@@ -118,23 +117,24 @@ REMEDIES: Final[Mapping[AlertKind, str]] = MappingProxyType(
         AlertKind.WEBHOOK_BEHIND: "webhook test {1}",
     }
 )
-"""What an operator tells `forewarn` once the cause is understood: of what the alert is about, or of
-the last word of that. Other causes are mended elsewhere, and their alerts end with them."""
+"""The command of `forewarn` that ends each kind of alert once the cause is understood; it takes the
+subject of the alert, or the last word of that. Other causes are mended elsewhere, and their alerts
+end with them."""
 
 
 def remedy(alert: Alert) -> str:
-    """Return the command of `forewarn` that ends an alert, or shows what can; `""` for none."""
+    """Return the command of `forewarn` that ends an alert, or shows the cause; `""` for none."""
     return REMEDIES.get(alert.kind, "").format(alert.about, alert.about.rpartition(" ")[2])
 
 
 class Audience(msgspec.Struct, frozen=True):
-    """How many of an operation's machines can see its events, and whose agents hold."""
+    """The machines of an operation: how many can see its events, and which agents hold."""
 
     machines: int
     asking: int
-    """Those that have asked in the last five minutes."""
+    """The number that have asked in the last five minutes."""
     seeing: int
-    """Those of them that last asked by a version that shows the events."""
+    """The number of those that last asked by a version that shows the events."""
     held: tuple[str, ...] = ()
     """The machines whose agents hold, each with the agent's reason."""
 
@@ -149,12 +149,12 @@ def items(
     up_since: datetime,
     observed: Iterable[Alert] = (),
 ) -> list[Alert]:
-    """Return what needs an operator: that the store is down, then the oldest first.
+    """Return the alerts: that the store is down, then the oldest first.
 
-    It takes the operations that are live, or failed and nobody acknowledged; the maintenances that
-    are open; all holds; and audiences by operation. One without an audience raises no alert about
-    who sees it. `up_since` is the service's start: since then it knows who asks. `observed` is what
-    follows from observations of hosts, and from their drains.
+    It takes the operations that are live, or failed and not acknowledged; the maintenances that are
+    open; all holds; and audiences by operation. An operation without an audience raises no alert
+    about its readers. `up_since` is the service's start, from which on it knows the requests of
+    machines. `observed` are the alerts from observations of hosts, and from their drains.
     """
     operations = tuple(operations)
     waiting: dict[str, list[str]] = {}
@@ -274,7 +274,7 @@ def _of_unapproved(
 
 
 def _unseen(audience: Audience, up: timedelta) -> str:
-    """Return how many machines cannot know of an operation, and why; `""` if all can."""
+    """Describe the machines that cannot know of an operation, and why; `""` if all can."""
     silent = audience.machines - audience.asking if up >= SILENT_AFTER else 0
     blind = audience.asking - audience.seeing
     of = f"of {audience.machines} machines"
@@ -284,7 +284,7 @@ def _unseen(audience: Audience, up: timedelta) -> str:
 
 
 def patience(operation: model.Operation) -> timedelta:
-    """Return how long an operation may take before it counts as stuck."""
+    """Return the duration after which an operation counts as stuck."""
     if operation.duration_seconds <= 0:
         return STUCK_AFTER
     return max(LEAST_STUCK, STUCK_FACTOR * timedelta(seconds=operation.duration_seconds))

@@ -1,14 +1,14 @@
-"""What follows from a command: `decide(world, command, now, mint)`.
+"""The commands, and the decision that follows from each: `decide(world, command, now, mint)`.
 
-It is pure. A decision consists of new values for what changed; the World stays as it was, and a
-refused command changes nothing. A command is a function from the transitions to the ids of the
-operations that it was about: a call of one of the functions below `decide`, whose names are verbs.
+It is pure. A decision consists of new values for everything that changed; the World stays as it
+was, and a refused command changes nothing. A command is a function from the transitions to the ids
+of the operations that it was about: a call of one of the functions below `decide`, whose names are
+verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
 starts (`Transitions.start_if_ready`) unless a hold covers it or another update domain of one of its
-scopes is down; then it records which operation it waits for, to be looked at when that one ends.
-
-An executor's claim is a lease with a fencing number: a report under an older number is refused.
+scopes is down; then it records which operation it waits for, to be looked at when that one ends. An
+executor's claim is a lease with a fencing number: a report under an older number is refused.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
@@ -51,23 +51,23 @@ ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
 
 HELD_ON = timedelta(minutes=15)
-"""How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
-ahead, and it does not change too often."""
+"""The step by which NotBefore moves on when it comes during a hold: guests keep reading a time that
+lies ahead, and it does not change too often."""
 
 NO_REASON = "nobody knows whether it was carried out"
-"""Stands in `Operation.outcome_unknown`, which is never empty there, where no reason was given."""
+"""The text of `Operation.outcome_unknown`, which must not be empty, where no reason was given."""
 
 NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 Command = Callable[[Transitions], Iterable[str]]
-"""Something asked or reported: decides it by the transitions, and returns the ids of the operations
-that it was about."""
+"""A request or report: it decides by the transitions, and returns the ids of the operations that it
+was about."""
 
 replace = msgspec.structs.replace
 
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
-    """Tell whether an awaited machine asked, or is back: `Transitions.look_for_returns` looks."""
+    """Return True if an awaited machine may be back; `Transitions.look_for_returns` judges it."""
     if operation.status is EventStatus.FAILED:
         return False
     for name in operation.awaited:
@@ -91,7 +91,7 @@ def decide(
     *,
     sighting: Sightings = unseen,
 ) -> Decision:
-    """Return what follows from a command; Refused where the rules do not allow it.
+    """Return the decision on a command; Refused where the rules do not allow it.
 
     It looks at nothing but the World, which is afterwards as it was before; `mint` returns a new
     GUID at each call, for events that are announced.
@@ -137,7 +137,6 @@ def request_maintenance(working: Transitions, request: planner.Request, number: 
 def _check_policy(
     working: Transitions, steps: list[planner.PlannedOperation], maintenance: Maintenance
 ) -> None:
-    """Refuse what would stop machines without notice, or has too many events."""
     machines = tuple(machine for step in steps for machine in step.machines)
     working.check(planner.PlannedOperation(machines=machines), maintenance)
 
@@ -145,7 +144,7 @@ def _check_policy(
 def _make_way(
     working: Transitions, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> None:
-    """Cancel what has not started for the same machines, or refuse the request."""
+    """Cancel unstarted operations on the same machines, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
     while (found := working.conflicting(step)) is not None:
         other = found[0]
@@ -164,7 +163,6 @@ def start_maintenance(working: Transitions, wanted: Maintenance, number: int) ->
 
 
 def _check_open(working: Transitions, maintenance: Maintenance) -> None:
-    """Refuse (LIMIT) one more maintenance with units where there are too many."""
     under_way = sum(one.open for one in working.maintenances.values())
     if maintenance.units and under_way >= units.MAX_OPEN:
         message = f"{under_way} maintenances with units are under way, at most {units.MAX_OPEN}"
@@ -172,9 +170,9 @@ def _check_open(working: Transitions, maintenance: Maintenance) -> None:
 
 
 def take_turns(working: Transitions, number: int, lost: Container[str] = frozenset()) -> list[str]:
-    """Time has passed, or something has changed: the units of a maintenance go on that can.
+    """Continue a maintenance after time has passed or something has changed: its units take turns.
 
-    `lost` names operations of which history holds nothing.
+    `lost` names operations that are missing from history.
     """
     working.answered = working.maintenances.get(number)
     working.step = working.take_turns(number, lost=lost)
@@ -246,8 +244,8 @@ def cancel_operations(
 ) -> Collection[str]:
     """An operator cancels operations that have not started, all or none.
 
-    Of the maintenances with these numbers, all is meant: what has started or ended is left alone,
-    and their other units have no turn any more.
+    For the maintenances with these numbers, this includes the turns of their other units;
+    operations that have started or ended are left alone.
     """
     nothing_left = dict.fromkeys(maintenances)
     for number in maintenances:
@@ -272,7 +270,7 @@ def cancel_operations(
 
 
 def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list[str]:
-    """Time has passed: start whatever is due of these operations; None for all."""
+    """Time has passed: start the operations of these that are due; None for all."""
     ids = [*working.operations] if ids is None else ids
     due = [
         operation
@@ -300,7 +298,7 @@ def advance_time(working: Transitions, ids: Iterable[str] | None = None) -> list
 
 
 def _give_up(working: Transitions, operation: Operation) -> None:
-    """Fail an operation whose machines did not come back in time; look a last time before."""
+    """Fail an operation whose machines did not come back in time, after a last check."""
     working.look_for_returns(operation)
     operation = working.operations[operation.id]
     if operation.status is EventStatus.RETURNING:
@@ -405,7 +403,7 @@ def acknowledge_failures(
 
 
 def _require_heard(working: Transitions, operation: Operation) -> None:
-    """Refuse (CONFLICT) an acknowledgement while nobody knows that all machines are up."""
+    """Refuse (CONFLICT) an acknowledgement unless all machines are known to be up."""
     unheard = [
         name
         for name in operation.awaited
@@ -430,7 +428,7 @@ def _last_request(working: Transitions, name: str) -> str:
 
 
 def extend_notices(working: Transitions, length: timedelta) -> list[str]:
-    """Guests could not read their documents for so long: what is Scheduled moves later by it.
+    """Guests could not read their documents for this long: Scheduled operations move later by it.
 
     None moves further than to the notice that it was announced with, from now on. The clock may
     have been years behind, at a start without a battery, before it was set right.
@@ -459,7 +457,7 @@ def extend_notices(working: Transitions, length: timedelta) -> list[str]:
 
 
 def set_back(working: Transitions, length: timedelta) -> list[str]:
-    """The clock was set back by so much while no process decided.
+    """The clock was set back by this much while no process decided.
 
     What somebody waits for comes as soon as it would have; a machine that is awaited has to ask
     later than now. NotBefore stays: guests have read it.
@@ -646,7 +644,7 @@ def report_unknown_outcome(
 
 
 def may_be_known_to(operation: Operation, executor: str) -> bool:
-    """Tell whether an executor may know the outcome that another one reported as unknown."""
+    """Return True if an executor may know the outcome that another one reported as unknown."""
     claimed = executor in operation.claimed_by and executor != operation.executor
     return bool(operation.outcome_unknown) and claimed
 

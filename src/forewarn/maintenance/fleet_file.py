@@ -191,7 +191,7 @@ def flatten(fleet: Fleet) -> list[Group]:
 
 
 def _check_size(fleet: Fleet) -> None:
-    """Refuse too large a fleet before anything is made of it, which takes long."""
+    """Refuse too large a fleet before building its values, which takes long."""
     sets: list[AvailabilitySet | ScaleSet] = [*fleet.availability_set, *fleet.scale_set]
     roles = [role for service in fleet.cloud_service for role in service.roles]
     counts = {
@@ -207,7 +207,7 @@ def _check_size(fleet: Fleet) -> None:
 
 
 def normal_address(text: str, where: str) -> str:
-    """Return an IP address as `ipaddress` writes it; what is not one is refused (INVALID)."""
+    """Return an IP address as `ipaddress` writes it; other text is refused (INVALID)."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
@@ -346,7 +346,7 @@ def _refused(
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What applying a fleet does, or would do."""
+    """The effect of applying a fleet, done or predicted."""
 
     changes: model.Changes
     added: tuple[str, ...] = ()
@@ -375,8 +375,8 @@ def apply(
 ) -> Applied:
     """Return the changes that make the fleet as the file says.
 
-    `prune` removes what the file does not name, but the last machine only with `allow_empty`: a
-    file that was cut short would. `again` adds what was preempted or terminated.
+    `prune` removes machines that are not in the file, but the last machine only with `allow_empty`:
+    a file that was cut short would. `again` adds machines that were preempted or terminated.
 
     Raises:
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
@@ -427,7 +427,8 @@ def apply(
 
 
 SHARED: Final = tuple(name for name in ScopeEntry.__struct_fields__ if name != "listener")
-"""What a group of the file has of its scope; its listener is its machines'."""
+"""The fields that a group of the file shares with its scope; the listener belongs to its machines.
+"""
 
 
 def exported(scopes: Collection[model.Scope], machines: Collection[model.Machine]) -> Fleet:
@@ -488,7 +489,6 @@ def _in_order(machines: Collection[model.Machine]) -> list[model.Machine]:
 
 
 def _index(machine: model.Machine) -> int:
-    """Return the number at the end of the name of a scale set's or a role's machine."""
     return int(machine.name.rpartition("_")[2])
 
 
@@ -637,7 +637,7 @@ def _domains(
 def _check_kept(
     kept: Collection[model.Machine], after: dict[str, model.Machine], scopes: dict[str, model.Scope]
 ) -> None:
-    """Refuse what conflicts with machines that the file does not name and that stay."""
+    """Refuse conflicts with machines that are not in the file and that stay."""
     addresses = {(m.listener, m.address): m.name for m in after.values() if m.address}
     for machine in kept:
         other = addresses.get((machine.listener, machine.address)) if machine.address else None
@@ -716,7 +716,7 @@ def _check_live(
 def _skip_incarnations(
     scopes: dict[str, model.Scope], world: World, machines: Collection[model.Machine]
 ) -> None:
-    """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
+    """Raise a scope's incarnation above any that a machine entering it may have read elsewhere.
 
     It must never meet an equal incarnation with other content (protocol.md section 7). In the scope
     that it left it cannot: incarnations only go up.

@@ -1,10 +1,10 @@
-"""The fleet file that is made of hypervisors' domains; `fleet` checks and applies it as any other.
+"""The fleet file made from hypervisors' domains; `fleet_file` checks and applies it as any other.
 
-A domain's UUID is its machine's vm_id. Its scope, update domain and name are those of its tag, else
-those that the fleet has, else it is a standalone machine with the domain's name. Whoever controls a
-machine's address controls its approvals, so the address comes only from what the guest cannot
-choose: the filter that lets it send from one address only, the network's reservation for its MAC
-address, the tag. Never from what the guest says or sends.
+A domain's UUID is its machine's vm_id. Its scope, update domain and name come from its tag, else
+from the fleet, else it is a standalone machine with the domain's name. The owner of a machine's
+address controls its approvals, so the address comes only from sources that the guest cannot choose:
+the filter that lets it send from one address only, the network's reservation for its MAC address,
+the tag. Never from the guest's own words or packets.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ IMPORTED = frozenset({ScopeKind.MACHINE, ScopeKind.AVAILABILITY_SET})
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What `forewarn fleet tag` wrote into a domain's metadata."""
+    """The tag that `forewarn fleet tag` writes into a domain's metadata."""
 
     scope: str = ""
     update_domain: str = msgspec.field(name="update-domain", default="")
@@ -39,7 +39,7 @@ class NetworkInterface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ip: str = ""
     """The parameter IP of its filter."""
     enforced: bool = False
-    """Whether that filter lets the guest send from this address only."""
+    """True if that filter lets the guest send from this address only."""
     reserved: str = ""
     """The address that the network reserves for its MAC address."""
 
@@ -52,9 +52,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str
     """`running`, `paused`, `handover` (paused by its own migration), `off`, `crashed`."""
     reason: str = ""
-    """Why it is off."""
     tagged: bool = False
-    """Whether it has a tag, where a survey asked for that."""
+    """True if it has a tag, where a survey asked for that."""
     run: int = -1
     """The number of its run on this host, another one after each start; -1 where it is off."""
     tag: Tag | None = None
@@ -62,7 +61,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def present(self) -> bool:
-        """Whether it has memory on its host."""
+        """True if it has memory on its host."""
         return self.state in PRESENCE
 
 
@@ -70,13 +69,12 @@ class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine that the fleet has already."""
 
     scope: str
-    """Its scope's name."""
     kind: ScopeKind
     entry: fleet_file.NamedMachine
 
 
 class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fleet has already, which an import keeps where domains say nothing else."""
+    """The existing fleet, which an import keeps where domains say nothing else."""
 
     machines: dict[str, KnownMachine] = {}
     """By vm_id."""
@@ -85,11 +83,11 @@ class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The fleet that domains are."""
+    """The fleet that an import found."""
 
     fleet: fleet_file.Fleet
     warnings: tuple[str, ...]
-    """What was left out, or is not enforced, for people."""
+    """Warnings for people: machines that were left out, addresses that are not enforced."""
 
 
 def fleet_of(
@@ -129,7 +127,7 @@ def _one_a_machine(
 
 
 class _Import:
-    """A fleet file that is being made."""
+    """A fleet file under construction."""
 
     def __init__(self, known: KnownFleet) -> None:
         self.warnings: list[str] = []
@@ -182,7 +180,7 @@ class _Import:
             self._sets.setdefault(key(scope), (scope, []))[1].append(entry)
 
     def imported(self) -> Imported:
-        """Return the fleet file and what there is to say about it."""
+        """Return the fleet file and the warnings."""
         sets = []
         for scope, machines in self._sets.values():
             own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
@@ -203,7 +201,6 @@ class _Import:
         )
 
     def _scope(self, name: str, kind: ScopeKind) -> Scope:
-        """Return a scope as the fleet has it, or a new one with the defaults of a fleet file."""
         domains = fleet_file.AvailabilitySet(name=name).update_domains
         new = Scope(name=name, kind=kind, update_domains=domains)
         return self._known.scopes.get(key(name), new)
@@ -249,7 +246,7 @@ class _Import:
         return int(text)
 
     def _address(self, name: str, domain: Domain, known: str) -> str:
-        """Return a machine's address, in the order of who vouches for it."""
+        """Return a machine's address, from the most trustworthy source that has one."""
         interfaces = domain.interfaces
         sources = [
             *((each.ip, each.enforced, "its filter's") for each in interfaces if each.enforced),

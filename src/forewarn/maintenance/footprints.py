@@ -1,4 +1,4 @@
-"""What units take while they are under way, and what of other maintenance is in their way."""
+"""The footprints of units under way, and the other maintenance that is in their way."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
@@ -18,18 +18,17 @@ replace = msgspec.structs.replace
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a unit takes while it is under way."""
+    """The machines, update domains and places that a unit occupies while it is under way."""
 
     machines: tuple[str, ...]
-    """Their names."""
     domains: Mapping[str, int]
     """The update domain of each scope (by key), or SEVERAL."""
     places: frozenset[str] = frozenset()
-    """Where its machines are, by the policy's `spread`."""
+    """The places of its machines, by the policy's `spread`."""
 
 
 def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
-    """Return what machines take."""
+    """Return the footprint of machines."""
     domains: dict[str, set[int]] = {}
     places: set[str] = set()
     names: list[str] = []
@@ -51,9 +50,9 @@ def footprint(machines: Iterable[Machine], spread: str) -> Footprint:
 
 
 def visiting(host: str, names: Container[str], drains: Iterable[Drain]) -> str:
-    """Return which machines are on a host until their own, which is drained, is up again.
+    """Describe the machines on a host that wait for their own host, which is being drained.
 
-    `names` are the keys of those that are there. `""` where it has no such visitors.
+    `names` are the keys of the machines that are there. `""` where it has no such visitors.
     """
     for drain in drains:
         if drain.goes_on and drain.host != host:
@@ -78,7 +77,7 @@ def in_the_way(
     *,
     queueing: Container[str] | None = None,
 ) -> str:
-    """Return what of the live operations in a unit's scopes keeps it from being asked for.
+    """Describe the live operation in a unit's scopes that keeps it from being asked for.
 
     The rules would refuse it, or let it wait in a queue; `""` where nothing is in the way. A host
     is not drained before the machines that other `drains` moved to it are home again. In scopes
@@ -88,7 +87,7 @@ def in_the_way(
     names = {key(name) for name in takes.machines}
     if unit.drain and (visitors := visiting(unit.name, names, drains)):
         return visitors
-    # By start order, so that the store's order does not decide what is told. What is held, or has
+    # By start order, so that the store's order does not decide the answer. What is held, or has
     # its window ahead, gives way to other update domains.
     live = sorted(live, key=planner.start_order)
     repaired = {one.id for one in repaired_by(takes.machines, live)}
@@ -109,7 +108,7 @@ def in_the_way(
 
 
 def _standing(operation: Operation) -> str:
-    """Return which operation keeps an update domain, how it is, and what would end that."""
+    """Describe the operation that occupies an update domain, and the order that would end that."""
     if operation.status is EventStatus.FAILED:
         return f"{operation.id}, which failed: acknowledge {operation.id}"
     if operation.status.over:
@@ -118,9 +117,9 @@ def _standing(operation: Operation) -> str:
 
 
 class UnitsInWorld:
-    """The units of a maintenance in the World: their machines, and what is in their way.
+    """The units of a maintenance in the World: their machines, and the obstacles in their way.
 
-    `queues` tells of a scope whether what waits for another update domain is not announced.
+    `queues` tells of a scope if its operations wait unannounced for another update domain.
     """
 
     def __init__(
@@ -154,9 +153,10 @@ class UnitsInWorld:
         return sorted((one for one in found if one.key not in done), key=planner.natural)
 
     def footprint(self, unit: Unit) -> Footprint:
-        """Return what a unit takes while it is under way.
+        """Return the footprint of a unit while it is under way.
 
-        What is Queued and held, or has its window ahead, gives way to others.
+        One that is Queued and held, or has its window ahead, gives way to others: it occupies no
+        domains.
         """
         found = footprint(self.machines(unit), self._maintenance.policy.spread)
         name = f"{self._maintenance.number}.{unit.operation}"
@@ -166,7 +166,7 @@ class UnitsInWorld:
         return found
 
     def occupied(self, unit: Unit, takes: Footprint) -> str:
-        """Return what holds a unit, or is in its way; `""` if it can go."""
+        """Describe the hold on a unit, or the obstacle in its way; `""` if it can go."""
         world = self._world
         machines = [world.machines[key(name)] for name in takes.machines]
         host = unit.name if unit.kind is UnitKind.HOST else self._maintenance.to_host
@@ -179,7 +179,7 @@ class UnitsInWorld:
         return in_the_way(unit, takes, live.values(), drains, queueing=queueing)
 
     def grown(self, maintenance: Maintenance) -> Maintenance:
-        """Return the maintenance with what its scopes have got since.
+        """Return the maintenance with the machines and domains that its scopes have got since.
 
         An update domain that was empty in its turn waits again as soon as it has machines. Once all
         units are over, so do domains that got machines after their turn, and new ones.

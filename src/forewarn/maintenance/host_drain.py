@@ -1,16 +1,16 @@
-"""The drain of a host, as one table, and what each state does next: `step(view, now)`.
+"""The drain of a host: its table of transitions, and its next step: `step(view, now)`.
 
     up --drain--> draining --emptied--> empty --reboot--> rebooting
     rebooting --booted--> back --return--> returning --open--> up
 
-`step` is pure. It is asked again after each change, after each look at the hosts (`HostSurvey`),
+`step` is pure. It is called again after each change, after each look at the hosts (`HostSurvey`),
 and at the time that it names. It asks for one ordinary maintenance a machine, so that none waits
-for another's approval, and whoever drives it saves the request and the drain in one transaction.
+for another's approval; the caller saves the request and the drain in one transaction.
 
-A drain stops at the first thing that goes wrong and waits for an operator: it turns no machine off
-because a move failed, and repeats nothing by itself. A host is rebooted only if a look that began
-after the last machine left shows none running, and at most once: the time and the boot id are saved
-before the command runs, and only another boot id proves that it rebooted.
+A drain stops at the first failure and waits for an operator: it turns no machine off because a move
+failed, and repeats nothing by itself. A host is rebooted only if a look that began after the last
+machine left shows none running, and at most once: the time and the boot id are saved before the
+command runs, and only another boot id proves that it rebooted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,30 +42,31 @@ from forewarn.maintenance.relays import Relay
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 LOOK_EVERY: Final = timedelta(seconds=2)
-"""How long to wait before a host is looked at again, while something there takes time."""
+"""The time between two looks at a host, while something there takes time."""
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""How long to wait where a machine has a live event of another maintenance."""
+"""The wait where a machine has a live event of another maintenance."""
 
 SILENT_LIMIT: Final = timedelta(seconds=60)
-"""How long a host that is drained may not answer: a restart of its daemon takes seconds."""
+"""The time for which a host that is drained may not answer: a restart of its daemon takes seconds.
+"""
 
 COMMAND_LIMIT: Final = timedelta(seconds=60)
-"""How long a host may go on under its old boot id after its reboot command reported a failure."""
+"""The time for which a host may keep its old boot id after its reboot command reported a failure.
+"""
 
 LOOK_AGE_LIMIT: Final = timedelta(seconds=60)
-"""How old the look may be on which a host is rebooted: a machine may be started meanwhile."""
+"""The greatest age of the look on which a host is rebooted: a machine may be started meanwhile."""
 
 replace = msgspec.structs.replace
 
 
 class HostTrigger(StrEnum):
-    """What changes the state of a host."""
+    """The causes of a change of a host's state."""
 
     DRAIN = "drain"
-    """Its drain is asked for."""
     EMPTIED = "emptied"
-    """A look shows that no machine runs there any more."""
+    """A look shows that no machine runs there any longer."""
     FILL = "fill"
     """A look shows that a machine runs there again."""
     REBOOT = "reboot"
@@ -73,13 +74,11 @@ class HostTrigger(StrEnum):
     BOOTED = "booted"
     """It has another boot id."""
     RETURN = "return"
-    """Its machines come home."""
     OPEN = "open"
     """Machines may run and move there as before."""
     STICK = "stick"
     """Something went wrong, and an operator decides."""
     RETRY = "retry"
-    """An operator has it tried again."""
 
 
 TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingProxyType(
@@ -103,7 +102,7 @@ TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingP
 
 
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a step may look at."""
+    """The input of a step: all that it may look at."""
 
     drain: Drain
     machines: Mapping[str, Machine]
@@ -111,24 +110,23 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     operations: Mapping[int, Operation]
     """Those of the drain, by the number of their maintenance."""
     drains: Mapping[str, Drain]
-    """All of them, by host."""
     holds: tuple[Hold, ...] = ()
     survey: HostSurvey | None = None
     """The look that was just taken; None where there is none."""
     relay: Relay | None = None
-    """What was heard last of the host's relay; None where its absence would not hold the host."""
+    """The latest report about the host's relay; None where its absence would not hold the host."""
 
     def leaving(self, guest: DrainGuest) -> Operation | None:
         """Return the operation that takes a machine away."""
         return self.operations.get(guest.leaves_by)
 
     def is_over(self, number: int) -> bool:
-        """Tell whether the operation of a maintenance is over, or there is none."""
+        """Return True if the operation of a maintenance is over, or there is none."""
         operation = self.operations.get(number)
         return operation is None or operation.status.over
 
     def has_left(self, guest: DrainGuest) -> bool:
-        """Tell whether the operation that takes a machine away is over."""
+        """Return True if the operation that takes a machine away is over."""
         return self.is_over(guest.leaves_by)
 
     @property
@@ -141,26 +139,24 @@ class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A maintenance to ask for."""
 
     machine: str
-    """Its name."""
     request: Request
     home: bool = False
-    """Whether it brings the machine home."""
 
 
 class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows for a drain."""
+    """The next step of a drain."""
 
     drain: Drain
     asks: tuple[DrainRequest, ...] = ()
-    """One of these is to be asked for: the first that is not refused because of a live event."""
+    """The maintenance to ask for: the first of these that is not refused because of a live event.
+    """
     cancel: tuple[str, ...] = ()
-    """The ids of operations to cancel."""
     survey: bool = False
-    """Whether to look at the hosts and to ask again at once."""
+    """True if the hosts are to be looked at, and `step` called again at once."""
     reboot: bool = False
-    """Whether to run the reboot command once this is saved."""
+    """True if the reboot command is to run once this is saved."""
     wake_at: datetime | None = None
-    """When to ask again, even if nothing changes."""
+    """The time to call `step` again, even if nothing changes."""
 
 
 def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
@@ -185,7 +181,7 @@ def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
 
 
 def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
-    """Return what follows for a drain; `host_back` is how long its host may take to reboot."""
+    """Return the next step of a drain; `host_back` is the longest time for its host to reboot."""
     if view.drain.state is HostState.REBOOTING:
         return _rebooting(view, now, host_back)
     if view.drain.state is HostState.BACK:
@@ -241,7 +237,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
 def _look(
     view: DrainView, drain: Drain, found: HostPlan, facts: HostFacts, now: datetime
 ) -> DrainStep:
-    """Judge who still runs on a host after everything that could be moved has left."""
+    """Judge the machines that still run on a host after all that could be moved have left."""
     running = {guest.vm_id for guest in facts.guests if guest.running}
     there = [guest for guest in drain.guests if guest.vm_id in running]
     left = [guest.name for guest in there if guest.way in host_plan.MOVES]
@@ -303,7 +299,7 @@ def _empty(view: DrainView, now: datetime) -> DrainStep:
 
 
 def _resting(view: DrainView, now: datetime) -> DrainStep:
-    """Look whether an empty host still is: somebody may patch or reboot it on the word of this."""
+    """Check that an empty host still is: somebody may patch or reboot it relying on this state."""
     if view.survey is None or not _is_fresh(view):
         return DrainStep(drain=view.drain, survey=view.survey is None)
     there = [guest.name for guest in view.survey.of(view.drain.host).guests if guest.running]
@@ -413,7 +409,7 @@ def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
 
 
 def refused(view: DrainView, refusals: Sequence[Refused], now: datetime) -> DrainStep:
-    """Return what follows where every maintenance that a step asks for was refused.
+    """Return the step that follows when every maintenance of a step was refused.
 
     A machine with a live event has its turn when that is over; anything else needs an operator.
     """
@@ -446,7 +442,6 @@ class DrainOrder(StrEnum):
     RETURN = "return"
     """Open the host and bring its machines home."""
     RETRY = "retry"
-    """Try again what it is stuck at."""
     SKIP = "skip"
     """Go on without a machine."""
     STOP = "stop"
@@ -454,7 +449,7 @@ class DrainOrder(StrEnum):
 
 
 def order(view: DrainView, kind: DrainOrder, now: datetime, machine: str = "") -> DrainStep:
-    """Return what an operator's order about a drain does."""
+    """Return the step that an operator's order about a drain leads to."""
     if kind in _LOOK_AFTER:
         return look_after(view, machine, _LOOK_AFTER[kind], now)
     return _ORDERS[kind](view, now)
@@ -473,7 +468,7 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
 
 
 def undrain(view: DrainView, now: datetime) -> DrainStep:
-    """Open a host; its machines stay where they are, and what has not started is cancelled."""
+    """Open a host; its machines stay where they are, and operations that have not started end."""
     return _opened(view, HostTrigger.OPEN, now)
 
 
@@ -483,7 +478,7 @@ def bring_home(view: DrainView, now: datetime) -> DrainStep:
 
 
 def retry(view: DrainView, now: datetime) -> DrainStep:
-    """Let a drain that is stuck go on: what failed is looked at, and asked for, again."""
+    """Retry a drain that is stuck: failed operations are looked at, and asked for, again."""
     drain = view.drain
     if drain.state is not HostState.STUCK:
         message = f"host {drain.host} is {drain.state}, not stuck"
@@ -496,7 +491,7 @@ def retry(view: DrainView, now: datetime) -> DrainStep:
 
 
 def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainStep:
-    """Let a drain that is stuck go on without a machine (SKIP), or shut that one down (STOP).
+    """Continue a drain that is stuck without a machine (SKIP), or after shutting it down (STOP).
 
     A machine that is to come home is left where it is by SKIP.
     """
@@ -555,7 +550,6 @@ def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object
 
 
 def _with_returns_that_run(view: DrainView) -> tuple[DrainGuest, ...]:
-    """Return the machines without the returns that are over, which may be asked for again."""
     return tuple(
         replace(guest, returns_by=0) if view.is_over(guest.returns_by) else guest
         for guest in view.drain.guests
@@ -563,7 +557,7 @@ def _with_returns_that_run(view: DrainView) -> tuple[DrainGuest, ...]:
 
 
 def _undecided(view: DrainView, guest: DrainGuest) -> DrainGuest:
-    """Return a machine as it is looked at again: what runs for it goes on, the rest is new."""
+    """Return a machine to be planned again, except for an operation of it that is under way."""
     if guest.way is Way.SKIP or not view.is_over(guest.leaves_by):
         return guest
     way = Way.STOP if guest.way is Way.STOP else Way.UNDECIDED
@@ -595,12 +589,11 @@ def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
 
 
 def _is_fresh(view: DrainView) -> bool:
-    """Tell whether the look at hand began after everything that is known to have happened."""
     return view.survey is not None and view.survey.began_at >= _last_change(view)
 
 
 def _last_change(view: DrainView) -> datetime:
-    """Return when something happened last that a look must not be older than."""
+    """Return the time of the latest change: a look must not be older than that."""
     times = [view.drain.changed_at]
     for guest in view.drain.guests:
         operation = view.leaving(guest)
@@ -610,7 +603,7 @@ def _last_change(view: DrainView) -> datetime:
 
 
 def _look_again(view: DrainView, now: datetime) -> DrainStep:
-    """Have the hosts looked at: at once, or later where no look could count because of the clock.
+    """Request a look at the hosts: at once, or later where the clock was set back.
 
     Where the time of day was set back, a look that begins now would seem older than what happened
     before, and be taken again and again.
@@ -627,7 +620,7 @@ def _look_again(view: DrainView, now: datetime) -> DrainStep:
 
 
 def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:
-    """Return which operation that took a machine away, or brought it home, went wrong, and how."""
+    """Describe the operation that failed to move a machine away, or to bring it home; or None."""
     for guest in guests:
         operation = view.operations.get(guest.returns_by if home else guest.leaves_by)
         if operation is None or not operation.status.over or guest.way is Way.SKIP:

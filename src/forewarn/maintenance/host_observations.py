@@ -31,27 +31,30 @@ from forewarn.maintenance.fleet_import import Domain
 from forewarn.maintenance.model import Machine, listed
 
 FAILED_REASONS = frozenset({"failed", "crashed", "daemon"})
-"""Why a domain is off that nobody stopped; `daemon`: it was gone when libvirt came back."""
+"""The reasons for which a domain is off that nobody stopped; `daemon`: it was gone when libvirt
+came back."""
 
 SETTLED = frozenset({"running", "paused"})
 """The states of a domain that is at home on its host."""
 
 LOST_REASONS = FAILED_REASONS | {"unknown"}
-"""Why a domain is off that ran when its host was lost; `unknown`: the host itself has rebooted."""
+"""The reasons for which a domain is off that ran when its host was lost; `unknown`: the host itself
+has rebooted."""
 
 SUSPECTED_FOR = timedelta(minutes=10)
-"""How long a suspicion waits for a host that does not answer: what peers would read later is no
-news any more. The alert stays for as long as the machine is off."""
+"""The longest wait of a suspicion for a host that does not answer: a later event would be old news
+to the peers. The alert stays for as long as the machine is off."""
 
 MAX_CRASHES = 3
 CRASHES_WITHIN = timedelta(hours=1)
 """A machine that crashes more often is not started again and again: it needs somebody."""
 
 LOST_AFTER = timedelta(seconds=10)
-"""How long a host may be away before that is an alert: as long as libvirtd takes to restart."""
+"""The time that a host may be away before that is an alert: as long as libvirtd takes to restart.
+"""
 
 TWICE_AFTER = timedelta(seconds=30)
-"""How long two hosts may both say that they run a machine: they are surveyed one by one."""
+"""The time that two hosts may both report a machine as running: they are surveyed one by one."""
 
 
 class FleetState(msgspec.Struct, frozen=True):
@@ -62,7 +65,6 @@ class FleetState(msgspec.Struct, frozen=True):
     busy: Collection[str]
     """The keys of machines with an operation that is being carried out, or just was."""
     rebooting: Collection[str] = ()
-    """The hosts that a drain reboots now."""
 
 
 class DomainChange(StrEnum):
@@ -139,14 +141,13 @@ class _Seen(msgspec.Struct, frozen=True):
     """Since when it is in this state there."""
 
 
-class _HostState(msgspec.Struct):
+class _WatchedHost(msgspec.Struct):
     why: str
     lost_at: datetime | None
-    """Since when it does not answer; None while it does."""
+    """Since when it does not answer; None while it answers."""
     domains: dict[str, _Seen] = {}
     """Its last survey, by UUID."""
     number: int = 0
-    """The number of its last survey."""
 
 
 class _Trace(msgspec.Struct, frozen=True):
@@ -159,10 +160,10 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 class Observations:
-    """The last surveys of the hosts, by their names in the fleet, and what follows from more."""
+    """The last surveys of the hosts, by their names in the fleet, and the judgement of new ones."""
 
     def __init__(self, hosts: Iterable[str], now: datetime) -> None:
-        self._hosts = {name: _HostState("not reached yet", now) for name in hosts}
+        self._hosts = {name: _WatchedHost("not reached yet", now) for name in hosts}
         self._places: dict[str, set[str]] = {}
         """The hosts whose last survey has a domain, by UUID."""
         self._begun = 0
@@ -219,14 +220,14 @@ class Observations:
         return actions
 
     def recorded(self, action: Action, now: datetime) -> None:
-        """Take that a crash is recorded, or never will be."""
+        """Note that a crash is recorded, or never will be."""
         if isinstance(action, RaiseUnforeseen):
             uuid = action.machine.vm_id
             self._suspicions.pop(uuid, None)
             self._crashes[uuid] = [*self._recent(uuid, now), now]
 
     def lost(self, host: str, why: str, now: datetime) -> bool:
-        """Take that a host did not answer; tell whether it did before."""
+        """Note that a host did not answer; return True if it did before."""
         state = self._hosts[host]
         state.why = why
         if state.lost_at is not None:
@@ -235,13 +236,13 @@ class Observations:
         return True
 
     def host_rebooted(self, host: str, now: datetime) -> None:
-        """Take that a drain has rebooted a host: it is lost only if it stays silent from now on."""
+        """Note that a drain has rebooted a host: it is lost only if it stays silent from now on."""
         state = self._hosts[host]
         if state.lost_at is not None:
             state.lost_at = now
 
     def alerts(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
-        """Yield what needs an operator."""
+        """Yield the alerts."""
         for name, state in self._hosts.items():
             if name in fleet.rebooting:
                 continue  # its drain waits for it, with a limit
@@ -289,12 +290,10 @@ class Observations:
                     yield host, seen
 
     def _answering(self, trace: _Trace) -> bool:
-        """Tell whether all hosts that answer have done so since."""
         states = self._hosts.values()
         return all(each.number > trace.number for each in states if each.lost_at is None)
 
     def _copies(self, uuid: str) -> dict[str, Domain]:
-        """Return a domain as each host that answers has it."""
         return {
             host: state.domains[uuid].domain
             for host in self._places.get(uuid, ())
@@ -302,7 +301,7 @@ class Observations:
         }
 
     def _goes(self, host: str, uuid: str, now: datetime) -> None:
-        """Note that a host has a domain no more; one that is lost may still have it."""
+        """Note that a host no longer has a domain; a host that is lost may still have it."""
         places = self._places[uuid]
         places.discard(host)
         if not places:
@@ -347,7 +346,7 @@ class Observations:
     def _arrives(
         self, host: str, before: Mapping[str, _Seen], fleet: FleetState
     ) -> Iterator[Action]:
-        """Ask the host of a machine that runs here now as well: it may just have left there."""
+        """Survey the fleet's host of a machine that runs here now: it may just have left there."""
         for uuid in _settled(self._hosts[host].domains) - _settled(before):
             machine = fleet.machines.get(uuid)
             if machine is None or machine.host == host or machine.key in fleet.busy:
@@ -357,7 +356,7 @@ class Observations:
                 yield Survey(machine.host)
 
     def _moves(self, uuids: Iterable[str], fleet: FleetState) -> Iterator[Action]:
-        """Yield the machines that are in memory on one host that is not the fleet's."""
+        """Record the machines that are in memory on exactly one host, and not on the fleet's."""
         for uuid in uuids:
             machine = fleet.machines.get(uuid)
             if machine is None or machine.key in fleet.busy or uuid in self._suspicions:

@@ -1,7 +1,7 @@
-"""How a host would be drained: who leaves it, which way, where to, and why that cannot be.
+"""The plan of a host's drain: which machines leave, how, where to, and the problems in the way.
 
-The largest machines get their targets first, each the host with the most memory left. What cannot
-be moved while it runs is the operator's choice.
+The largest machines get their targets first, each the host with the most memory left. Machines that
+cannot be moved while they run are the operator's choice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,18 +38,18 @@ class HostSurvey(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime
     hosts: dict[str, HostFacts]
     keys: dict[str, str]
-    """The fleet's machines that hosts have, by their GUID: the machine's key."""
+    """The keys of the fleet's machines that hosts have, by GUID."""
     trouble: str = ""
-    """Why there is nothing in it; `""` where there is."""
+    """The reason why it is empty; `""` where it is not."""
 
     def of(self, host: str) -> HostFacts:
-        """Return what is known of a host, which may be that it does not answer."""
+        """Return the facts about a host; for an unknown one, that it does not answer."""
         why = self.trouble or "the connector does not know it"
         return self.hosts.get(host) or HostFacts(answers=False, why=why)
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a host would be drained."""
+    """The plan of a host's drain."""
 
     host: str
     guests: tuple[DrainGuest, ...]
@@ -58,7 +58,6 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
     strangers: tuple[str, ...] = ()
     """Machines that run there and are not in the fleet: the host is not empty while they run."""
     problems: tuple[str, ...] = ()
-    """Why it cannot be drained so."""
 
 
 def plan(
@@ -72,17 +71,17 @@ def plan(
     holds: Iterable[Hold] = (),
     known: Iterable[DrainGuest] = (),
 ) -> HostPlan:
-    """Return how the machines that run on a host leave it.
+    """Plan how the machines that run on a host leave it.
 
     Args:
         host: The host.
         survey: A look at all hosts.
         machines: The fleet's, by GUID.
-        stay: What becomes of machines that cannot be moved while they run.
+        stay: The policy for machines that cannot be moved while they run.
         shut: Further hosts that no machine may move to.
         avoid: Hosts that machines move to only if no other has room, the last of them first.
         holds: All holds: no machine moves to a host that is held, such as one whose relay is away.
-        known: What is decided already, which stays; the rest of these is decided now.
+        known: Guests that are decided already, and stay so; UNDECIDED ones are decided now.
     """
     running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
     decided = {
@@ -157,7 +156,7 @@ def _planned(
 
 
 def together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> Iterator[str]:
-    """Yield why machines cannot all be off at the same time, as those that are shut down are."""
+    """Yield the reasons why machines that are shut down cannot all be off at the same time."""
     domains: dict[str, Machine] = {}
     for guest in guests:
         machine = machines.get(guest.vm_id) if guest.way is Way.STOP else None
@@ -178,7 +177,7 @@ def plans(
     machines: Mapping[str, Machine],
     holds: Sequence[Hold] = (),
 ) -> tuple[HostPlan, ...]:
-    """Return how hosts would be drained one after another, as far as it can be told now.
+    """Plan the drains of hosts, one after another, as far as they can be foreseen.
 
     Hosts that are not rebooted stay closed, so nothing moves to those that come before.
     """
@@ -241,5 +240,5 @@ def check(
 
 
 def is_up(drain: Drain | None) -> bool:
-    """Tell whether a host is not being drained."""
+    """Return True if a host is not being drained."""
     return drain is None or drain.state is HostState.UP

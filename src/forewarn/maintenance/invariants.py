@@ -1,4 +1,4 @@
-"""What must always hold, whatever happened: checked after each decision.
+"""The invariants, checked after each decision.
 
 A breach is a defect of Forewarn and never the user's fault: the transaction is rolled back, and the
 request is answered with an internal error.
@@ -16,14 +16,14 @@ _ORDER = {status: place for place, status in enumerate(EventStatus)}
 
 
 class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
-    """A decision would break what must always hold."""
+    """A decision would break an invariant."""
 
 
 def check(world: World, changed: Iterable[Operation] | None = None) -> None:
     """Check operations, and the scopes that they share.
 
-    `changed` is what a decision changed: the rest was checked when it was saved. None to check all.
-    InvariantBroken says what does not hold, and of which operation.
+    `changed` are the operations that a decision changed: the others were checked when they were
+    saved. None to check all. InvariantBroken names the invariant and the operation.
     """
     scopes: dict[str, None] = {}
     for operation in world.operations.values() if changed is None else changed:
@@ -39,7 +39,7 @@ def check(world: World, changed: Iterable[Operation] | None = None) -> None:
 
 
 def _check_published(scope: Scope, live: Iterable[Operation]) -> None:
-    """Check that guests see the events of a scope since an incarnation that there was."""
+    """Check that guests see the events of a scope since an incarnation that existed."""
     for operation in live:
         for event in () if operation.status.over else operation.events:
             hidden = event.silent or operation.status is EventStatus.QUEUED
@@ -121,7 +121,7 @@ def check_operation(operation: Operation) -> None:
 
 
 def _check_hosts(operation: Operation, world: World) -> None:
-    """A hold of a host goes by `hosts`, so these are where its machines are until it starts."""
+    """Check `hosts`, by which holds of hosts apply: until it starts, its machines are there."""
     if not operation.unstarted:
         return
     machines = [world.machines.get(key(name)) for name in operation.machines]
@@ -140,9 +140,9 @@ def _check_window(operation: Operation) -> None:
 
 
 def check_succession(world: World, before: Mapping[Name, Any], changes: Changes) -> None:
-    """Check what one decision changed: never backwards, and incarnations only up.
+    """Check the changes of one decision: never backwards, and incarnations only up.
 
-    `before` is what `World.since` says of it.
+    `before` are their earlier values, as `World.since` returned them.
     """
     moved: set[str] = set()
     for new in changes.operations:

@@ -53,7 +53,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def key(name: str) -> str:
-    """Return what a name is looked up by: it in lower case (of ASCII alone), one object each."""
+    """Return a name's key: its ASCII letters in lower case, one interned object for each."""
     return sys.intern(name.lower() if name.isascii() else name.translate(_LOWER))
 
 
@@ -68,7 +68,7 @@ def mapped(shape: type[S], value: msgspec.Struct, **given: object) -> S:
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known by a name."""
+    """A value that has a name and is looked up by its key."""
 
     name: str
 
@@ -85,7 +85,7 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a machine's instance metadata says beside its place in the fleet; `""` where unknown.
+    """A machine's instance metadata beside its place in the fleet; `""` where unknown.
 
     The fields are those of protocol.md section 1, in the fleet file's spelling.
     """
@@ -129,28 +129,27 @@ class Machine(Named, frozen=True, kw_only=True, gc=False):
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a machine's requests told last; it outlives a restart of the service."""
+    """The facts from a machine's latest requests; they outlive a restart of the service."""
 
     asked_at: datetime
     """When it last asked for its events, in whole seconds."""
     version: str
-    """The api-version of that request."""
     agent: vocabulary.AgentStatus | None = None
-    """What its agent said last (protocol.md section 10); None if it never did."""
+    """The latest report of its agent (protocol.md section 10); None without one."""
     reason: str = ""
-    """Why, in the agent's words; `""` where it gave no reason."""
+    """The agent's reason for its status; `""` where it gave none."""
 
 
 LISTENING = timedelta(minutes=5)
 """A machine that asked this lately listens (protocol.md section 6)."""
 
 Sightings = Callable[[str], Sighting | None]
-"""From a machine's key to what its requests told last; None if it never asked. Any thread may
-ask."""
+"""From a machine's key to the facts from its latest requests; None if it never asked. Any thread
+may ask."""
 
 
 def unseen(machine: str) -> None:
-    """Return what is known of a machine where nobody knows who asks."""
+    """Return None, for no machine is known to have asked: the default for `Sightings`."""
     del machine
 
 
@@ -168,7 +167,6 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
 
     kind: vocabulary.ScopeKind
     update_domains: int
-    """How many update domains it has, 1 to 20."""
     incarnation: int = 0
     """The number of its document; moves when, and only when, its visible events change."""
     priority: vocabulary.Priority | None = None
@@ -180,7 +178,7 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
     queue: Queueing | None = None
     """None for the rule of the settings."""
     settle_seconds: int | None = None
-    """How long its update domains stay down after their machines are back; None for the rule of
+    """Time that its update domains stay down after their machines are back; None for the default of
     the settings."""
     asked_at: datetime | None = None
     """When one of its machines last asked, to about a minute; None if none did (protocol.md section
@@ -194,12 +192,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
     """The machine's name, the operator's, or the scope's for an automatic one."""
     address: str = ""
-    """The source address; `""` where there is none."""
     at: datetime
 
 
 class HoldKind(StrEnum):
-    """What a hold covers."""
+    """The things that a hold can cover."""
 
     EVERYTHING = "everything"
     SCOPE = "scope"
@@ -208,7 +205,7 @@ class HoldKind(StrEnum):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator's order that nothing of this starts until it is released."""
+    """An operator's order that blocks maintenance from starting until it is released."""
 
     kind: HoldKind
     name: str
@@ -235,7 +232,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an operation shows in one scope: machines of one update domain."""
+    """An operation as one scope sees it: machines of one update domain."""
 
     id: str
     """An upper-case GUID, the same for its whole life (protocol.md section 4)."""
@@ -267,33 +264,33 @@ class StartCause(StrEnum):
 
 
 class Impact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is done to machines: alike in a maintenance, its operations, and what shows these."""
+    """The effect of maintenance on its machines, the same for its operations and views."""
 
     event_type: vocabulary.EventType
     source: vocabulary.EventSource
     description: str
-    """What guests read."""
     duration_seconds: int
     """The expected interruption; 0 none, -1 unknown (protocol.md section 4)."""
     target: vocabulary.TargetKind
-    """What the operator asked for: with HOST the host itself is maintained."""
+    """The kind of target that the operator named; with HOST the host itself is maintained."""
     live_migration: bool
     """A Freeze that moves its machines to other hosts."""
     opens_at: datetime | None = None
-    """Nothing of it starts before this, approved or not; None for no such limit."""
+    """Start of the window: nothing starts before it, approved or not; None for no such limit."""
     closes_at: datetime | None = None
-    """What has not started by then is cancelled; None for no such limit."""
+    """End of the window: an operation that has not started by then is cancelled; None for no such
+    limit."""
 
 
 class Operation(Impact, frozen=True, kw_only=True, gc=False):
-    """What is carried out as one: all of it starts at the same instant."""
+    """A unit of work that is carried out as one: all of it starts at the same instant."""
 
     id: str
     """`<maintenance>.<n>`, such as `12.1`."""
     maintenance: int
     status: vocabulary.EventStatus
     announced_at: datetime
-    """While it is Queued: from when on it may be announced, and has its turn."""
+    """While it is Queued: the earliest time to announce it, and its place in the queue."""
     not_before: datetime
     """In whole seconds; nothing starts before it without approval."""
     events: tuple[Event, ...]
@@ -317,12 +314,12 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     held_at: datetime | None = None
     """When a hold began to keep it from being announced, or from starting; None while none does."""
     notice_left_seconds: int = 0
-    """What was left of its notice when it was held; it continues at the release."""
+    """The remainder of its notice when it was held; it continues at the release."""
     waits_for: str = ""
     """The operation that must be over before this one is announced, if it is Queued, or starts, if
     it is ready; `""` for none. What is Queued for none is held, or its window lies ahead."""
     outcome: str = ""
-    """What the connector said at the end, or why it was cancelled."""
+    """The connector's last message, or the reason for its cancellation."""
     acknowledged_by: str = ""
     """The operator who acknowledged its failure; `""` while nobody has."""
     attempt: int = 0
@@ -335,7 +332,8 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     lease_until: datetime | None = None
     """When the latest claim, by `executor`, expires."""
     outcome_unknown: str = ""
-    """Why nobody knows its outcome: it stays Started until an operator says; `""` otherwise."""
+    """Why nobody knows its outcome: it stays Started until an operator resolves it; `""` otherwise.
+    """
     repeat_after: int = 0
     """The attempt after which an operator ordered a repetition: what that attempt or an earlier one
     left unknown is done again without asking."""
@@ -346,7 +344,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
     have to ask again after it was carried out. When it is Completed: those whose agents have not
     said `back`. When it has Failed: all, until an operator acknowledges it."""
     reporting: tuple[str, ...] = ()
-    """Its machines whose agents say how they fare, and so have to say `back`."""
+    """Its machines whose agents report their state, and so have to say `back`."""
     back_by: datetime | None = None
     """When a Returning operation fails."""
     up_at: datetime | None = None
@@ -355,18 +353,18 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
     @property
     def approved(self) -> bool:
-        """Whether every event that guests see is approved or, where they see none, every event."""
+        """True if every event that guests see is approved or, where they see none, every event."""
         seen = [event for event in self.events if not event.silent]
         return all(event.approval is not None for event in seen or self.events)
 
     @property
     def silent(self) -> bool:
-        """Whether no guest sees any of its events."""
+        """True if no guest sees any of its events."""
         return all(event.silent for event in self.events)
 
     @property
     def ordinal(self) -> int:
-        """Which operation of its maintenance it is, from 1."""
+        """Its number within its maintenance, from 1."""
         return int(self.id.partition(".")[2])
 
     @property
@@ -383,29 +381,29 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
     @property
     def pending(self) -> bool:
-        """Whether it is Scheduled."""
+        """True if it is Scheduled."""
         return self.status is vocabulary.EventStatus.SCHEDULED
 
     @property
     def unstarted(self) -> bool:
-        """Whether it is Queued or Scheduled."""
+        """True if it is Queued or Scheduled."""
         return self.pending or self.status is vocabulary.EventStatus.QUEUED
 
     @property
     def down(self) -> bool:
-        """Whether its update domains count as down."""
+        """True if its update domains count as down."""
         if self.status.over:
             return bool(self.awaited) or self.up_at is not None
         return not self.unstarted
 
     @property
     def live(self) -> bool:
-        """Whether something may still follow: it is not over, or its domains are down."""
+        """True if something may still follow: it is not over, or its domains are down."""
         return not self.status.over or self.down
 
     @property
     def shown(self) -> tuple[vocabulary.EventStatus, datetime | None, int] | None:
-        """What guests can see change of it (of its machines their number: some drop out)."""
+        """The part of it that guests can see change: status, NotBefore, number of machines."""
         if not self.status.visible:
             return None
         if self.pending:
@@ -414,12 +412,12 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
     @property
     def gives_way(self) -> bool:
-        """Whether others go before what is Queued: it is held, or its window lies ahead."""
+        """True if it is Queued and lets others go first: it is held, or its window lies ahead."""
         return self.status is vocabulary.EventStatus.QUEUED and not self.waits_for
 
     @property
     def wakeup_at(self) -> datetime | None:
-        """When time alone makes it do something; None if it never does.
+        """The time at which it next acts by itself; None if only something else can make it act.
 
         What waits for another operation wakes when that one's domains are up, not by time, and what
         waits for machines that came to its host, when they leave. What is Queued wakes when it may
@@ -437,7 +435,6 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
     @property
     def _ready_at(self) -> datetime | None:
-        """When what has not started may go on, or its NotBefore moves on."""
         if self.gives_way:
             return None if self.held_at is not None else self.announced_at
         if not self.pending or self.waits_for or self.arrived:
@@ -462,7 +459,7 @@ class Operation(Impact, frozen=True, kw_only=True, gc=False):
 
 
 class Verdict(StrEnum):
-    """How an operator resolves an operation whose outcome is unknown."""
+    """An operator's decision about an operation whose outcome is unknown."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -471,7 +468,7 @@ class Verdict(StrEnum):
 
 
 class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What an operator asked for: its units take their turns, and each becomes operations."""
+    """An operator's request: its units take their turns, and each becomes operations."""
 
     number: int
     targets: tuple[str, ...]
@@ -488,38 +485,39 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     """In the order in which they have their turn; empty where all was announced at once."""
     policy: TurnPolicy = TurnPolicy()
     draining: "DrainOptions | None" = None
-    """How hosts among its units are drained; None where none is."""
+    """The options for draining the hosts among its units; None where no host is drained."""
     state: MaintenanceState = MaintenanceState.ANNOUNCED
     reason: str = ""
-    """Why it is paused, halted or stopped, or what it waits for."""
+    """Why it is paused, halted or stopped, or the thing that it waits for."""
     wave: int = 0
     """The wave that has its turn, from 0."""
     wave_at: datetime | None = None
     """When the wave before it was over; None for the first one."""
     confirmed: bool = False
-    """Whether an operator confirmed this wave."""
     check: CheckProgress = CheckProgress()
     changed_by: str = ""
-    """Who ordered something about it last."""
+    """The operator who gave the latest order about it."""
     changed_at: datetime | None = None
     """When its state changed last; None if it never did."""
     announced: int = 0
-    """How many operations it has had: the last one's ordinal."""
+    """The number of operations that it has had: the last one's ordinal."""
     idempotency_key: str = ""
-    """What its request was sent with; a request with an equal one means this maintenance."""
+    """The idempotency key of its request: a request with the same key refers to this maintenance.
+    """
     request_digest: str = ""
-    """What tells its request from others with that key (`planner.digest`); `""` without one."""
+    """Digest of its request, to detect another request with the same key (`planner.digest`); `""`
+    without a key."""
 
     @property
     def open(self) -> bool:
-        """Whether something may still happen to one of its units."""
+        """True if something may still happen to one of its units."""
         if not self.state.over:
             return True
         return any(unit.state is UnitState.RUNNING for unit in self.units)
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether its wave waits for an operator."""
+        """True if its wave waits for an operator's confirmation."""
         confirms = self.policy.pause_seconds == CONFIRM and self.wave_at is not None
         return confirms and not self.confirmed and self.state is MaintenanceState.RUNNING
 
@@ -544,33 +542,31 @@ class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     vm_id: str
     """Its GUID, lower case, as in the fleet."""
     name: str
-    """What the host calls it."""
     running: bool
-    """Whether it has memory on this host: it runs, or is paused."""
+    """True if it has memory on this host: it runs, or is paused."""
     memory_mib: int
     obstacles: tuple[str, ...] = ()
     """Why it cannot be moved while it runs; empty where it can."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a connector found out about a host."""
+    """The facts that a connector found out about a host."""
 
     answers: bool
     why: str = ""
     """Why it does not answer; `""` where it does."""
     boot_id: str = ""
-    """Another one after each boot; `""` where unknown."""
+    """Changes with each boot; `""` where unknown."""
     free_memory_mib: int = 0
-    """What further machines may take."""
+    """The memory that is left for further machines."""
     target: bool = True
-    """Whether the settings let machines move there."""
+    """True if the settings let machines move there."""
     can_reboot: bool = False
-    """Whether `reboot_host` can reboot it."""
     guests: tuple[GuestFacts, ...] = ()
 
 
 class HostState(StrEnum):
-    """How far the drain of a host is; `host_drain.TRANSITIONS` says what follows what."""
+    """The progress of a host's drain; the transitions are `host_drain.TRANSITIONS`."""
 
     UP = "up"
     """It is not drained."""
@@ -579,7 +575,6 @@ class HostState(StrEnum):
     """No machine runs on it."""
     REBOOTING = "rebooting"
     BACK = "back"
-    """It has rebooted."""
     RETURNING = "returning"
     """Its machines come home; others may move there too."""
     STUCK = "stuck"
@@ -587,21 +582,18 @@ class HostState(StrEnum):
 
 
 class Stay(StrEnum):
-    """What the drain of a host does with machines that cannot be moved while they run."""
+    """The policy of a drain for machines that cannot be moved while they run."""
 
     REFUSE = "refuse"
-    """It is refused."""
     STOP = "stop"
     """They are shut down last, and started when their host has rebooted."""
     REDEPLOY = "redeploy"
-    """They are redeployed to another host."""
 
 
 class Way(StrEnum):
-    """How a machine leaves a host that is drained."""
+    """The way in which a machine leaves a host that is drained."""
 
     LIVE = "live"
-    """A live migration."""
     REDEPLOY = "redeploy"
     STOP = "stop"
     """It is shut down until the host has rebooted."""
@@ -621,7 +613,7 @@ class DrainGuest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_mib: int = 0
     way: Way = Way.UNDECIDED
     to_host: str = ""
-    """Where it moves to; `""` where it does not move."""
+    """The host that it moves to; `""` where it does not move."""
     obstacles: tuple[str, ...] = ()
     """Why it cannot be moved while it runs."""
     leaves_by: int = 0
@@ -631,12 +623,12 @@ class DrainGuest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is done to a host that is drained, and to its machines."""
+    """The options of a drain: for the host, and for its machines."""
 
     reboot: bool = False
-    """Whether it is rebooted once it is empty."""
+    """True if the host is rebooted once it is empty."""
     bring_home: bool = True
-    """Whether its machines come home after the reboot."""
+    """True if its machines come home after the reboot."""
     stay: Stay = Stay.REFUSE
 
 
@@ -647,40 +639,38 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
     """As connector and fleet file spell it."""
     state: HostState
     without_notice: bool = False
-    """Whether machines whose scope is off may be moved without any notice."""
+    """True if machines whose scope is off may be moved without any notice."""
     avoid: tuple[str, ...] = ()
     """Hosts that are drained soon after it, in order: machines move there only if no other has
     room."""
     requested_by: str = ""
     requested_at: datetime
     changed_at: datetime
-    """When its state changed last."""
     guests: tuple[DrainGuest, ...] = ()
-    """In the order in which they leave."""
     boot_id: str = ""
     """The host's before its reboot; `""` until it matters."""
     reboot_asked_at: datetime | None = None
     """When its reboot command was about to run: it runs at most once after that."""
     silent_since: datetime | None = None
-    """Since when the host has not answered; None while it does."""
+    """Since when the host has not answered; None while it answers."""
     stuck_in: HostState | None = None
-    """The state that it was in when it got stuck; None where it is not."""
+    """The state in which it got stuck; None where it is not stuck."""
     reason: str = ""
-    """Why it is stuck, or what it waits for."""
+    """Why it is stuck, or the thing that it waits for."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether something follows without an operator."""
+        """True if the drain continues without an operator."""
         return not self.rests and self.state not in {HostState.UP, HostState.STUCK}
 
     @property
     def rests(self) -> bool:
-        """Whether the host stays empty until an operator opens it."""
+        """True if the host stays empty until an operator opens it."""
         return self.state is HostState.EMPTY and not self.reboot
 
     @property
     def closed(self) -> bool:
-        """Whether no machine may move to the host."""
+        """True if no machine may move to the host."""
         state = self.stuck_in or self.state
         return state not in {HostState.UP, HostState.RETURNING}
 
@@ -692,7 +682,7 @@ class Drain(DrainOptions, frozen=True, kw_only=True, gc=False):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision changed: the store saves it, and the changefeed publishes it."""
+    """The changes of one decision: the store saves them, and the changefeed publishes them."""
 
     maintenances: tuple[Maintenance, ...] = ()
     operations: tuple[Operation, ...] = ()
@@ -703,7 +693,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     removed_scopes: tuple[str, ...] = ()
     """Keys."""
     holds: tuple[Hold, ...] = ()
-    """New ones."""
     released: tuple[Hold, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     """New ones; their machines are among the removed."""
@@ -711,7 +700,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of tombstones that go: their machines were added again, or they are too many."""
     drains: tuple[Drain, ...] = ()
     tokens: tuple[Token, ...] = ()
-    """New ones."""
     revoked_tokens: tuple[str, ...] = ()
     """Names."""
     relay_tokens: tuple[RelayToken, ...] = ()
@@ -720,7 +708,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Digests."""
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
+        """Return True if anything changed."""
         return any(getattr(self, field) for field in self.__struct_fields__)
 
 
@@ -739,33 +727,32 @@ class Enablement(StrEnum):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules consider beside the World: the settings, and whether anything may start."""
+    """The rules that are not in the World: the settings, and permission to start anything."""
 
     enablement: Enablement = Enablement.ALWAYS
     disable_after: timedelta = timedelta(hours=24)
-    """With FIRST_REQUEST: how long a scope stays on while nobody asks."""
+    """With FIRST_REQUEST: the time without a request after which a scope turns off."""
     queue: Queueing = Queueing.ANNOUNCEMENT
     settle: timedelta = timedelta(0)
-    """How long an update domain stays down after its machines are back."""
+    """The time that an update domain stays down after its machines are back."""
     back: timedelta = 2 * LISTENING
-    """How long a machine may take to ask again after its operation was carried out: who polls as
-    seldom as may be to count as listening has as long for its boot."""
+    """The time in which a machine has to ask again after its operation was carried out: a machine
+    that polls as rarely as one that counts as listening may has as much time again for its boot."""
     host_back: timedelta = timedelta(minutes=30)
-    """How long a host may take to reboot."""
     user_initiated_limit: int = 0
-    """How many events of user-initiated maintenance may be pending; 0 for no limit."""
+    """The most pending events of user-initiated maintenance; 0 for no limit."""
     listening: timedelta = LISTENING
-    """How long ago a machine may have asked that has to ask again after its operation."""
+    """A machine that asked within this time before its operation has to ask again after it."""
     starts: bool = True
-    """Whether anything may start now; what becomes ready meanwhile starts afterwards. A failure
-    without notice has already happened and enters all the same."""
+    """True if anything may start now; otherwise, operations that become ready start later. A
+    failure without notice has already happened and enters all the same."""
 
     def queues(self, scope: Scope) -> bool:
-        """Tell whether what waits for another update domain of the scope is not announced."""
+        """Return True if operations that wait for another domain of the scope are not announced."""
         return (scope.queue or self.queue) is Queueing.ANNOUNCEMENT
 
     def settle_of(self, scope: Scope) -> timedelta:
-        """Return how long the scope's update domains stay down after their machines are back."""
+        """Return the time that a scope's domains stay down after their machines are back."""
         if scope.settle_seconds is None:
             return self.settle
         return timedelta(seconds=scope.settle_seconds)

@@ -1,8 +1,8 @@
-"""What outsiders are told of a change: news, each item with a stable type and a few plain facts.
+"""News of changes for outsiders: items, each with a stable type and a few plain facts.
 
-Items are drawn from what was and what a decision changed, and written down in the transaction of
-that change, so whoever reads them misses nothing and hears of nothing that was undone. What they
-look like is public (docs/reference/news.md): a type is never given another meaning.
+Items are drawn from the values before and after a decision, and written down in the transaction of
+that change, so a reader misses nothing and reads nothing that was undone. Their form is public
+(docs/reference/news.md): a type is never given another meaning.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ MAX_ITEMS: Final = 5000
 
 
 class NewsType(StrEnum):
-    """What happened; docs/reference/news.md has a heading for each."""
+    """The types of news; docs/reference/news.md has a heading for each."""
 
     MAINTENANCE_SCHEDULED = "maintenance.scheduled"
     MAINTENANCE_PROGRESSED = "maintenance.progressed"
@@ -79,7 +79,7 @@ class NewsType(StrEnum):
 
 
 class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """The facts of an item; what does not belong to its type, or is unknown, is left out."""
+    """The facts of an item; fields that do not belong to its type, or are unknown, are left out."""
 
     maintenance: int = 0
     operation: str = ""
@@ -95,25 +95,25 @@ class NewsData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     scopes: tuple[str, ...] = ()
     """Keys; at most MAX_NAMES."""
     targets: tuple[str, ...] = ()
-    """What maintenance was asked for; at most MAX_NAMES."""
+    """The targets of the maintenance; at most MAX_NAMES."""
     machines: tuple[str, ...] = ()
-    """At most MAX_NAMES."""
     machine_count: int = 0
     event_ids: tuple[str, ...] = ()
-    """What guests know the operation's events by; at most MAX_NAMES."""
+    """The ids by which guests know the operation's events; at most MAX_NAMES."""
     by: str = ""
     approver: ApproverKind | None = None
-    """What kind of approver `by` is, where it approved."""
+    """The kind of approver that `by` is, where it approved."""
     reason: str = ""
     wave: int = 0
     """From 1."""
     waves: int = 0
     units: dict[str, int] = {}
-    """How many units of a maintenance are in each state that any is in."""
+    """The number of units of a maintenance in each state that occurs."""
     operations: dict[str, int] = {}
-    """How many operations of a maintenance have ended with each status."""
+    """The number of operations of a maintenance that have ended with each status."""
     count: int = 0
-    """How many items were left out, machines left the fleet, or changes were lost."""
+    """The number of items that were left out, machines that left the fleet, or changes that were
+    lost."""
 
 
 class NewsItem(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +122,7 @@ class NewsItem(msgspec.Struct, frozen=True, gc=False):
     type: NewsType
     at: datetime
     subject: str
-    """What it happened to: `operation 12.1`, `maintenance 12`, `host h1`, ..."""
+    """The subject: `operation 12.1`, `maintenance 12`, `host h1`, ..."""
     data: NewsData
 
 
@@ -142,10 +142,9 @@ class _Typed(msgspec.Struct):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known before a change, but for operations; None stands for what is new."""
+    """The state before a change, except operations; None stands for a new value."""
 
     maintenances: Mapping[int, Maintenance]
-    """Those that were open."""
     drains: Mapping[str, Drain]
 
 
@@ -159,7 +158,7 @@ _MAINTENANCE: Final = {
 }
 
 _AT_ONCE: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
-"""What the first decision about a maintenance may come to."""
+"""The states that the first decision about a maintenance may already lead to."""
 
 _ENDED: Final = frozenset(_STATUS[status] for status in EventStatus if status.over)
 
@@ -198,7 +197,7 @@ def numbered(sequence: int, stored: bytes) -> tuple[NumberedNews, ...]:
 
 
 def chosen(types: Collection[str]) -> frozenset[str]:
-    """Return the types that a reader wants; `operation` and `operation.` stand for all of those.
+    """Return the types that a reader asks for; `operation` and `operation.` stand for all of those.
 
     Empty for all. Refused (INVALID) where there is no such type.
     """
@@ -217,10 +216,10 @@ def chosen(types: Collection[str]) -> frozenset[str]:
 def of_operations(
     known: Mapping[str, Operation | None], operations: Iterable[Operation], now: datetime
 ) -> list[NewsItem]:
-    """Return what a decision changed of operations.
+    """Return the news of a decision about operations.
 
-    This runs for each approval of a guest, so it looks at no more than it must. What was known
-    before of an operation is None, or nothing, where it is new.
+    This runs for each approval of a guest, so it looks at no more than it must. `known` has the
+    earlier value of an operation; None, or no entry, for a new one.
     """
     found: list[NewsItem] = []
     for after in operations:
@@ -235,7 +234,7 @@ def of_operations(
 def of_others(
     before: Before, changes: Changes, new: Collection[int], now: datetime
 ) -> list[NewsItem]:
-    """Return what a decision changed but for operations.
+    """Return the news of a decision about anything but operations.
 
     `before` has everything that it changed, and `new` the numbers of new maintenances.
     """
@@ -255,7 +254,7 @@ def of_others(
 def finished(
     numbers: Iterable[int], outcomes: Mapping[int, Mapping[EventStatus, int]], now: datetime
 ) -> list[NewsItem]:
-    """Return the news of those of these maintenances of which every operation is over.
+    """Return the news of the maintenances, of these, whose operations are all over.
 
     `outcomes` has how many operations of each maintenance have each status; one whose hosts were
     drained may have none.
@@ -274,7 +273,7 @@ def finished(
 
 
 def ended(items: Iterable[NewsItem]) -> set[int]:
-    """Return the numbers of the maintenances of which an operation is over by this news."""
+    """Return the numbers of the maintenances with an operation that is over by this news."""
     return {item.data.maintenance for item in items if item.type in _ENDED}
 
 
@@ -318,7 +317,6 @@ def _kinds(before: Operation, after: Operation) -> Sequence[NewsType]:
 
 
 def _is_approved(before: Operation, after: Operation) -> bool:
-    """Tell whether the last approval that was missing has come."""
     if len(after.events) == len(before.events) == 1:  # most have one, and it keeps its approval
         return after.events[0].approval is not None and before.events[0].approval is None
     return after.approved and not before.approved

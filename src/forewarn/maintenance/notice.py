@@ -1,7 +1,7 @@
-"""How long before an event guests are told (protocol.md section 6), and how much later it starts.
+"""The notice of an event (protocol.md section 6), and its extension after an outage.
 
-It starts later after guests could not read: `end_gap` and `control.service_clock.resume` tell by
-how much, and `commands.extend_notices` moves NotBefore.
+Notices are extended after guests could not read: `end_gap` and `control.service_clock.resume`
+compute by how much, and `commands.extend_notices` moves NotBefore.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> time
 
 
 def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datetime:
-    """Return when an event that is announced now may start without approval.
+    """Return the earliest start, without approval, of an event that is announced now.
 
     It is in whole seconds, rounded up, so that the notice is never short by a fraction. The time
     that is asked for, None for as soon as the notice allows, is refused if it is too early
@@ -77,7 +77,7 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
 
 
 def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
-    """Return when a postponed event may start: later than now, and than what guests have read."""
+    """Return a postponed event's new NotBefore: later than now, and than what guests have read."""
     earliest = max(shown, now)
     if asked <= earliest:
         message = (
@@ -89,7 +89,7 @@ def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
 
 
 def window_closes(closes_at: datetime) -> str:
-    """Return why something was cancelled that could not start in its window."""
+    """Return the reason for cancelling something that could not start in its window."""
     return f"its window closes at {spoken(closes_at)}"
 
 
@@ -140,7 +140,7 @@ NO_STALLS: Final[tuple[Stall, ...]] = ()
 
 
 def unread_seconds(stalls: tuple[Stall, ...], alive: float, now: float) -> float:
-    """Return for how long guests could not read lately, the gap since the loop ran included."""
+    """Return the length of recent stalls, including the gap since the loop last ran, in seconds."""
     gap = now - alive
     recent = sum(each.seconds for each in stalls if now - each.ended <= RECENT_SECONDS)
     return recent + gap if gap > STALL_SECONDS else recent

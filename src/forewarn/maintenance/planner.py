@@ -63,31 +63,31 @@ DESCRIPTIONS = {
 Reboot/Platform and both of Terminate open, and they are our choice."""
 
 NO_NOTICE_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
-"""What an unforeseen failure can do to a machine; a deletion is never unforeseen."""
+"""Types of events that an unforeseen failure can cause; a deletion is never unforeseen."""
 
 ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 """Types that take every update domain at once, and wait for none: the machines go away anyway."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for: of `machines`, `scope` or `host`, exactly one of them."""
+    """An operator's request: for `machines`, `scope` or `host`, exactly one of them."""
 
     event_type: EventType
     machines: tuple[str, ...] = ()
     """Names in any case; a name given twice counts once."""
     scope: str = ""
-    """A scope's name: all of its machines."""
     host: str = ""
     """A host, as the fleet file spells it: all machines on it."""
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
-    """Aware; None for as soon as the least notice allows. What needs no notice waits for it too."""
+    """Aware; None for as soon as the least notice allows. An operation without notice waits for it
+    too."""
     notice_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_NOTICE_SECONDS)] = 0
-    """NotBefore as so much after the request; 0 for as `not_before` says."""
+    """NotBefore as seconds after the request; 0 for `not_before`."""
     opens_at: datetime | None = None
     """Aware; nothing starts before it, approved or not. None for no such limit."""
     closes_at: datetime | None = None
-    """Aware; what has not started by then is cancelled. None for no such limit."""
+    """Aware; an operation that has not started by then is cancelled. None for no such limit."""
     duration_seconds: int = -1
     """The expected interruption; 0 none, -1 unknown."""
     description: str | None = None
@@ -101,17 +101,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
-    """Whether machines whose scope is off may stop without any notice."""
+    """True if machines whose scope is off may stop without any notice."""
     indivisible: bool = False
-    """Whether the host's machines can only go down all at once, as when the host itself is patched:
+    """True if the host's machines can only go down all at once, as when the host itself is patched:
     refused where that would take down two update domains of a scope."""
     idempotency_key: str = ""
-    """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
+    """The client's key for the request: sent again, it schedules nothing more. `""` for none."""
     requested_by: str = ""
 
 
 def digest(request: Request, *more: object) -> str:
-    """Return a text that two requests share if they ask for the same, whoever asks."""
+    """Return a text that is equal for requests with equal content, regardless of the sender."""
     machines = tuple(sorted({model.key(name) for name in request.machines}))
     same = msgspec.structs.replace(
         request, machines=machines, scope=model.key(request.scope), requested_by=""
@@ -129,7 +129,7 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request became."""
+    """The result of a request."""
 
     maintenance: model.Maintenance
     operations: tuple[model.Operation, ...]
@@ -219,7 +219,7 @@ def plan(
 
 
 def description(request: Request) -> str:
-    """Return what guests read."""
+    """Return the text that guests read."""
     if request.description is not None:
         return request.description
     default = DESCRIPTIONS[request.event_type, request.source]
@@ -261,7 +261,7 @@ def _divided(host: str, other: model.Machine, world: World) -> model.Refused:
 
 
 def turns(machines: Iterable[model.Machine]) -> Iterator[tuple[model.Machine, ...]]:
-    """Yield what goes down together: in each turn the next update domain of each scope.
+    """Yield the machines that go down together: in each turn the next update domain of each scope.
 
     A turn is ordered by name.
     """
@@ -286,9 +286,9 @@ def next_turn(
 
 
 def on_hold(machines: Iterable[model.Machine], holds: Iterable[model.Hold], host: str = "") -> str:
-    """Return which hold would keep a unit with these machines from starting; `""` for none.
+    """Describe the hold that would keep a unit with these machines from starting; `""` for none.
 
-    It is not asked for before: its guests would prepare, and it would take the place of another.
+    Such a unit is not asked for: its guests would prepare, and it would take the place of another.
     `host` is the unit's own, where it is one, or where its machines move to.
     """
     machines = tuple(machines)
@@ -316,7 +316,7 @@ def has_event(other: model.Operation, event: model.Event, name: str) -> model.Re
 
 
 def too_many(pending: int, more: int, limit: int) -> model.Refused:
-    """LIMIT: users have so many pending events, and ask for more than `user_initiated_limit`."""
+    """Return the refusal (LIMIT) of more pending events than users may have."""
     message = (
         f"too many pending events of user-initiated maintenance: {pending} now, {more} more asked "
         f"for, at most {limit} allowed (user_initiated_limit); wait until some start"
@@ -326,7 +326,7 @@ def too_many(pending: int, more: int, limit: int) -> model.Refused:
 
 @contextmanager
 def refusing(refusals: dict[int, model.Refused], place: int) -> Iterator[None]:
-    """Note a refusal of what is done in the block."""
+    """Record the refusal that the block raises, under a place."""
     try:
         yield
     except model.Refused as refusal:
@@ -334,7 +334,7 @@ def refusing(refusals: dict[int, model.Refused], place: int) -> Iterator[None]:
 
 
 def is_off(scope: str) -> model.Refused:
-    """Return the refusal (NOT_ELIGIBLE) of what a scope's guests would have no notice of."""
+    """Return the refusal (NOT_ELIGIBLE) of maintenance without notice for a scope that is off."""
     message = (
         f"scope {scope} is off: none of its machines has asked for events lately, so they would "
         "stop without notice; add --without-notice to do it anyway"
@@ -351,9 +351,10 @@ def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]
 
 
 def queue_order(operation: model.Operation) -> tuple[bool, datetime, int, int]:
-    """Sort key of what is queued: since when it has its turn, then maintenance and ordinal.
+    """Sort key of Queued operations: start of their turn, then maintenance and ordinal.
 
-    What takes every update domain at once comes first: it waits for none, and the others for it.
+    Types that take every update domain at once come first: they wait for none, and the others for
+    them.
     """
     waits = operation.event_type not in ALL_DOMAINS_AT_ONCE
     return waits, operation.announced_at, operation.maintenance, operation.ordinal
@@ -377,7 +378,7 @@ def _target_kind(request: Request) -> TargetKind:
 
 
 def check(request: Request) -> None:
-    """Refuse a request that contradicts itself (INVALID), wherever it is for."""
+    """Refuse a request that contradicts itself (INVALID), whatever its target."""
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
         message = (
             f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
@@ -417,9 +418,9 @@ def check(request: Request) -> None:
 
 
 def asked_start(request: Request, now: datetime) -> datetime | None:
-    """Return the NotBefore that a request made now asks for, None for none.
+    """Return the NotBefore that a request made now asks for; None for none.
 
-    A longer notice than the least one is over when the window opens, at the earliest.
+    A notice that is longer than the least one is over when the window opens, at the earliest.
     """
     if request.notice_seconds:
         return max(now + timedelta(seconds=request.notice_seconds), request.opens_at or now)

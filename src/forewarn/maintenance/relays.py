@@ -1,9 +1,8 @@
-"""The relays on hosts: their tokens, what was heard of each, and which hosts are held for theirs.
+"""The relays on hosts: their tokens, the latest report of each, and the holds of their hosts.
 
 Notice is time in which guests can read and approve. On a host with a relay they can while the relay
 reaches the service, so a host whose relay is away is held: nothing of it starts, and NotBefore of
-its operations moves later by the time that the relay was away
-(docs/internals/decisions/0020).
+its operations moves later by the time that the relay was away (docs/internals/decisions/0020).
 
 A relay asks for its host all the time, and each request says what it has. It is *away* once its
 next request is late; it is *back* once it asks again and has everything that concerns its host.
@@ -16,44 +15,42 @@ from typing import Final
 import msgspec
 
 BY: Final = "relay"
-"""Who places and releases these holds, as history shows it."""
+"""The author of these holds and releases, as history shows it."""
 
 LATE: Final = timedelta(seconds=5)
-"""How late a relay's next request may be: as long as guests may miss anything at all
+"""The greatest delay of a relay's next request: as long as guests may miss anything at all
 (`notice.OUTAGE_SECONDS`)."""
 
 HEARSAY: Final = timedelta(seconds=6)
-"""How much later it may be where another replica heard the relay last: that one writes it down
-within two seconds and this one reads it within two, if both have their turns."""
+"""The additional delay where another replica heard the relay last: that one writes it down within
+two seconds and this one reads it within two, if both have their turns."""
 
 MAX_TOKENS: Final = 2
 """The most valid tokens of a host: the one that is used, and the one that replaces it."""
 
 
 class RelayToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of the token of a host's relay; the token itself is shown once.
+    """The record of the token of a host's relay; the token itself is shown once.
 
     Or of the certificate that its relay has shown in place of a token (`by_certificate`).
     """
 
     digest: str
-    """The SHA-256 of the token, in hex; of a certificate, what no token's can be."""
+    """The SHA-256 of the token, in hex; for a certificate, a text that no token's digest can be."""
     host: str
     """As the fleet spells it."""
     created_by: str
     created_at: datetime
     used_at: datetime | None = None
-    """When it was used first; None before that."""
     is_certificate: bool = False
     """It stands for the certificate that the host's relay shows, the latest one of them."""
 
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was heard last of a host's relay, by whichever replica."""
+    """The latest report of a host's relay, from whichever replica heard it."""
 
     host: str
     replica: str
-    """The replica that heard it."""
     version: str
     started_at: datetime
     heard_at: datetime
@@ -61,38 +58,37 @@ class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: datetime
     """By when its next request is expected: the end of that one's wait, or its answer."""
     etag: str
-    """Of the document of its host that it has; `""` for none."""
+    """The ETag of its copy of its host's document; `""` for none."""
     machines: int
-    """How many machines it serves."""
     held_for: datetime | None = None
     """The `heard_at` of the absence for which its host was held last; None once that is over."""
 
 
 class RelayTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica judges relays by."""
+    """The terms by which a replica judges relays."""
 
     replica: str
-    """Its own name."""
     began_at: datetime
-    """When it started, or reached the store again: an absence counts from here at the earliest, for
-    an outage of the service moves all notices itself."""
+    """The time when it started, or reached the store again: an absence counts from here at the
+    earliest, for an outage of the service moves all notices itself."""
     since: datetime
-    """Since when relays have had time to be heard again after that: before, none is away."""
+    """The time from which a relay may be judged away: relays have had time to be heard again after
+    `began_at`."""
     tokens: Mapping[str, datetime] = {}
     """The hosts whose relays have a token: when the oldest valid one was made."""
     behind: Mapping[str, datetime] = {}
-    """The hosts of which something changed that their relays do not have: since when, or when the
-    relay asked last since then. The replica that has its request may be frozen."""
+    """Hosts with a change that their relay does not have: since when, or when the relay asked last
+    since then. The replica that has its request may be frozen."""
 
 
 class RelayHolds(msgspec.Struct, frozen=True):
-    """Whose hosts to hold, since when, and whose to release."""
+    """The hosts to hold, since when, and those to release."""
 
     hold: tuple[tuple[Relay, datetime], ...] = ()
     release: tuple[Relay, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is to be done."""
+        """Return True if there is a host to hold or to release."""
         return bool(self.hold or self.release)
 
 
@@ -100,7 +96,7 @@ class RelayHolds(msgspec.Struct, frozen=True):
 
 
 def by_certificate(host: str, valid_from: datetime) -> RelayToken:
-    """Return what is kept of a certificate that a host's relay has shown."""
+    """Return the record of a certificate that a host's relay has shown."""
     return RelayToken(
         digest=f"certificate of {host}",
         host=host,
@@ -139,7 +135,7 @@ def use(known: Iterable[RelayToken], used: RelayToken) -> tuple[str, ...]:
 
 
 def is_away(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
-    """Tell whether a relay should have asked again by now."""
+    """Return True if a relay should have asked again by now."""
     patience = LATE if relay.replica == terms.replica else LATE + HEARSAY
     due_at = min(relay.due_at, terms.behind.get(relay.host, relay.due_at))
     return now - max(due_at, terms.since) > patience
@@ -154,7 +150,7 @@ def is_guarded(relay: Relay, made: datetime | None) -> bool:
 
 
 def is_awaited(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
-    """Tell whether nobody can know yet if a relay is away: it has time to ask after the start."""
+    """Return True if it is too early to judge a relay: it has time to ask after the start."""
     return (
         relay.due_at <= terms.began_at
         and is_guarded(relay, terms.tokens.get(relay.host))
@@ -166,7 +162,7 @@ def is_awaited(relay: Relay, terms: RelayTerms, now: datetime) -> bool:
 def judge(
     relays: Iterable[Relay], terms: RelayTerms, has_all: Callable[[Relay], bool], now: datetime
 ) -> RelayHolds:
-    """Return which hosts are to be held because their relay is away, and which released.
+    """Decide which hosts to hold because their relay is away, and which to release.
 
     A host is held once for each absence: an operator may release it. `has_all` tells whether a
     relay has everything that concerns its host. A host stays held until its relay asks again: that

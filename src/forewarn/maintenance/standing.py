@@ -14,7 +14,7 @@ from forewarn.vocabulary import EventStatus
 def status_detail(
     operation: Operation, live: Mapping[str, Operation], holds: Iterable[Hold], now: datetime
 ) -> str:
-    """Return what an operation waits for; `""` where its status and its outcome say all."""
+    """Describe the thing that an operation waits for; `""` where its status says all."""
     match operation.status:
         case EventStatus.QUEUED | EventStatus.SCHEDULED:
             return _unstarted(operation, live, holds, now)
@@ -57,7 +57,6 @@ def _unstarted(
 
 
 def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
-    """Name the hold that came first, and how many more there are."""
     covering = sorted((hold for hold in holds if hold.covers(operation)), key=lambda one: one.at)
     if not covering:
         return "held"
@@ -68,7 +67,6 @@ def _held(operation: Operation, holds: Iterable[Hold], now: datetime) -> str:
 
 
 def _its_state(other: Operation | None) -> str:
-    """Return what keeps back an operation that another one waits for."""
     if other is None:
         return ""
     if other.outcome_unknown:

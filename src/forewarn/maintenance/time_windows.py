@@ -29,7 +29,7 @@ MAX_OFFSET_DAYS: Final = 31
 """The most days after the day that a window names."""
 
 HORIZON: Final = timedelta(days=400)
-"""How far ahead windows are looked for: every window that a year has is within it."""
+"""The range of the search for windows: every window that a year has is within it."""
 
 FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ENDLESS: Final = datetime(9999, 1, 1, tzinfo=UTC)
@@ -55,7 +55,7 @@ class _Window(msgspec.Struct, frozen=True):
     offset: int
     begins: time
     length: int
-    """How many days after the day on which it begins it ends."""
+    """The number of days from the day on which it begins to the day on which it ends."""
     ends: time
 
     def begins_on(self, day: date) -> bool:
@@ -76,7 +76,7 @@ class _Window(msgspec.Struct, frozen=True):
 
 
 def check(windows: Sequence[str], zone: str) -> None:
-    """Raise ValueError, with what is wrong, where a window or the time zone cannot be read."""
+    """Raise ValueError, with the reason, where a window or the time zone cannot be read."""
     if len(windows) > MAX_WINDOWS:
         raise ValueError(f"{len(windows)} windows, at most {MAX_WINDOWS} allowed")
     _zone(zone)
@@ -87,7 +87,7 @@ def check(windows: Sequence[str], zone: str) -> None:
 def following(
     windows: Sequence[str], zone: str, blackouts: Sequence[Span], now: datetime
 ) -> Sequence[Span]:
-    """Return when the windows are open from now on, in order; they neither meet nor overlap.
+    """Return the spans in which the windows are open from now on, in order and without overlap.
 
     Without windows they are always open, but for the blackouts. What closed before `now` is left
     out; a span that is open now is the first.

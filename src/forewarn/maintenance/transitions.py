@@ -36,12 +36,11 @@ replace = msgspec.structs.replace
 
 
 class Trigger(StrEnum):
-    """What changes an operation's status."""
+    """The causes of a change of an operation's status."""
 
     QUEUE = "queue"
     """It waits, unannounced, for another update domain of a scope."""
     ANNOUNCE = "announce"
-    """Its guests get notice."""
     STRIKE = "strike"
     """It starts without notice: an unforeseen failure, or an automatic approval."""
     START = "start"
@@ -74,12 +73,12 @@ TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = M
     }
 )
 """From where, by what, to where; None is an operation that does not exist yet (protocol.md section
-6). What is not in the table raises and changes nothing. `docs/lifecycle.md` is drawn from it, and a
-test compares the two."""
+6). A pair that is not in the table raises and changes nothing. `docs/lifecycle.md` is drawn from
+it, and a test compares the two."""
 
 
 _RECALLED: Final = frozenset((MaintenanceState.HALTED, MaintenanceState.STOPPED))
-"""What of their units has not started is cancelled."""
+"""The states in which the unstarted operations of units are cancelled."""
 
 
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
@@ -100,18 +99,18 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a command."""
+    """The result of a command."""
 
     before: Mapping[Name, Any]
-    """What was there before of what changed, by table and key."""
+    """The earlier values of everything that changed, by table and key."""
     changes: model.Changes
-    """New values for what changed; empty where the command changed nothing."""
+    """New values of everything that changed; empty where the command changed nothing."""
     operations: tuple[model.Operation, ...] = ()
     """The operations that the command was about, changed or not."""
     maintenance: model.Maintenance | None = None
-    """What was requested, ordered, or took its turns."""
+    """The maintenance that was requested, ordered, or took its turns."""
     step: turns.Step | None = None
-    """What follows for it, where it took its turns."""
+    """The next step of `maintenance`, where it took its turns."""
 
 
 @dataclass(eq=False, repr=False)
@@ -127,18 +126,17 @@ class Transitions:
     answered: model.Maintenance | None = None
     """The maintenance that was requested, ordered, or took its turns."""
     step: turns.Step | None = None
-    """What follows for it."""
+    """The next step of `answered`."""
     _ended: list[str] = field(default_factory=list)
     """Operations that ended, or whose domains came up."""
     made_room: list[str] = field(default_factory=list)
     """Operations that dropped out of a scope, and may be down in others, or that others pass."""
     entered: list[str] = field(default_factory=list)
-    """The ids of new operations."""
     _pending_of_users: int | None = None
-    """How many events of user-initiated maintenance are pending, once somebody asked."""
+    """The number of pending events of user-initiated maintenance; None before it is counted."""
 
     def __post_init__(self) -> None:
-        """Have the World's tables at hand."""
+        """Bind the World's tables to attributes, for short names."""
         self._mark = self.world.mark()
         self.scopes = self.world.scopes
         self.operations = self.world.operations
@@ -189,11 +187,12 @@ class Transitions:
     ) -> str:
         """Add a planned operation as the next one of its maintenance; return its id.
 
-        `given` are fields of it that differ from the maintenance's.
+        `given` are fields of it that differ from the maintenance's. `notice_seconds` is the least
+        length of its notice.
 
-        An unforeseen failure starts at once. Anything else is announced, or queued: behind what
-        takes another update domain of one of its scopes, while a hold covers it, and until its
-        window opens within its notice, which is so long at the least.
+        An unforeseen failure starts at once. Anything else is announced, or queued: behind
+        operations on another update domain of one of its scopes, while a hold covers it, and until
+        its window opens within its notice.
         """
         maintenance = self.maintenances[number]
         off = self.off(step)
@@ -305,7 +304,6 @@ class Transitions:
             self.put(announced)
 
     def _close_unannounced(self, operation: model.Operation, not_before: datetime) -> None:
-        """End what cannot be announced: its window closes before its notice would be over."""
         if operation.id in self.operations:
             self.close_window(operation)
             return
@@ -317,7 +315,7 @@ class Transitions:
         raise model.Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=not_before.isoformat())
 
     def close_window(self, operation: model.Operation) -> None:
-        """Cancel an operation that cannot start in its window any more."""
+        """Cancel an operation that can no longer start in its window."""
         assert operation.closes_at is not None
         self.end(operation, Trigger.CANCEL, notice.window_closes(operation.closes_at))
 
@@ -370,7 +368,6 @@ class Transitions:
             self._repair(ended)
 
     def _repair(self, operation: model.Operation) -> None:
-        """Stop waiting for this operation's machines elsewhere: its end has brought them back."""
         names = {model.key(name) for name in operation.machines}
         for scope in [event.scope for event in operation.events]:
             for other in self.world.live_in(scope):
@@ -391,7 +388,7 @@ class Transitions:
         self.settle(replace(operation, awaited=awaited, up_at=up_at))
 
     def settle(self, operation: model.Operation) -> None:
-        """Set an operation that is over; what waited for it goes on when the command is done."""
+        """Set an operation that is over; those that waited for it go on at the command's end."""
         self.put(operation)
         self._ended.append(operation.id)
 
@@ -412,7 +409,7 @@ class Transitions:
             concerned = {}
 
     def _let_go_on(self, up: set[str]) -> None:
-        """Have those go on that wait for operations which are up, or have made room."""
+        """Continue the operations that wait for these, which are up or have made room."""
         # What has dropped out of a scope may wait for nothing in those that it is left in.
         names = {*up, *(other for name in up for other in self.world.waiting_for.of(name))}
         waiting = [o for o in map(self.operations.__getitem__, names) if o.waits_for]
@@ -429,12 +426,12 @@ class Transitions:
         concerned: Iterable[int] | None = None,
         lost: Container[str] = frozenset(),
     ) -> turns.Step | None:
-        """Follow the units of a maintenance, and have those go that may; return what follows.
+        """Update the units of a maintenance, and start those that may go; return its step.
 
         `concerned` are the places of the units whose operations have ended; None for all. A unit
-        whose host is to be drained is left to whoever looks at the hosts: `Ask` names only such.
-        `lost` names operations of which history holds nothing. None where there is no such
-        maintenance, or it has nothing left to follow.
+        whose host is to be drained is left to the caller, which looks at the hosts: `Ask` names
+        only such. `lost` names operations that are missing from history. None where there is no
+        such maintenance, or it has nothing left to follow.
         """
         maintenance = self.maintenances.get(number)
         if maintenance is None or not maintenance.open:
@@ -482,7 +479,7 @@ class Transitions:
     ) -> None:
         """Enter the next operations of units (places), or note why the rules refuse them.
 
-        Where some may not be at all, none is entered: they have failed, and may halt the others.
+        Where some can never be allowed, none is entered: they have failed, and may halt the others.
         """
         maintenance = self.maintenances[number]
         start = turns.start_of(maintenance, window, self.now)
@@ -518,7 +515,7 @@ class Transitions:
         self.maintenances[number] = turns.refused(maintenance, refusals, self.now)
 
     def recall(self, maintenance: model.Maintenance, reason: str) -> None:
-        """Cancel what has not started of the units that are recalled; the rest goes on."""
+        """Cancel the unstarted operations of units that are recalled; the others go on."""
         for name in turns.to_recall(maintenance):
             operation = self.operations.get(name)
             if operation is not None and operation.unstarted:
@@ -574,10 +571,10 @@ class Transitions:
             self.end(returning, Trigger.SUCCEED, operation.outcome)
 
     def asked_again(self, operation: model.Operation, name: str) -> model.Sighting | None:
-        """Return what a machine told since an operation was carried out, or failed at that.
+        """Return a machine's request since an operation was carried out, or failed; or None.
 
-        A request after the start proves nothing: whoever waits for news asks again at once, before
-        the machine goes down.
+        A request after the start proves nothing: a client that waits for news asks again at once,
+        before the machine goes down.
         """
         since = operation.carried_out_at or operation.ended_at
         assert since is not None
@@ -585,7 +582,6 @@ class Transitions:
         return sight if sight and sight.asked_at > since else None
 
     def _without_word(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the machines of the fleet whose agents do not say that they are back."""
         return tuple(
             name
             for name in names
@@ -599,7 +595,7 @@ class Transitions:
     def hold(self, operation: model.Operation, since: datetime | None = None) -> None:
         """Set an operation that has not started, held since then; None: since now.
 
-        A Scheduled one has what was left of its notice, which began no earlier than its
+        A Scheduled one keeps the remainder of its notice, which began no earlier than its
         announcement. A Queued one gives its place to others.
         """
         if not operation.pending:
@@ -614,7 +610,7 @@ class Transitions:
         self.put(operation)
 
     def release(self, operation: model.Operation) -> None:
-        """Set a held operation, with the notice that it had left unless another hold covers it.
+        """Set a held operation, with the rest of its notice, unless another hold covers it.
 
         NotBefore never moves to before what guests have read. A Queued one has its turn again.
         """

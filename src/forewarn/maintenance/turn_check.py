@@ -1,13 +1,13 @@
-"""The check of a maintenance: what has to pass after a unit has ended, before a further one goes.
+"""The check of a maintenance: it has to pass after a unit has ended, before a further one goes.
 
-A check only looks: a program or a URL of the service's settings. `due` says what follows for it;
+A check only looks: a program or a URL of the service's settings. `due` says that it has to pass;
 `begun`, `ended` and `released` return the maintenance after a run. One run is under way at a time:
 it has a number, so that a stale result is dropped, and a lease, so that another replica runs the
-check again when whoever ran it is lost. A lost run is no failed try.
+check again when the first one is lost. A lost run is not a failed try.
 
 The tries are spread over the policy's `check_within_seconds`: each begins when its turn has come
 and may take until the next one's. When all have failed, the maintenance halts; an operator who
-resumes it has the check run again.
+resumes it starts the check again.
 """
 
 from datetime import datetime, timedelta
@@ -21,26 +21,23 @@ replace = msgspec.structs.replace
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a maintenance's check, to be carried out by whoever noted it."""
+    """One run of a maintenance's check, to be carried out by the replica that noted it."""
 
     maintenance: int
     number: int
-    """Of this run, among those of the maintenance."""
     name: str
-    """Of the check in the settings."""
     wave: int
     """The maintenance's wave, from 1."""
     began_at: datetime
     seconds: float
-    """How long it may take, in the service's time."""
+    """The longest that it may take, in the service's time."""
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended."""
+    """The result of a run."""
 
     passed: bool
     message: str = ""
-    """Why it failed."""
 
 
 def interval(maintenance: Maintenance) -> timedelta:
@@ -67,12 +64,12 @@ def needed_after_pause(maintenance: Maintenance) -> Maintenance:
 
 
 def blocks(maintenance: Maintenance) -> bool:
-    """Return whether no unit may go before the check has passed."""
+    """Return True if no unit may go before the check has passed."""
     return maintenance.check.due or maintenance.check.lease_until is not None
 
 
 def waits_until(maintenance: Maintenance, now: datetime) -> datetime | None:
-    """Return when to look at the check again; None where the next run is to begin now."""
+    """Return the time to look at the check again; None where the next run is to begin now."""
     progress = maintenance.check
     if progress.lease_until is not None and progress.lease_until > now:
         return progress.lease_until
@@ -97,7 +94,7 @@ def next_run(maintenance: Maintenance, now: datetime) -> CheckRun:
 def begun(maintenance: Maintenance, run: CheckRun, replica: str, margin: timedelta) -> Maintenance:
     """Return the maintenance once a replica is to carry out a run.
 
-    `margin` is how much longer than the run may take its result is waited for.
+    `margin` is the time for which its result is awaited beyond the longest run.
     """
     lease_until = run.began_at + timedelta(seconds=run.seconds) + margin
     return _put(
@@ -111,7 +108,7 @@ def begun(maintenance: Maintenance, run: CheckRun, replica: str, margin: timedel
 
 
 def ended(maintenance: Maintenance, number: int, result: CheckResult) -> Maintenance:
-    """Return the maintenance after a run; the same if that run is not under way any more."""
+    """Return the maintenance after a run; unchanged if that run is no longer under way."""
     progress = maintenance.check
     if number != progress.run or progress.lease_until is None:
         return maintenance
@@ -122,7 +119,7 @@ def ended(maintenance: Maintenance, number: int, result: CheckResult) -> Mainten
 
 
 def released(maintenance: Maintenance) -> Maintenance:
-    """Return the maintenance after whoever ran its check was lost: it has to run again."""
+    """Return the maintenance after the replica that ran its check was lost: it has to run again."""
     if maintenance.check.lease_until is None:
         return maintenance
     return _put(maintenance, due=True, lease_until=None)

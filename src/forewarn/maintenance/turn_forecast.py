@@ -1,9 +1,9 @@
-"""When the units of a maintenance would be over: the rules themselves, in virtual time.
+"""The predicted end of each unit of a maintenance: the rules themselves, in virtual time.
 
-`play` has the service's own commands decide on a World of its own, and lets time pass from one
-change to the next. Guests approve at once, or never. Every task succeeds, and takes the expected
-duration (no time where it is unknown); machines are back, checks pass, and an operator confirms
-each wave, at once. So a plan can't say what the service would not do.
+`play` calls the service's own commands on a World of its own, and advances time from one change to
+the next. Guests approve at once, or never. Every task succeeds, and takes the expected duration (no
+time where it is unknown); machines are back, checks pass, and an operator confirms each wave, at
+once. So a plan cannot say what the service would not do.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -43,7 +43,7 @@ MOST_DECISIONS: Final = 10_000
 1,000 hosts one after another take 3,000; each machine of a host that is drained takes some ten."""
 
 FURTHEST: Final = timedelta(days=366)
-"""How far a forecast looks ahead: as far as windows are looked for."""
+"""The horizon of a forecast: as far as windows are looked for."""
 
 NEVER: Final = 2 * FURTHEST
 
@@ -54,15 +54,15 @@ replace = msgspec.structs.replace
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """How a maintenance would go."""
+    """The predicted course of a maintenance."""
 
     begun: Maintenance
-    """After all that goes at once."""
+    """The maintenance after everything that goes at once."""
     waits: Wait | None
-    """What the others wait for then; None where all went at once."""
+    """The wait of the other units then; None where all went at once."""
     ended: Maintenance | None = None
-    """At the end; units that are not over then wait for an operator. None where it was not played
-    to its end, or takes too many decisions."""
+    """The maintenance at the end; units that are not over then wait for an operator. None where it
+    was not played to its end, or takes too many decisions."""
 
 
 def play(
@@ -75,16 +75,16 @@ def play(
     survey: HostSurvey | None = None,
     to_the_end: bool = True,
 ) -> Course:
-    """Return how a new maintenance would go.
+    """Predict the course of a new maintenance.
 
     Args:
         world: A copy, which is played in: all scopes that it may meet, with what is live in them.
         wanted: The maintenance, arranged.
         rules: The service's.
-        now: When it is asked for.
-        approving: Whether guests approve at once what they are told; else they never do.
+        now: The time of the request.
+        approving: True if guests approve each event at once; otherwise they never do.
         survey: A look at the hosts; None where no unit is drained.
-        to_the_end: Whether to play more than what goes at once.
+        to_the_end: True to play on after everything that goes at once.
     """
     course = _Play(world, rules, now, survey, approving=approving)
     course.decide(commands.start_maintenance, wanted, FIRST_NUMBER)
@@ -112,7 +112,7 @@ def planned(
 ) -> PlannedTurns:
     """Return the plan of a new maintenance, arranged.
 
-    `footprints` are what each unit takes; `worlds` returns a World to play in, as `play` says.
+    `footprints` are those of the units; `worlds` returns a World to play in, as `play` says.
     """
     machines = {unit.key: len(footprints(unit).machines) for unit in maintenance.units}
     going: dict[int, list[int]] = {}
@@ -168,7 +168,6 @@ def _reason(waits: Wait, waiting: Sequence[Unit]) -> str:
 
 
 def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
-    """Return when units are over; None where that is not known, or never without an operator."""
     if course.ended is None:
         return None
     its = [course.ended.units[index] for index in places]
@@ -177,7 +176,7 @@ def _over_at(course: Course, places: Iterable[int]) -> datetime | None:
 
 
 def _stands(ended: Maintenance | None) -> str:
-    """Return why a maintenance is not over at the end; `""` where it is, or nobody knows."""
+    """Return the reason why a maintenance never ends; `""` where it does, or nobody knows."""
     if ended is None or ended.state is MaintenanceState.DONE:
         return ""
     left = [unit for unit in ended.units if not unit.state.over]
@@ -212,22 +211,20 @@ class _Play:
         self._numbers = count(FIRST_NUMBER + 1)
         self._events = count(1)
         self._ends: dict[str, datetime] = {}
-        """When the tasks that are under way end."""
+        """End times of the tasks that are under way, by operation."""
         self._wake_at: list[datetime] = []
-        """When somebody asked to be asked again."""
         self._moved = False
-        """Whether guests, tasks or time have changed something at this instant."""
+        """True if guests, tasks or time have changed something at this instant."""
         self._looked: Maintenance | None = None
-        """The maintenance after it took its turns; None to have it take them in any case."""
+        """The maintenance after its last turns; None to give it turns in any case."""
         self._sighting: Sighting | None = None
-        """What every machine has told."""
         awaited = [o.id for o in self._live() if o.awaited and o.status is not EventStatus.FAILED]
         self._sighting = Sighting(asked_at=now + FURTHEST, version="", agent=AgentStatus.BACK)
         self.decide(commands.record_returns, awaited)
         self._sighting = None  # nobody listens: machines are back as soon as they are carried out
 
     def decide(self, command: Callable[..., Iterable[str]], *given: object) -> Decision:
-        """Have a command decide, and keep what it changes.
+        """Decide a command, and keep its changes.
 
         Raises:
             Refused: The rules do not allow it, and nothing has changed.
@@ -252,7 +249,7 @@ class _Play:
         return decision
 
     def next(self) -> datetime | None:
-        """Return when something happens next; None for never."""
+        """Return the time of the next happening; None for never."""
         if self.maintenance.state.over:
             return None
         # What is held moves its NotBefore on and on, until somebody releases it.
@@ -261,7 +258,7 @@ class _Play:
         return min((at for at in times if at is not None and at > self.now), default=None)
 
     def settle(self) -> None:
-        """Let everything happen that does now."""
+        """Carry out everything that happens at this instant."""
         self._moved = False
         if any(at <= self.now for at in self._wake_at):
             self._looked, self._wake_at = None, []
@@ -368,7 +365,7 @@ class _Play:
         return bool(decision.changes)
 
     def _wake(self, at: datetime | None, *, again: bool) -> None:
-        """Ask again then; what is asked `again` and again, only where something has happened."""
+        """Wake again at `at`; a repeated request (`again`) only if something has happened."""
         if at is not None and (self._moved or not again):
             self._wake_at.append(at)
 
@@ -451,7 +448,7 @@ class _Hosts:
         return HostSurvey(began_at=now, hosts=self._hosts, keys=self._keys)
 
     def boots_at(self, host: str) -> datetime | None:
-        """Return when a host that reboots is up again; None where it does not."""
+        """Return the time at which a rebooting host is up again; None where it is not rebooting."""
         return self._boots.get(host)
 
     def reboot(self, host: str, until: datetime) -> None:
@@ -459,7 +456,7 @@ class _Hosts:
         self._boots[host] = until
 
     def boot(self, now: datetime) -> set[str]:
-        """Let those hosts be up again that are by now; return the machines that they start."""
+        """Finish the reboots that are due; return the machines that these hosts start."""
         started: set[str] = set()
         for host in [host for host, at in self._boots.items() if at <= now]:
             del self._boots[host]

@@ -1,4 +1,4 @@
-"""What operators order about a maintenance that has units."""
+"""The orders of operators about a maintenance that has units."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +23,6 @@ class MaintenanceOrder(StrEnum):
     STOP = "stop"
     """End it, and cancel what has not started."""
     SKIP = "skip"
-    """Leave a unit out."""
     RETRY = "retry"
     """Give a unit that failed or was skipped another turn."""
 
@@ -37,7 +36,7 @@ def order(
     *,
     reason: str = "",
 ) -> Maintenance:
-    """Return the maintenance after an operator's order; `reason` says more than who gave it.
+    """Return the maintenance after an operator's order; `reason` is added to the operator's name.
 
     Raises:
         Refused: It makes no sense now (CONFLICT), or not any more (TOO_LATE), or there is no such

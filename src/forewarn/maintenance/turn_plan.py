@@ -1,7 +1,7 @@
 """The order of a maintenance's units, and the plan that an operator sees before it starts.
 
-`arranged` deals units to waves, in an order in which as many as possible go at once. What the plan
-says of times comes from `turn_forecast`.
+`arranged` deals units to waves, in an order in which as many as possible go at once. The times of
+the plan come from `turn_forecast`.
 """
 
 import heapq
@@ -46,41 +46,40 @@ class PlannedWave(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
     """Each counted once for each unit that it is in."""
     earliest: datetime | None = None
-    """When it is over if guests approve at once; None where that cannot be told."""
+    """The time at which it is over if guests approve at once; None where that cannot be told."""
     latest: datetime | None = None
-    """When it is over if no guest approves."""
+    """The time at which it is over if no guest approves."""
 
 
 class PlannedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What a maintenance will do, and what it does first."""
+    """The planned course of a maintenance, and its first step."""
 
     waves: tuple[PlannedWave, ...]
     units: int
     machines: int
     drained: int
-    """How many of the units are hosts that are drained."""
+    """The number of units that are hosts to drain."""
     first: tuple[str, ...]
-    """The units that go at once."""
     waits_for: Obstacle | None
-    """What the next units wait for; None where all go at once."""
+    """The obstacle of the next units; None where all go at once."""
     reason: str
-    """What that is in this case, such as the hold; `""` where the obstacle says all."""
+    """The obstacle in this case, such as the hold; `""` where `waits_for` says all."""
     window: Span | None
     """The next window; None where the policy has none, or none is to come."""
     without_machines: tuple[str, ...] = ()
-    """Units that will be left out."""
     earliest: datetime | None = None
-    """When all is over if guests approve at once; None where that cannot be told."""
+    """The time at which all is over if guests approve at once; None where that cannot be told."""
     latest: datetime | None = None
-    """When all is over if no guest approves."""
+    """The time at which all is over if no guest approves."""
     stands: str = ""
     """Why it is not over without an operator; `""` where it is."""
     duration_known: bool = True
-    """Whether the expected interruption was given: the times are too early by it if not."""
+    """True if the expected interruption was given: without it, the times are too early by as much.
+    """
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people read of it besides the waves."""
+        """The sentences about the plan that people read besides the waves."""
         told: list[str] = []
         if self.window is not None:
             opens, closes = notice.spoken(self.window.opens), notice.spoken(self.window.closes)

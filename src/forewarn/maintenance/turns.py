@@ -1,16 +1,17 @@
-"""What a maintenance does next: `step(maintenance, footprints, occupied, now)`.
+"""The next step of a maintenance: `step(maintenance, footprints, occupied, now)`.
 
-A maintenance has units, which take their turns under a policy; what a unit becomes is an operation,
-or the drain of a host. `follow` takes over what became of the units that are under way; `step` then
-says which go, or what the maintenance waits for. Both are pure, and are asked again after each
-change and at the time that `step` names (`Transitions.take_turns`). What is asked for and the
-maintenance are saved in one transaction, so that a crash neither loses nor repeats a unit.
+A maintenance has units, which take their turns under a policy; a unit becomes an operation, or the
+drain of a host. `follow` updates the units that are under way from their operations; `step` then
+chooses the units that go next, or says what the maintenance waits for. Both are pure, and are
+called again after each change and at the time that `step` names (`Transitions.take_turns`). The
+requests and the maintenance are saved in one transaction, so that a crash neither loses nor repeats
+a unit.
 
 A unit that cannot go now (a live event of one of its machines, another update domain of its scope)
 says why and keeps no other from going. A unit that fails counts towards `stop_after`; then the
-maintenance halts, what has not started is cancelled, and an operator decides.
+maintenance halts, everything that has not started is cancelled, and an operator decides.
 
-`units.TRANSITIONS` are the states of a maintenance; `turn_orders` has what operators order.
+`units.TRANSITIONS` are the states of a maintenance; `turn_orders` has the orders of operators.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -38,10 +39,11 @@ from forewarn.maintenance.units import MaintenanceState, MaintenanceTrigger, Uni
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
-"""How long a unit waits after the rules refused its maintenance."""
+"""The wait of a unit after the rules refused its maintenance."""
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=60)
-"""When to look again at units that something else is in the way of, whatever was told."""
+"""The time after which units with something else in their way are looked at again, even without a
+change."""
 
 NO_WINDOW: Final = "no window of the policy is long enough"
 """Why nothing can be asked for within the next year."""
@@ -50,23 +52,22 @@ MAX_REASON: Final = 500
 """Characters of a reason that are kept: an outcome may be long, and there are many units."""
 
 NOT_REFUSED: Final[Mapping[str, None]] = MappingProxyType({"retry_at": None, "refused_at": None})
-"""The fields of a unit that the rules refuse no more."""
+"""The fields of a unit that the rules no longer refuse."""
 
 replace = msgspec.structs.replace
 
 
 Footprints: TypeAlias = Callable[[Unit], Footprint]
-"""From a unit to what it takes, in the fleet as it is now."""
+"""From a unit to its footprint, in the fleet as it is now."""
 
 Occupied: TypeAlias = Callable[[Unit, Footprint], str]
-"""Tells what of other maintenance is in the way of a unit; `""` for nothing."""
+"""From a unit to the other maintenance that is in its way, in words; `""` for none."""
 
 
 class Obstacle(StrEnum):
-    """What a maintenance waits for."""
+    """The things that a maintenance can wait for."""
 
     UNITS = "units"
-    """The units that are under way."""
     AT_ONCE = "at-once"
     """As many units as the policy allows are under way."""
     UPDATE_DOMAIN = "update-domain"
@@ -74,21 +75,18 @@ class Obstacle(StrEnum):
     SPREAD = "spread"
     """Units under way are in the same place."""
     MAINTENANCE = "maintenance"
-    """Other maintenance is in the way."""
     REFUSED = "refused"
     """The rules refused the maintenance; it is asked for again."""
     WINDOW = "window"
     PAUSE = "pause"
-    """The pause between two waves."""
     CONFIRMATION = "confirmation"
     CHECK = "check"
     """The check has not passed yet since a unit ended."""
     OPERATOR = "operator"
-    """It is paused or halted."""
 
     @property
     def words(self) -> str:
-        """What people read of it in a plan."""
+        """The words for it in a plan that people read."""
         return _WORDS.get(self, self.value)
 
 
@@ -110,7 +108,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     units: tuple[int, ...]
     """Their places in `Maintenance.units`."""
     window: Span
-    """When they may start."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +121,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
     obstacle: Obstacle
     until: datetime | None = None
-    """When to ask again even if nothing changes; None for never."""
+    """The time to call `step` again even if nothing changes; None for never."""
     why: str = ""
 
 
@@ -175,13 +172,13 @@ def follow(
     concerned: Iterable[int] | None = None,
     lost: Container[str] = frozenset(),
 ) -> Maintenance:
-    """Return the maintenance with what became of its units that are under way.
+    """Return the maintenance with the results of its units that are under way.
 
-    `operations` are those that are known; `lost` names those of which history holds nothing.
-    `has_machines` tells whether a unit has machines that are not done. `concerned` are the places
-    of the units to look at: of thousands, one has ended; None for all.
+    `operations` are those that are known; `lost` names those that are missing from history.
+    `has_machines` tells if a unit has machines that are not done. `concerned` are the places of the
+    units to look at: of thousands, one has ended; None for all.
 
-    A drain that was stuck may go on, as an operator has it tried again: then so does its unit.
+    A drain that was stuck may go on, as an operator retries it: then so does its unit.
     """
     after = list(maintenance.units)
     has_ended = False
@@ -253,7 +250,7 @@ def _failed(unit: Unit, reason: str) -> Unit:
 
 
 def left_host(host: str) -> str:
-    """Return why an operation is cancelled whose machines have all left the host."""
+    """Return the reason for cancelling an operation whose machines have all left the host."""
     return f"its machines have left host {host}"
 
 
@@ -268,9 +265,9 @@ def _with_units(maintenance: Maintenance, after: Sequence[Unit]) -> Maintenance:
 def step(
     maintenance: Maintenance, footprints: Footprints, occupied: Occupied, now: datetime
 ) -> tuple[Maintenance, Step]:
-    """Return what a maintenance, as `follow` returned it, does now; and it with its reasons.
+    """Return a maintenance, as `follow` returned it, with its reasons; and its next step.
 
-    `footprints` are what each unit takes, `occupied` tells what of other maintenance is in the way.
+    `footprints` are those of the units, `occupied` tells which other maintenance is in the way.
     """
     if maintenance.state.over:
         return maintenance, Done()
@@ -305,7 +302,7 @@ def step(
 
 
 def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
-    """Return the maintenance with every unit over; what its window left out was not done."""
+    """Return the maintenance at its end: stopped if its window left units out, else done."""
     closes = maintenance.closes_at
     reason = "" if closes is None else notice.window_closes(closes)
     late = any(u.state is UnitState.SKIPPED and u.reason == reason for u in maintenance.units)
@@ -315,7 +312,7 @@ def _over(maintenance: Maintenance, now: datetime) -> Maintenance:
 
 
 class _Census(msgspec.Struct, frozen=True):
-    """The units by what they are at."""
+    """The units by state."""
 
     waiting: list[int]
     """Their places in `Maintenance.units`."""
@@ -408,7 +405,7 @@ def pause_of(maintenance: Maintenance, now: datetime) -> Wait | None:
 
 
 def notice_of(maintenance: Maintenance) -> timedelta:
-    """Return the notice that its guests have."""
+    """Return the notice of its guests."""
     least = notice.LEAST.get(maintenance.event_type)
     if least is None:  # a Terminate's is its scale set's own
         least = timedelta(minutes=max(notice.TERMINATE_MINUTES))
@@ -416,7 +413,7 @@ def notice_of(maintenance: Maintenance) -> timedelta:
 
 
 def not_before(maintenance: Maintenance, now: datetime) -> datetime:
-    """Return when a unit that is asked for now may start without approval, at the earliest."""
+    """Return the earliest time at which a unit that is asked for now may start without approval."""
     earliest = now + notice_of(maintenance)
     until = maintenance.policy.approval_until
     return earliest if until is None else max(earliest, until)
@@ -426,7 +423,7 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
     """Return the next window that a unit fits into, or the wait until it may be asked for.
 
     An operation is asked for before its window opens, so that its notice is over when it opens; a
-    drain is asked for in the window. None: the one window that there is is over.
+    drain is asked for in the window. None: the only window is over.
     """
     policy = maintenance.policy
     second = timedelta(seconds=1)
@@ -455,7 +452,6 @@ def _window(maintenance: Maintenance, now: datetime, *, by_drain: bool) -> Span 
 
 
 def _closed(maintenance: Maintenance, now: datetime) -> Maintenance:
-    """Return the maintenance without what does not fit into its window any more."""
     assert maintenance.closes_at is not None
     return left_out(maintenance, notice.window_closes(maintenance.closes_at), now)
 
@@ -472,8 +468,8 @@ def left_out(maintenance: Maintenance, reason: str, now: datetime) -> Maintenanc
     )
 
 
-class _Taken:
-    """What the units under way take."""
+class _Occupancy:
+    """The resources that the units under way occupy."""
 
     def __init__(self) -> None:
         self._domains: dict[str, tuple[int, str]] = {}
@@ -511,7 +507,7 @@ def _ask(
 ) -> tuple[Maintenance, Step]:
     """Choose the units that can go now; the others say why they cannot."""
     every = list(maintenance.units)
-    taken = _Taken()
+    taken = _Occupancy()
     running = [unit for unit in every if unit.state is UnitState.RUNNING]
     for unit in running:
         taken.add(unit, footprints(unit))
@@ -559,12 +555,12 @@ def _ask(
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """When the operation of a unit may start."""
+    """The times between which the operation of a unit may start."""
 
     not_before: datetime | None
     """None for as soon as its notice allows."""
     notice_seconds: int
-    """How long its notice is at the least; 0 for the least of its type."""
+    """The least length of its notice; 0 for the least of its type."""
     opens_at: datetime | None
     closes_at: datetime | None
 
@@ -606,7 +602,8 @@ def refused(
 ) -> Maintenance:
     """Return the maintenance after the rules refused units (places): they are asked for again.
 
-    What does not fit into its window any more is left out, and what may not be at all has failed.
+    A unit that no longer fits into its window is left out, and one that can never be allowed has
+    failed.
     """
     after = list(maintenance.units)
     for index, refusal in refusals.items():
@@ -625,7 +622,7 @@ def refused(
 
 
 def resting(maintenance: Maintenance) -> Maintenance:
-    """Return the maintenance without what its units waited for: now they wait for an operator."""
+    """Return the maintenance without its units' reasons: now they wait for an operator."""
     return _with_units(
         maintenance,
         [
@@ -655,7 +652,7 @@ def entered(
 
 
 def recalled(maintenance: Maintenance, places: Iterable[int] | None = None) -> Maintenance:
-    """Return the maintenance with what has not started of its units recalled.
+    """Return the maintenance with the unstarted part of its units recalled.
 
     `places` are those of some units; None for all that are under way.
     """

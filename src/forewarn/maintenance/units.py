@@ -1,4 +1,4 @@
-"""The units of a maintenance, the policy by which they take their turns, and how far each is."""
+"""The units of a maintenance, the policy by which they take their turns, and their progress."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,28 +22,28 @@ MAX_UNITS: Final = 5000
 """Units of one maintenance: all of them are one value, written when one of them changes."""
 
 NO_MACHINES: Final = "it has no machines"
-"""Why a unit is skipped that nobody skipped."""
+"""The reason for skipping a unit that no operator skipped."""
 
 AMOUNT: Final = re.compile("[1-9][0-9]{0,4}|(100|[1-9][0-9]?)%")
 """A number of units, or a part of all of them (`10%`)."""
 
 SPREAD: Final = re.compile("host|fault-domain|tag:.{1,200}")
-"""What units under way may not share."""
+"""A place that at most one unit under way may be in."""
 
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=366 * 24 * 3600)]
 
 
 class TurnOrder(StrEnum):
-    """In which order units of a wave have their turn."""
+    """The order in which units of a wave take their turns."""
 
     TIGHTEST = "tightest"
-    """So that as many as possible go at once: units that take the same update domains together."""
+    """As many as possible go at once: units that take the same update domains together."""
     LISTED = "listed"
     """As they were given."""
 
 
 class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How many units at once, when, in which waves, and when to halt."""
+    """The policy of a maintenance: concurrency, windows, waves, and when it halts."""
 
     at_once: str = "1"
     """The most units under way: a number, or a part of all (`10%`)."""
@@ -52,19 +52,18 @@ class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     waves: Annotated[tuple[str, ...], msgspec.Meta(max_length=100)] = ()
     """The sizes of waves, the last may be `rest`; what is left is one more. Empty: all in one."""
     pause_seconds: Annotated[int, msgspec.Meta(ge=CONFIRM, le=366 * 24 * 3600)] = 0
-    """How long to wait between two waves; CONFIRM (-1) until an operator resumes."""
+    """The pause between two waves; CONFIRM (-1) until an operator resumes."""
     windows: tuple[str, ...] = ()
     """When units may start, as `time_windows` reads them; empty for always."""
     zone: str = "UTC"
-    """The time zone of the windows."""
     blackouts: Annotated[tuple[Span, ...], msgspec.Meta(max_length=100)] = ()
     """When no unit may start, whatever the windows say."""
     cutoff_seconds: Seconds = 0
-    """How long before a window closes no further unit is asked for."""
+    """The time before the end of a window in which no further unit is asked for."""
     notice_seconds: Seconds = 0
-    """How long guests may take to approve, where that is more than the least notice."""
+    """The time for guests to approve, where that is more than the least notice."""
     stop_after: Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS)] = 1
-    """How many failed units halt the maintenance."""
+    """The number of failed units that halts the maintenance."""
     order: TurnOrder = TurnOrder.TIGHTEST
     approval_until: datetime | None = None
     """Until then units start only if their guests approve, or the operator for them; None: until
@@ -72,16 +71,15 @@ class TurnPolicy(msgspec.Struct, frozen=True, kw_only=True):
     check: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """The check of the service's settings that has to pass before further units go; `""`: none."""
     check_tries: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
-    """How often it may fail in a row before the maintenance halts."""
+    """The number of failures in a row after which the maintenance halts."""
     check_within_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 300
-    """How long all of its tries may take: each has its part of it, and so long to end."""
+    """The time for all of its tries: each begins at its share of it, and may take as long."""
 
 
 class UnitKind(StrEnum):
-    """What has its turn as one."""
+    """The kinds of things that take a turn as one."""
 
     MACHINES = "machines"
-    """Machines that were named."""
     UPDATE_DOMAIN = "update-domain"
     """The machines of one update domain of a scope, as they are when they have their turn."""
     HOST = "host"
@@ -90,7 +88,7 @@ class UnitKind(StrEnum):
 
 
 class UnitState(StrEnum):
-    """How far a unit is."""
+    """The progress of a unit."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -102,12 +100,12 @@ class UnitState(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing follows for it without an operator."""
+        """True if nothing follows for it without an operator."""
         return self not in {UnitState.WAITING, UnitState.RUNNING}
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What has its turn as one."""
+    """A thing that takes its turn as one."""
 
     name: str
     """A host as it is written, `SCOPE/DOMAIN`, or the name of a machine."""
@@ -123,15 +121,14 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     reason: str = ""
     """Why it waits, failed or was skipped."""
     drain: bool = False
-    """Whether its host is drained."""
     operation: int = 0
-    """Which operation of its maintenance is its latest, from 1; 0 for none."""
+    """The ordinal of its latest operation in its maintenance, from 1; 0 for none."""
     done: tuple[str, ...] = ()
     """The keys of machines that its operations have completed."""
     recalled: bool = False
-    """Whether what had not started of it was cancelled by its maintenance."""
+    """True if its maintenance cancelled the part of it that had not started."""
     accepted: bool = False
-    """Whether an operator resumed the maintenance in spite of its failure."""
+    """True if an operator resumed the maintenance in spite of its failure."""
     changed_at: datetime | None = None
     """When its state changed last; None if it never did."""
     retry_at: datetime | None = None
@@ -141,17 +138,17 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     @property
     def key(self) -> str:
-        """What it is found by: a host as it is written, another name in lower case."""
+        """Its key in the maintenance: a host as it is written, another name in lower case."""
         return self.name if self.kind is UnitKind.HOST else self.name.lower()
 
     @property
     def target(self) -> TargetKind:
-        """What its operations are asked for."""
+        """The kind of target of its operations."""
         return _TARGETS[self.kind]
 
     @property
     def host(self) -> str:
-        """The host that it is; `""` for another unit."""
+        """The name of its host; `""` for a unit that is not a host."""
         return self.name if self.kind is UnitKind.HOST else ""
 
 
@@ -163,7 +160,7 @@ _TARGETS: Final = {
 
 
 class MaintenanceState(StrEnum):
-    """How far a maintenance is."""
+    """The progress of a maintenance."""
 
     ANNOUNCED = "announced"
     """All of it was announced when it was asked for: it has no units."""
@@ -174,13 +171,11 @@ class MaintenanceState(StrEnum):
     """Too many units failed, or the check did: what had not started is cancelled, and an operator
     decides."""
     STOPPED = "stopped"
-    """An operator ended it."""
     DONE = "done"
-    """Every unit is over."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing further is announced, whatever an operator does."""
+        """True if nothing further is announced, whatever an operator does."""
         return self in _OVER
 
 
@@ -190,7 +185,7 @@ _OVER: Final = frozenset(
 
 
 class MaintenanceTrigger(StrEnum):
-    """What changes the state of a maintenance that has units."""
+    """The causes of a change of state of a maintenance with units."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -223,22 +218,19 @@ TRANSITIONS: Final[Mapping[tuple[MaintenanceState, MaintenanceTrigger], Maintena
 
 
 class CheckProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """How far the check of a maintenance is."""
+    """The progress of a maintenance's check."""
 
     due: bool = False
-    """Whether it has to pass before a further unit goes."""
+    """True if it has to pass before a further unit goes."""
     run: int = 0
     """The number of its latest run; an earlier one's result is stale."""
     failed: int = 0
-    """How many tries have failed in a row."""
     reason: str = ""
-    """Why the last of them failed."""
     replica: str = ""
-    """Who runs it."""
     began_at: datetime | None = None
     """When its latest run began; None for none."""
     lease_until: datetime | None = None
-    """Until when a run that is under way is waited for; None for none."""
+    """The end of the wait for a run that is under way; None without such a run."""
     passed_at: datetime | None = None
     """When the run began that passed last."""
 

@@ -1,12 +1,12 @@
-"""Webhooks: who gets news by HTTP, how far each has come, and when to try again.
+"""Webhooks: the receivers of news by HTTP, the progress of each, and the times of its retries.
 
 A webhook gets news in order, one item at a time, at least once. Its row has a cursor: the first
 item that it has not accepted. An item that is refused is tried again, later each time, until the
 webhook is removed. Items after it wait: a receiver never hears that an operation has ended before
 it hears that it has started.
 
-The same row is the lock that keeps two replicas from sending side by side: whoever sends first
-writes that nobody else may try for a while. If that replica dies, the while passes.
+The same row is the lock that keeps two replicas from sending at the same time: a replica that is
+about to send writes first that no other may try for a while. If it dies, that time passes.
 """
 
 import ipaddress
@@ -28,29 +28,30 @@ MAX_URL: Final = 2000
 """The most characters of a URL: those of chat services have some 300."""
 
 TURN: Final = timedelta(seconds=30)
-"""How long the other replicas leave an item to the one that sends it: twice its longest request."""
+"""The time for which the other replicas leave an item to the one that sends it: twice its longest
+request."""
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
-"""Before the second try; twice as long before each one after that."""
+"""The pause before the second try; twice as long before each one after that."""
 
 LONGEST_PAUSE: Final = timedelta(minutes=10)
-"""Between two tries: a receiver that is repaired gets its news within this."""
+"""The longest pause between two tries: a receiver that is repaired gets its news within this."""
 
 BEHIND: Final = timedelta(minutes=10)
 """The age of an item that is still to be accepted, from which on there is an alert."""
 
 MISSED_SHOWN: Final = timedelta(days=1)
-"""How long an alert says that a webhook has missed news: nothing brings it back."""
+"""The duration of the alert about a webhook that has missed news: nothing brings it back."""
 
 MAX_TROUBLE: Final = 300
-"""The most characters of why a delivery failed."""
+"""The most characters of the reason of a failed delivery."""
 
 Place: TypeAlias = tuple[int, int]
 """The transaction of an item, and its place there."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A receiver of news, and how far it has come."""
+    """A receiver of news, and its progress."""
 
     name: str
     url: str
@@ -58,7 +59,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     """The types that it gets, for `news.chosen`; empty for all."""
     secret: str
-    """What its requests are signed with, as Standard Webhooks writes it: `whsec_` and Base64."""
+    """The secret that signs its requests, as Standard Webhooks writes it: `whsec_` and Base64."""
     next_sequence: int
     """The transaction that its cursor is at."""
     next_index: int = 0
@@ -68,9 +69,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     next_try_at: datetime | None = None
     """No replica tries before this: one is sending, or the last try has failed."""
     tries: int = 0
-    """How often the item at the cursor was refused."""
+    """The number of times that the item at the cursor was refused."""
     trouble: str = ""
-    """Why it was refused last."""
     missed_at: datetime | None = None
     """When its cursor last met news that was deleted, and went on at the oldest that was left."""
 
@@ -81,13 +81,13 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown_url(self) -> str:
-        """The URL without what may be secret in it."""
+        """The URL without the parts that may be secret."""
         parts = urllib.parse.urlsplit(self.url)
         hidden = parts.path not in {"", "/"} or parts.query
         return f"{parts.scheme}://{parts.netloc}/{'...' if hidden else ''}"
 
     def free(self, now: datetime) -> bool:
-        """Return whether any replica may try now."""
+        """Return True if any replica may try now."""
         return self.next_try_at is None or self.next_try_at <= now
 
 

@@ -1,13 +1,12 @@
-"""All that is alive, as values in memory, and where it is found.
+"""All live state, as values in memory, with its indexes.
 
 A decision looks at the World and nothing else, so it cannot miss what nobody thought of reading. It
-has every scope, machine, hold and drain; of operations those that are live, of maintenance
-what is open. What is over is history: it is recalled where a command names it, until the
-transaction ends.
+has every scope, machine, hold and drain; the operations that are live, and the maintenance that is
+open. The rest is history: a command that names such a value recalls it until the transaction ends.
 
-Each table notes in one journal what a change replaces, so that a decision or a whole transaction
-can be undone. A World belongs to one thread. The order of its values and names means nothing:
-whoever picks one of several sorts first.
+Each table notes in one journal the values that a change replaces, so that a decision or a whole
+transaction can be undone. A World belongs to one thread. The order of its values and names means
+nothing: code that picks one of several sorts first.
 """
 
 import heapq
@@ -37,11 +36,11 @@ V = TypeVar("V")
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 Name: TypeAlias = "tuple[str, Any]"
-"""What one value of the World is called by: its table and its key."""
+"""The identity of one value of the World: its table and its key."""
 
 
 class IndexBroken(Exception):  # noqa: N818 - what happened: the World is to be filled again
-    """An index failed half way, by a defect: what came before cannot be put back."""
+    """An index failed half way, because of a defect: the earlier values cannot be restored."""
 
 
 class Index(dict[Any, Any]):
@@ -133,7 +132,7 @@ class Table(dict[K, V]):
 
 
 class World:
-    """All that is alive."""
+    """All live state."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class World:
     ) -> None:
         self._journal: list[tuple[Table[Any, Any], Any, Any] | None] = []
         self._recalled: dict[str, Operation] = {}
-        """What was recalled in this transaction, as it was then."""
+        """The operations that were recalled in this transaction, as they were then."""
         self._wakeups: list[tuple[datetime, str]] = []
         """A heap; an entry counts while its operation still wakes then."""
         self.members, self.on_host = Index(), Index()
@@ -192,7 +191,7 @@ class World:
     # Where things are found.
 
     def live_in(self, scope: str) -> list[Operation]:
-        """Return what is live in a scope, by its key."""
+        """Return the live operations of a scope, by its key."""
         return [self.operations[name] for name in self.live_in_scope.of(scope)]
 
     def machines_of(self, scope: str) -> list[Machine]:
@@ -218,8 +217,8 @@ class World:
     def claimable(self, now: datetime, limit: int) -> list[str]:
         """Return up to `limit` operations that may be claimed, the first started first.
 
-        They are Started, no unexpired lease holds them, and there is no doubt about them: one in
-        doubt is nobody's until an operator has resolved it.
+        They are Started and not under an unexpired lease, and their outcome is not in doubt: an
+        executor may claim one in doubt only after an operator has resolved it.
         """
         started = [self.operations[name] for name in self.started]
         free = [
@@ -232,7 +231,7 @@ class World:
     # What a decision and a transaction do.
 
     def recall(self, operation: Operation) -> None:
-        """Have an operation of the history at hand until the transaction ends."""
+        """Put an operation of the history into the World until the transaction ends."""
         if operation.id not in self.operations:
             self._recalled[operation.id] = operation
             self.operations[operation.id] = operation
@@ -243,7 +242,7 @@ class World:
 
     @contextmanager
     def supposing(self) -> Iterator[int]:
-        """Put back at the end whatever changes in the block; yield the mark of its beginning."""
+        """Undo every change of the block at its end; yield the mark of its beginning."""
         mark = self.mark()
         try:
             yield mark
@@ -251,7 +250,7 @@ class World:
             self.undo(mark)
 
     def since(self, mark: int) -> dict[Name, Any]:
-        """Return what differs from a mark on, and what was there before; None for nothing."""
+        """Return the earlier value of all that has changed since a mark; None for a new one."""
         first: dict[Name, Any] = {}
         for entry in self._journal[mark:]:
             if entry is None:
@@ -267,7 +266,7 @@ class World:
         return differs
 
     def changes(self, before: Mapping[Name, Any]) -> Changes:
-        """Return what leads to now from what `since` says; not what has become of `retired`."""
+        """Return the changes that lead to now from the values of `since`, except `retired`."""
         found: dict[str, list[Any]] = {}
         for (kind, name), old in before.items():
             new = getattr(self, kind).get(name)
@@ -382,13 +381,12 @@ _GONE: Final = {
     "holds": "released",
     "tombstones": "revived",
 }
-"""The field of Changes that names what has gone of a table."""
+"""The field of Changes for removed values of each table."""
 
 _NOWHERE: Final[tuple[frozenset[str], ...]] = (frozenset(),) * 4
 
 
 def _in_one_place(old: Operation, new: Operation) -> bool:
-    """Tell whether two values of an operation are found alike; most changes move nothing."""
     return (
         old.live is new.live
         and old.waits_for == new.waits_for
@@ -402,7 +400,7 @@ def _machines(operation: Operation) -> list[tuple[str, ...]]:
 
 
 def _live_places(operation: Operation | None) -> tuple[frozenset[str], ...]:
-    """Return where a live operation is found: scopes, machines, host, what it waits for."""
+    """Return the index keys of a live operation: scopes, machines, host, predecessor."""
     if operation is None or not operation.live:
         return _NOWHERE
     return (

@@ -4,9 +4,9 @@ A server's side comes first: it writes documents and reads approvals. A client's
 any server in any version. Its machine must get its notice from servers of versions that it does not
 know: unknown values are kept as text, missing ones are None, unknown keys are skipped. Each event
 is read by itself: one with an invalid date, or without an id, hides no other, and the fault is
-told. A document without a list of events is refused: reading it as "no such event" would tell a
-machine that its maintenance is over. Last is the header that says how a machine fares, which a
-client writes and a server reads. What each api-version shows is in `versions`.
+reported. A document without a list of events is refused: reading it as "no such event" would say
+that a machine's maintenance is over. Last is the header that reports a machine's state, which a
+client writes and a server reads. `versions` has the content of each api-version.
 """
 
 import codecs
@@ -29,11 +29,11 @@ from forewarn.protocol.versions import Document, Version
 from forewarn.vocabulary import RESOURCE_TYPE, AgentStatus, EventSource, EventStatus, EventType
 
 PREVIEW_PREFIX: Final = "_"
-"""What the preview puts before the names of machines outside cloud services."""
+"""The prefix of the names of machines outside cloud services in the preview."""
 
 
 class Malformed(ValueError):  # noqa: N818 - describes the body, not an error of the service
-    """A body is not what was expected; the message says what is wrong, as `is not JSON` does."""
+    """A body is not as expected; the message says what is wrong, as `is not JSON` does."""
 
 
 INCARNATION: Final = "DocumentIncarnation"
@@ -62,7 +62,7 @@ MACHINE_NAMES: Final = {
     "location": "location",
     "zone": "zone",
 }
-"""The JSON names in `compute` of what a machine is called."""
+"""The JSON names in `compute` of a machine's names and place."""
 
 
 class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -193,7 +193,7 @@ def _member(content: dict[str, Any], name: str) -> object:
 
 
 def _is_unicode(value: str) -> bool:
-    """Tell whether a string can be encoded: JSON's escapes can spell half a character."""
+    """Return True if a string can be encoded: JSON's escapes can spell half a character."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -247,9 +247,9 @@ def encode_error(message: str, newest_versions: tuple[str, ...] = (), *, code: s
     """Return an error's body (section 9).
 
     Args:
-        message: What is wrong.
+        message: The fault, in words.
         newest_versions: For a wrong version only.
-        code: What the message describes, of an error as OAuth has it (RFC 6749, 5.2).
+        code: An error code that `message` describes, as in OAuth (RFC 6749, 5.2).
     """
     wire = _WireError(code, message) if code else _WireError(message)
     return _encoder.encode(msgspec.structs.replace(wire, newest_versions=newest_versions))
@@ -285,7 +285,7 @@ MAX_NAME_LENGTH: Final = 256
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of an answer; what an older version does not show is None."""
+    """An event of an answer; fields that an older version does not show are None."""
 
     event_id: str
     """As written; compare by `key`."""
@@ -387,7 +387,7 @@ def _mended(body: bytes, error: ValueError) -> object:
 
 
 def _listed(entry: object, number: int, faults: list[str]) -> Listed | None:
-    """Return what can be read of an event, and note its faults; None without an EventId."""
+    """Return the readable part of an event, and note its faults; None without an EventId."""
     if not isinstance(entry, dict):
         faults.append(f"has no object as event {number}")
         return None
@@ -459,7 +459,7 @@ def decode_machine_name(body: bytes) -> str:
 
 
 def decode_compute(body: bytes) -> dict[str, str]:
-    """Read the answer for the subtree `compute`: what a machine is called."""
+    """Read the answer for the subtree `compute`: a machine's names and place."""
     content = _content(body)
     found = {attribute: content.get(name) for attribute, name in MACHINE_NAMES.items()}
     values = {attribute: value for attribute, value in found.items() if isinstance(value, str)}
@@ -469,13 +469,13 @@ def decode_compute(body: bytes) -> dict[str, str]:
 
 
 def concerns(resources: Sequence[str], name: str) -> bool:
-    """Tell whether a machine is among the names, in any case, with or without the `_`."""
+    """Return True if a machine is among the names, in any case, with or without the `_`."""
     wanted = ascii_lower(name)
     return any(ascii_lower(each) in {wanted, PREVIEW_PREFIX + wanted} for each in resources)
 
 
 AGENT_HEADER: Final = b"forewarn-agent"
-"""The name, in lower case, of the header that says how a machine fares (section 10):
+"""The name, in lower case, of the header that reports a machine's state (section 10):
 
     Forewarn-Agent: held; reason="the drain of web-0 failed"
 """
@@ -496,16 +496,16 @@ _AGENT_VALUE: Final = re.compile(
 
 
 class AgentReport(msgspec.Struct, frozen=True, gc=False):
-    """What an agent said last."""
+    """An agent's latest report of its machine."""
 
     status: AgentStatus
     reason: str = ""
-    """Why, in one line for operators; `""` where it gave none."""
+    """The reason, in one line for operators; `""` where it gave none."""
 
 
 @lru_cache(maxsize=_KNOWN_AGENT_VALUES)
 def decode_agent_report(value: bytes) -> AgentReport | None:
-    """Return what a header's value says; None where it is malformed.
+    """Return the report in a header's value; None where it is malformed.
 
     Then it is ignored: a guest's mistake must not cost it its document.
     """

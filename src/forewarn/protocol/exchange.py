@@ -9,18 +9,18 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 
 `refuse` writes each refusal.
 
-A waiting GET is a `GetDocument` that says how long it may wait (section 10); `hold_seconds` tells
+A waiting GET is a `GetDocument` with the time that it may wait (section 10); `hold_seconds` tells
 how long to hold its answer. The headers that a request may have:
 
     Metadata, X-Forwarded-For, Origin, Host   may this request be answered?
-    If-None-Match, Prefer                     which document the client has, and how long it waits
-    Forewarn-Agent                            how its machine fares; `codec` reads it
+    If-None-Match, Prefer                     the document that the client has, its longest wait
+    Forewarn-Agent                            the state of its machine; `codec` reads it
     X-Instance-ID                             the machine that a proxy speaks for: its name or vmId
     X-Instance-ID-Signature                   hex HMAC-SHA256 of exactly that value, under a secret
                                               that both know
 
-OpenStack's metadata agent signs in this way. The signature covers neither time nor request: whoever
-has seen one can replay it, so it counts only from a trusted proxy's address.
+OpenStack's metadata agent signs in this way. The signature covers neither time nor request: anybody
+who has seen one can replay it, so it counts only from a trusted proxy's address.
 """
 
 import functools
@@ -43,12 +43,12 @@ from forewarn.protocol.versions import VERSION_BY_NAME, Version
 from forewarn.version import __version__
 
 CATCH_UP_SECONDS: Final = 1
-"""How long the answer is held to a client that has read a later document than there is here, such
-as from another replica: many times what a replica is behind by."""
+"""The hold of the answer to a client that has read a later document than there is here, such as
+from another replica: many times what a replica is behind by."""
 
 
 class Resource(Enum):
-    """What the endpoint serves (protocol.md section 1)."""
+    """The resources of the endpoint (protocol.md section 1)."""
 
     EVENTS = auto()
     INSTANCE = auto()
@@ -89,7 +89,7 @@ _VM_PREFIX: Final = "vm"
 
 
 def read_target(target: bytes) -> Target | None:
-    """Return what a target asks for, None if it leads nowhere: any bytes may come.
+    """Return the target of a request, None if it leads nowhere: any bytes may come.
 
     Each segment is percent-decoded by itself, so an encoded slash never separates segments.
     """
@@ -183,11 +183,11 @@ class RequestHeaders(msgspec.Struct):
     """The values of the headers that the protocol reads."""
 
     metadata: bool = False
-    """Whether Metadata is true."""
+    """True if Metadata is true."""
     forwarded: bool = False
     origin: bool = False
     host: bytes | None = None
-    """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
+    """The Host; the transport lets at most one through, and HTTP/1.0 needs none."""
     agent: AgentReport | None = None
     """The last Forewarn-Agent that is not malformed."""
     tags: list[bytes] = []
@@ -199,7 +199,7 @@ class RequestHeaders(msgspec.Struct):
 
 
 def read_headers(headers: Headers) -> RequestHeaders:
-    """Return what the headers of a request say; others are ignored."""
+    """Return the values of a request's headers; others are ignored."""
     found = RequestHeaders()
     for name, value in headers:
         match key := name.lower():
@@ -239,7 +239,7 @@ loopback addresses."""
 
 @functools.lru_cache(maxsize=_MAX_HOSTS)
 def is_own_host(host: bytes | None) -> bool:
-    """Tell whether a Host is an IP address or an own name, with or without a port; or not there."""
+    """Return True if a Host is an IP address or an own name, with or without a port; or absent."""
     if host is None:
         return True
     found = _HOST.fullmatch(host.strip())
@@ -293,7 +293,7 @@ def _seconds(word: bytes) -> int:
 
 
 _MAX_INCARNATION_DIGITS: Final = 19
-"""What the store's numbers have at most: a longer one was never read from us."""
+"""The most digits of the store's numbers: a longer one was never read from us."""
 
 _ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
 
@@ -304,14 +304,14 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
     tags: tuple[bytes, ...] = ()
     """Without quotes and without the weakness mark."""
     anything: bool = False
-    """Whether it was `*`, which every document matches."""
+    """True if it was `*`, which every document matches."""
 
     def matches(self, incarnation: int) -> bool:
-        """Tell whether the client holds the document of this incarnation."""
+        """Return True if the client holds the document of this incarnation."""
         return self.anything or b"%d" % incarnation in self.tags
 
     def is_ahead_of(self, incarnation: int) -> bool:
-        """Tell whether the client has read a later document than that of this incarnation."""
+        """Return True if the client has read a later document than that of this incarnation."""
         return any(
             tag.isdigit() and len(tag) <= _MAX_INCARNATION_DIGITS and int(tag) > incarnation
             for tag in self.tags
@@ -332,15 +332,15 @@ def if_none_match(values: list[bytes]) -> IfNoneMatch:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a proxy says about who asks, not verified yet."""
+    """A proxy's claim of the machine that asks, not verified yet."""
 
     id: bytes
-    """The value as sent, without blanks around it: what was signed."""
+    """The value as sent, without blanks around it: the text that was signed."""
     signature: bytes
 
 
 def claim(said: Sequence[tuple[bytes, bytes]]) -> Claim | None:
-    """Return what a request's headers of IDENTITY claim; None unless each is given exactly once."""
+    """Return the claim in a request's headers of IDENTITY; None unless each occurs exactly once."""
     values = dict(said)
     if len(said) != len(IDENTITY) or len(values) != len(IDENTITY):
         return None
@@ -353,7 +353,7 @@ def sign(id_: bytes, secret: bytes) -> bytes:
 
 
 def is_signed(said: Claim, secrets: Sequence[bytes]) -> bool:
-    """Tell whether one of these secrets signed the claim, in constant time."""
+    """Return True if one of these secrets signed the claim; compares in constant time."""
     shown = said.signature.lower()
     matches = [hmac.compare_digest(sign(said.id, secret), shown) for secret in secrets]
     return any(matches)
@@ -383,28 +383,27 @@ REASONS: Final[dict[int, bytes]] = {
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings decide about requests."""
+    """The settings that concern requests."""
 
     post_without_header: Literal["preview", "always", "never"] = "preview"
-    """Which versions' POST may lack `Metadata: true`: the preview's, all, none (rule 1)."""
+    """The versions whose POST may lack `Metadata: true`: the preview's, all, none (rule 1)."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the listener knows about a connection."""
+    """The facts about a connection that the listener knows."""
 
     address: str = ""
     """The source address, for the error that names it."""
     trusted_proxy: bool = False
-    """Whether it is a configured proxy, which must name its machine by signed headers (section
-    10)."""
+    """True for a configured proxy, which must name its machine by signed headers (section 10)."""
     without_header: bool = False
-    """Whether `Metadata: true` may be missing: the peer is a proxy that is known to drop it."""
+    """True if `Metadata: true` may be missing: the peer is a proxy that is known to drop it."""
     vm_paths: bool = False
-    """Whether `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
+    """True if `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
 
 
 CallerHint: TypeAlias = str | Claim | None
-"""Who asks, by the request itself: the name in a `/vm/NAME` prefix, or a trusted proxy's claim."""
+"""The caller by the request itself: the name in a `/vm/NAME` prefix, or a trusted proxy's claim."""
 
 
 class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -413,10 +412,10 @@ class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
     wait_seconds: int = 0
-    """How long the answer may be held; 0 without an entity tag to compare with."""
+    """The time that the answer may be held; 0 without an entity tag to compare with."""
     machine: CallerHint = None
     agent: AgentReport | None = None
-    """What the machine's agent says of it (section 10); None where it says nothing."""
+    """The agent's report of the machine (section 10); None without one."""
 
 
 class PostApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -466,7 +465,7 @@ _NO_VERSION: Final = _wrong_version(())
 
 
 def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
-    """Judge all that the request alone tells, line by line in the order of section 3, rule 6."""
+    """Judge everything that the request alone shows, in the order of section 3, rule 6."""
     asked = read_target(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
         return refuse(refusals.NOT_FOUND)
@@ -512,7 +511,7 @@ def _not_from_a_guest(read: RequestHeaders, peer: Peer) -> Refusal | None:
 
 
 def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
-    """Tell whether this POST may lack `Metadata: true` (section 3, rule 1)."""
+    """Return True if this POST may lack `Metadata: true` (section 3, rule 1)."""
     if method != b"POST" or rules.post_without_header == "never":
         return False
     version = VERSION_BY_NAME.get(asked.api_version or "")
@@ -524,7 +523,7 @@ def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
 def _wanted(
     method: bytes, asked: Target, read: RequestHeaders, hint: CallerHint
 ) -> Reply | ValidRequest:
-    """Judge what the resource alone tells: the version, and what may stand beside it."""
+    """Judge the part that depends on the resource: the version, and the other parameters."""
     match asked.resource:
         case Resource.EVENTS:
             return _events_request(method, asked, read, hint)
@@ -571,15 +570,15 @@ def _instance_request(version: str, asked: Target, hint: CallerHint) -> Reply | 
 
 
 def is_rated(wanted: ValidRequest) -> bool:
-    """Tell whether the rate may refuse this: anything but an approval (section 9)."""
+    """Return True if the rate may refuse this: anything but an approval (section 9)."""
     return not isinstance(wanted, PostApproval)
 
 
 def hold_seconds(wanted: GetDocument, incarnation: int) -> int:
-    """Return how long to hold the answer until a change of the document; 0 to answer now.
+    """Return the time to hold the answer until a change of the document; 0 to answer now.
 
     It is held for a client that already has this document and asked to wait, and for one that has
-    read a later one: who follows his machine to another replica must not read backwards.
+    read a later one: a client that follows its machine to another replica must not read backwards.
     """
     if wanted.if_none_match.matches(incarnation):
         return wanted.wait_seconds

@@ -61,7 +61,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotInTree(LookupError):  # noqa: N818 - answered with 404
-    """There is nothing at this path."""
+    """The tree has nothing at this path."""
 
 
 MAX_INDEX_DIGITS: Final = 9
@@ -97,14 +97,14 @@ _ADDED: Final[dict[str, str]] = {
     "2023-11-15": "physicalZone",
     "2024-03-15": "isVmInStandbyPool",
 }
-"""What each version added below `compute`; what is not named here was there from the first."""
+"""The names that each version added below `compute`; all others were there from the first."""
 
 ADDED_IN: Final[dict[tuple[str, ...], str]] = {
     ("compute", *name.split(".")): version
     for version, names in _ADDED.items()
     for name in names.split()
 }
-"""The version that added what is at a path."""
+"""The version that added each path."""
 
 
 def tree(instance: Instance, version: str) -> dict[str, Tree]:
@@ -117,7 +117,7 @@ def tree(instance: Instance, version: str) -> dict[str, Tree]:
 
 
 def _as_of(version: str, here: dict[str, Tree], *path: str) -> dict[str, Tree]:
-    """Return an object without what a later version added; lists have nothing of that kind."""
+    """Return an object without the names that later versions added; none of these is in a list."""
     return {
         name: _as_of(version, below, *path, name) if isinstance(below, dict) else below
         for name, below in here.items()
@@ -245,7 +245,7 @@ def as_text(tree: Tree) -> str:
 
 
 def find(root: Tree, path: Sequence[str]) -> Tree:
-    """Return what is at a path such as `("network", "interface", "0")`, in any ASCII case."""
+    """Return the subtree at a path such as `("network", "interface", "0")`, in any ASCII case."""
     here = root
     for step in path:
         here = _below(here, step)

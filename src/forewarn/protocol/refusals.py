@@ -1,10 +1,10 @@
 """Refusals, limits and lists of the wire, in one place: one line changes with new evidence.
 
-Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the
-real service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
+Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the real
+service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
 
-What belongs to a version is in `document`, and the order of the rules is the order of the lines in
-`exchange.judge`. The descriptions of events are in `maintenance.planner`.
+The content of each version is in `versions`, and the order of the rules is the order of the lines
+in `exchange.judge`. The descriptions of events are in `maintenance.planner`.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -22,9 +22,9 @@ class Refusal(msgspec.Struct, frozen=True):
     """The error's text, with the facts of the case in braces."""
     standing: Standing = "O"
     code: str = ""
-    """Where the error is one of OAuth (RFC 6749): its code, which the text describes."""
+    """The code of an OAuth error (RFC 6749) that the text describes; `""` for other errors."""
     is_plain: bool = False
-    """Whether the body is the text alone instead of JSON."""
+    """True if the body is the text alone instead of JSON."""
 
 
 MAX_START_REQUESTS: Final = 1000
@@ -43,7 +43,7 @@ MAX_CHUNKS: Final = 1000
 """Chunks and trailers of one body [O]: client libraries send some kilobytes in each."""
 
 NEWEST_NAMED: Final = 3
-"""How many of the newest versions an error names [C]."""
+"""The number of newest versions that an error names [C]."""
 
 NO_HEADER: Final = Refusal(400, "Bad request: . Required metadata header not specified", "C")
 NO_IDENTITY_HEADER: Final = Refusal(

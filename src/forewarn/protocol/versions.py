@@ -1,4 +1,4 @@
-"""The document that a guest reads, as frozen values, and what each version shows of it."""
+"""The document that a guest reads, as frozen values, and the part of it that each version shows."""
 
 from datetime import datetime
 from typing import Final
@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The expected interruption; 0 none, -1 unknown or not applicable."""
 
     def __post_init__(self) -> None:
-        """Refuse what no guest may see."""
+        """Refuse values that no guest may see."""
         moment = self.not_before
         if (
             not self.status.visible
@@ -39,7 +39,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def resource_type(self) -> str:
-        """The only resource type there is."""
+        """The only resource type."""
         return RESOURCE_TYPE
 
 
@@ -51,11 +51,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Event, ...] = ()
     """In the order of the document: by publication, then by EventId."""
     cloud_service: bool = False
-    """Whether the machines are role instances, whose names the preview does not change."""
+    """True if the machines are role instances, whose names the preview does not change."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One api-version of scheduled events: what it shows and how it writes it (section 2)."""
+    """One api-version of scheduled events: its content and its form (section 2)."""
 
     name: str
     """As in a request, such as `2020-07-01`."""
@@ -64,11 +64,11 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     event_types: frozenset[EventType]
     """The types that it shows; its document leaves out other events."""
     prefixed_names: bool = False
-    """Whether `_` stands before the names of machines outside cloud services."""
+    """True if `_` stands before the names of machines outside cloud services."""
     iso_dates: bool = False
-    """Whether NotBefore is written as `2016-09-19T18:29:47Z` instead of RFC 1123 [O]."""
+    """True if NotBefore is written as `2016-09-19T18:29:47Z` instead of RFC 1123 [O]."""
     header_required_on_post: bool = True
-    """Whether a POST needs `Metadata: true` whatever the settings say (section 3, rule 1)."""
+    """True if a POST needs `Metadata: true` whatever the settings say (section 3, rule 1)."""
 
 
 _FIELDS: Final = ("event_id", "status", "event_type", "resource_type", "resources", "not_before")

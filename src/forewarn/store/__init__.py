@@ -1,12 +1,12 @@
-"""The memory: what survives a crash.
+"""The memory: the data that survives a crash.
 
     port         Store, Transaction, Reading: the promises that every store keeps
     schema       the tables, and the kinds of values in them
-    connections  connections to a database, whatever the engine, and how statements are written
-    queries      what can be asked of a database
+    connections  connections to a database, whatever the engine, and the form of statements
+    queries      the questions to a database
     sql          SqlStore: transactions, writing and copying
-    sqlite       open_store: SQLite's settings, its errors (a full disk), how a new file is
-                 made; and InMemoryStore, for the emulator and for tests
+    sqlite       open_store: SQLite's settings, its errors (a full disk), the creation of a new
+                 file; and InMemoryStore, for the emulator and for tests
     postgresql   the same for PostgreSQL, where one replica writes at a time, so that nothing starts
                  twice; and lost answers to COMMIT
 

@@ -1,7 +1,7 @@
-"""Connections to a database, whatever the engine, and how statements are written.
+"""Connections to a database, whatever the engine, and the form of statements.
 
-A statement is written as SQLite takes it. `{among}` in it stands for one of a list of keys, and
-`{rows}` for rows that are written at once: each engine has its own text for these.
+A statement is written as for SQLite. `{among}` in it stands for one of a list of keys, and `{rows}`
+for rows that are written at once: each engine has its own text for these.
 """
 
 import threading
@@ -15,10 +15,10 @@ from forewarn.store.port import StoreError, StoreUnavailable
 
 Row: TypeAlias = tuple[Any, ...]
 Explain: TypeAlias = Callable[[BaseException, str], StoreError | None]
-"""Returns what an error of a database's means; None where it is a mistake of ours."""
+"""Returns the meaning of a database's error; None for a mistake of ours."""
 
 ROWS_AT_ONCE: Final = 5000
-"""How many rows are written by one statement, or copied in one step."""
+"""The most rows that are written by one statement, or copied in one step."""
 
 IDLE_CONNECTIONS: Final = 4
 """Connections kept open: a writer's and a few readers'."""
@@ -31,18 +31,18 @@ class DatabaseConnection(ABC):
     """A connection of one engine, which one thread has at a time."""
 
     ERRORS: ClassVar[type[Exception]]
-    """What its driver raises."""
+    """The base class of its driver's exceptions."""
 
     def __init__(self, place: str, explain: Explain) -> None:
         self.place = place
         self._explain = explain
         self._failure: BaseException | None = None
-        """What a statement of this transaction raised."""
+        """The first error of a statement of this transaction."""
 
     @property
     @abstractmethod
     def is_idle(self) -> bool:
-        """Whether it is open, and in no transaction."""
+        """True if it is open, and in no transaction."""
 
     @abstractmethod
     def begin(self, *, writing: bool) -> None:
@@ -71,10 +71,10 @@ class DatabaseConnection(ABC):
 
     @abstractmethod
     def count_on(self) -> None:
-        """Have operations count on from the highest number there is."""
+        """Continue the numbers of operations after the highest one there is."""
 
     def check(self) -> None:
-        """Raise again what an earlier statement of the transaction raised.
+        """Raise the error of an earlier statement of the transaction again.
 
         After some failures SQLite has rolled back by itself, and the next statement would be a
         transaction of its own.
@@ -83,7 +83,7 @@ class DatabaseConnection(ABC):
             raise self._failure
 
     def start(self, begin: Callable[[], object]) -> None:
-        """Begin a transaction, after whatever became of the one before; all of it, or none."""
+        """Begin a transaction, whatever the state of the one before; all of it, or none."""
         self._failure = None
         try:
             with self._told():
@@ -93,28 +93,28 @@ class DatabaseConnection(ABC):
             raise
 
     def commit(self) -> None:
-        """End the transaction; all of it is done from then on."""
+        """End the transaction; all of it is durable from then on."""
         with self._told():
             self.end(commit=True)
 
     def abandon(self) -> None:
-        """End the transaction, and nothing is done. The first error is the one to tell."""
+        """Roll the transaction back. The first error is the one to report."""
         with suppress(self.ERRORS):  # some errors have rolled back already, or closed it
             self.end(commit=False)
         self._failure = None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Run a statement, and return what it finds; none follows one that failed."""
+        """Run a statement, and return its rows; none may follow one that failed."""
         return list(self.each(sql, values))
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Yield what a statement finds."""
+        """Yield the rows of a statement."""
         self.check()
         with self._told():
             yield from self._execute(sql, values)
 
     def write(self, sql: str, rows: Iterable[Row]) -> None:
-        """Run a statement for rows, of which no two have one key."""
+        """Run a statement for rows with different keys."""
         remaining = iter(rows)
         while part := list(islice(remaining, ROWS_AT_ONCE)):
             self.check()
@@ -141,8 +141,8 @@ class Pool(Generic[C]):
 
     Args:
         connect: Makes one.
-        seconds: How long a free one is waited for, where all are in use.
-        place: What messages call the database.
+        seconds: The wait for a free one, where all are in use.
+        place: The database's name in messages.
     """
 
     def __init__(self, connect: Callable[[], C], seconds: float, place: str) -> None:
@@ -155,7 +155,7 @@ class Pool(Generic[C]):
 
     @contextmanager
     def taken(self) -> Iterator[C]:
-        """Have a connection for as long as the block takes.
+        """Lend a connection to the block.
 
         Raises:
             StoreUnavailable: None became free in time.
@@ -177,7 +177,7 @@ class Pool(Generic[C]):
             self._free.release()
 
     def close(self) -> None:
-        """Close those that nobody has."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -1,4 +1,4 @@
-"""What every store promises; tests/store holds each of them to it."""
+"""The promises of every store; tests/store checks them on each."""
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,12 +27,13 @@ from forewarn.maintenance.webhooks import Webhook
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 TURN_SECONDS = 30
-"""How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
+"""The longest wait of a transaction for the one before it: many times the longest (a whole fleet).
+"""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 JUMP: Final = timedelta(seconds=2)
-"""What a wall clock may be off by: if it parts from the monotonic one by more, it has jumped. NTP
+"""The tolerance for a wall clock: if it parts from the monotonic one by more, it has jumped. NTP
 steps what it cannot slew (over 0.128 s), and a leap second is 1 s."""
 MICROSECOND = timedelta(microseconds=1)
 
@@ -51,7 +52,7 @@ class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a 
 
 
 class OutcomeUnknown(StoreError):  # noqa: N818 - a state of the store, not a mistake
-    """The answer to a commit was lost, and nobody can tell now whether it took effect."""
+    """The answer to a commit was lost, and nobody can tell now if it took effect."""
 
 
 class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake
@@ -68,11 +69,11 @@ class ChangesBeside(StoreUnusable):
 
 
 Place: TypeAlias = tuple[datetime, int]
-"""When an operation was announced, and its number in the order of first saving."""
+"""The time at which an operation was announced, and its number in the order of first saving."""
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which operations to list, newest first; None and empty mean any."""
+    """A filter for operations, newest first; None and empty mean any."""
 
     machine: str = ""
     """A machine's key."""
@@ -95,8 +96,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: tuple[Operation, ...]
     next: Place | None = None
-    """Where it ended, not how many operations came before, so that pages neither repeat nor skip
-    one while new ones arrive; None for the last page."""
+    """The place where it ended, rather than a count, so that pages neither repeat nor skip an
+    operation while new ones arrive; None for the last page."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class NewChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transaction changed, for the replicas to read."""
+    """The changes of one transaction, for the replicas to read."""
 
     token: str
     """Unique. After a lost tail another change may have the number, but never the token."""
@@ -116,7 +117,7 @@ class NewChange(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the replica whose transaction it was."""
     at: datetime
     format: int
-    """What `body` is: replicas of two releases may run side by side."""
+    """The format of `body`: replicas of two releases may run side by side."""
     body: bytes
     """JSON, or empty."""
 
@@ -134,7 +135,7 @@ class ChangeRecord(NewChange, frozen=True, kw_only=True):
 
 
 class NewsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What outsiders are told of one transaction."""
+    """The news of one transaction."""
 
     sequence: int
     """The number of its change in the outbox."""
@@ -144,38 +145,37 @@ class NewsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica last said of itself."""
+    """A replica's latest report of itself."""
 
     name: str
     process: str
-    """An id of the process: another one is a restart."""
+    """An id of the process: a different one means a restart."""
     version: str
     started_at: datetime
     beat_at: datetime
-    """When that was so: by the database's clock where that has one, else by its own."""
+    """The time of the report: by the database's clock where that has one, else by its own."""
     applied: int = 0
     """The number of the last change that its guests and operators can see."""
     behind_ms: int = 0
-    """How long ago it last knew every change there was."""
+    """Milliseconds since it last knew every change there was."""
     serving: bool = True
-    """Whether its guests can read."""
+    """True if its guests can read."""
     clock_ahead_ms: int = 0
-    """How far its clock was ahead of the database's; negative: behind."""
+    """Milliseconds by which its clock was ahead of the database's; negative: behind."""
     addresses: tuple[str, ...] = ()
-    """Where guests reach it."""
+    """The addresses at which guests reach it."""
     stopped: bool = False
-    """Whether that was its last word: one that goes on being silent without it was lost."""
+    """True if this was its last report: a replica that falls silent without it was lost."""
 
 
 class SeenMachine(Sighting, frozen=True, kw_only=True):
-    """What a machine's requests told a replica last."""
+    """The latest sighting of a machine by a replica."""
 
     machine: str
-    """The machine's key."""
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records of the audit log to list, newest first; None and empty mean any."""
+    """A filter for records of the audit log, newest first; None and empty mean any."""
 
     by: str = ""
     since: datetime | None = None
@@ -183,7 +183,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     """Written before this."""
     before: int | None = None
-    """Only records with smaller numbers: the last one of the page before."""
+    """A record number; only smaller ones are listed: that of the last record of the page before."""
     limit: int = 100
 
 
@@ -206,13 +206,13 @@ class Reading(Protocol):
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
 
     def live_operations(self) -> dict[str, Operation]:
-        """Return what is queued, Scheduled or Started, by id."""
+        """Return the live operations (`Operation.live`), by id."""
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         """Return these maintenances by number."""
 
     def open_maintenances(self) -> dict[int, Maintenance]:
-        """Return all that `Maintenance.open` says of, by number, the oldest first."""
+        """Return the maintenances with `Maintenance.open`, by number, the oldest first."""
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         """Return up to `limit` maintenances with numbers below `before`, the newest first."""
@@ -224,7 +224,7 @@ class Reading(Protocol):
         """Return the earliest `Operation.wakeup_at` of all operations, None if there is none."""
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` Failed operations that nobody took note of, the latest first."""
+        """Return up to `limit` Failed operations that nobody acknowledged, the latest first."""
 
     def holds(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
@@ -259,13 +259,13 @@ class Reading(Protocol):
     def relays(
         self, hosts: Collection[str] | None = None, since: datetime | None = None
     ) -> dict[str, Relay]:
-        """Return what was heard last of these hosts' relays, or of all, if it was heard since."""
+        """Return the latest reports of these hosts' relays, or of all, if they came since then."""
 
     def audit(self, query: AuditQuery) -> list[AuditRecord]:
         """Return records of the audit log, the newest first."""
 
     def setting(self, name: str) -> str | None:
-        """Return a value that the service wrote down for itself, None if it never did."""
+        """Return a value that the service saved for itself; None without one."""
 
     def position(self) -> Position:
         """Return the place of the last change of the outbox."""
@@ -280,16 +280,16 @@ class Reading(Protocol):
         """Return the news of up to `limit` transactions with greater numbers, in their order."""
 
     def news_trimmed(self) -> int:
-        """Return the number of the last transaction whose news was trimmed, 0 if none was."""
+        """Return the number of the last transaction whose news was trimmed; 0 without one."""
 
     def outcomes(self, numbers: Collection[int]) -> dict[int, dict[EventStatus, int]]:
-        """Return how many operations of these maintenances have each status."""
+        """Return the number of operations of these maintenances in each status."""
 
     def replicas(self) -> dict[str, Replica]:
-        """Return what each replica last said of itself, by name."""
+        """Return each replica's latest report of itself, by name."""
 
     def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
-        """Return what replicas saw of machines, by key: what beats since then have written."""
+        """Return the replicas' sightings of machines, by key, as far as written since then."""
 
 
 class Transaction(Reading, Protocol):
@@ -298,15 +298,14 @@ class Transaction(Reading, Protocol):
     def save(self, changes: Changes) -> None:
         """Write new values over the old; later readings of this transaction see them.
 
-        What is removed goes last. A machine's scope, and an operation's maintenance, is there
-        already or comes with it; a scope goes with or after its machines. An operation keeps its
-        events, and these their scope and machines.
+        Removed values go last. A machine's scope, and an operation's maintenance, is there already
+        or comes with it; a scope goes with or after its machines. An operation keeps its events,
+        and these their scope and machines.
 
-        Of holds, what is released goes first: by kind and name, whatever else the value says. A
-        new one is the only one of its kind and name. Of tombstones, what is revived goes first.
-        Of drains, the latest of a host replaces the one before. Of tokens, what is revoked goes
-        first; a new one is the only one of its name. Of relays'
-        tokens, void ones go first, and one of a known digest replaces it.
+        Released holds go first: by kind and name, whatever else the value says. A new one is the
+        only one of its kind and name. Of tombstones, revived ones go first. A host's latest drain
+        replaces the one before. Revoked tokens go first; a new one is the only one of its name. Of
+        relays' tokens, void ones go first, and one of a known digest replaces it.
         """
 
     def next_maintenance_number(self) -> int:
@@ -316,21 +315,22 @@ class Transaction(Reading, Protocol):
         """
 
     def skip_maintenance_numbers(self, count: int) -> None:
-        """Leave out so many numbers: maintenances that the store has lost may have had them."""
+        """Skip this many numbers: maintenances that the store has lost may have had them."""
 
     def purge(self, ended_before: datetime, limit: int) -> int:
         """Forget up to `limit` operations that ended before this, the first ended first.
 
-        A maintenance goes with the last of its operations; one that has none, with those of a later
-        one. Its number is not given again. What belongs to an open one stays until that is over.
-        Holds, tombstones and drains are not history: they stay, whatever becomes of the operations.
+        A maintenance goes with the last of its operations; one without operations, with those of a
+        later one. Its number is not given again. The operations of an open maintenance stay until
+        it is over. Holds, tombstones and drains are not history: they stay, whatever happens to the
+        operations.
 
         Returns:
-            How many operations were forgotten.
+            The number of operations that were forgotten.
         """
 
     def record(self, records: Sequence[AuditRecord]) -> None:
-        """Add records to the audit log, each with the next number, whatever number it has."""
+        """Add records to the audit log, each with the next number, whatever its `sequence` is."""
 
     def purge_audit(self, before: datetime, limit: int, *, refusals: int) -> int:
         """Forget up to `limit` records that were written before this, the oldest first.
@@ -338,7 +338,7 @@ class Transaction(Reading, Protocol):
         Of refused requests, only the latest `refusals` are kept, whatever their age.
 
         Returns:
-            How many records were forgotten.
+            The number of records that were forgotten.
         """
 
     def put_webhooks(self, webhooks: Iterable[Webhook]) -> None:
@@ -348,7 +348,7 @@ class Transaction(Reading, Protocol):
         """Forget webhooks; a name that is not there does no harm."""
 
     def put_setting(self, name: str, value: str) -> None:
-        """Write a value down for the service itself."""
+        """Save a value for the service itself."""
 
     def now(self) -> datetime | None:
         """Return the time of the transaction, None where the process's own clock counts.
@@ -360,12 +360,12 @@ class Transaction(Reading, Protocol):
     def append(self, change: NewChange, news: bytes = b"", skip: int = 0) -> Position:
         """Add a change to the outbox, at most one in a transaction; return its place.
 
-        `news` is what outsiders are told of it, nothing where that is empty. `skip` leaves out so
-        many numbers: changes that the store has lost may have had them.
+        `news` are the items for outsiders; empty for none. `skip` is how many numbers to skip:
+        changes that the store has lost may have had them.
         """
 
     def trim(self, before: datetime, limit: int) -> int:
-        """Forget up to `limit` of the oldest changes made before this; return how many.
+        """Forget up to `limit` of the oldest changes made before this; return the number of these.
 
         The last change stays, whatever its age.
         """
@@ -374,33 +374,34 @@ class Transaction(Reading, Protocol):
         """Forget the news of up to `limit` of the oldest transactions, of those made before this.
 
         Returns:
-            Of how many it was forgotten.
+            The number of these transactions.
         """
 
     def set_back(self, now: datetime, at: datetime) -> None:
-        """Date what was seen of machines, relays and replicas later than now to now.
+        """Date sightings of machines, relays and replicas that are later than now to now.
 
         The clock was set back: old requests would count as later ones. Now is `at` by the clock
         that dates rows.
         """
 
     def mark_relay(self, host: str, held_for: datetime | None) -> None:
-        """Note for which absence of its relay a host is held; None: it is over."""
+        """Record the absence of its relay for which a host is held; None: it is over."""
 
     def forget_relay(self, host: str) -> None:
-        """Forget what was heard of this host's relay."""
+        """Forget the report of this host's relay."""
 
 
 class Membership(Protocol):
-    """A replica's name, taken as long as this is open; and the news of changes."""
+    """A replica's name, taken as long as this is open; and notifications of changes."""
 
     def wait(self, seconds: float) -> int:
         """Wait until somebody has committed a change.
 
-        A change may be told late or, where the connection was lost, never: look by the clock, too.
+        A notification may be late or, where the connection was lost, missing: look by the clock,
+        too.
 
         Returns:
-            The greatest number of the changes that were told, 0 if none was in time.
+            The greatest number of the announced changes, 0 if none was in time.
 
         Raises:
             StoreUnavailable: The connection was lost, and the name with it: close this, and join
@@ -412,7 +413,7 @@ class Membership(Protocol):
 
 
 class Store(Protocol):
-    """Where everything lives that must survive a crash.
+    """The place of everything that must survive a crash.
 
     StoreUnavailable: it cannot be used now, and nothing was changed. StoreUnusable: it was damaged
     or taken away since it was opened.
@@ -420,19 +421,19 @@ class Store(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether several replicas may have it open; `join` is only for such a store."""
+        """True if several replicas may have it open; `join` is only for such a store."""
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Open the one writing transaction: commit at the block's end, roll back if it raises.
 
-        A thread that has one open must not open another. After a statement that failed nothing
-        is committed, even if the block goes on. Where the answer to a commit is lost, the store
-        looks for the change that the transaction appended: if it is there, the block ends as usual.
+        A thread that has one open must not open another. After a statement that failed nothing is
+        committed, even if the block goes on. Where the answer to a commit is lost, the store looks
+        for the change that the transaction appended: if it is there, the block ends as usual.
 
         Raises:
             Refused: A text has a NUL character, which PostgreSQL cannot store.
-            OutcomeUnknown: The answer to the commit was lost, and nobody could tell in time whether
-                it took effect. A transaction without a change in the outbox ends so at once.
+            OutcomeUnknown: The answer to the commit was lost, and its effect could not be found out
+                in time. A transaction without a change in the outbox ends so at once.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
@@ -440,32 +441,30 @@ class Store(Protocol):
         """Open a view of this instant; any thread may, while another writes."""
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
-        """Write what a replica says of itself and saw of machines, in a transaction of its own.
+        """Write a replica's report of itself and its sightings, in a transaction of its own.
 
-        Of a machine, the latest that any replica saw counts; what its agent said stays until it
-        says something else. Nothing is written of a machine that has left the fleet.
-
-        In a shared store it does not wait for the writing one, and may be lost in a crash.
+        Of a machine, the latest sighting of any replica counts; its agent's report stays until the
+        agent says something else. Nothing is written of a machine that has left the fleet. In a
+        shared store it does not wait for the writing one, and may be lost in a crash.
 
         It counts from `replica.beat_at`, or from now if that is earlier: the process may have stood
-        still since it knew what it says. If `replica.beat_at` is later by more than JUMP, the
-        clock was set back and the process does not know it yet: what it saw is not written.
+        still since it made the report. If `replica.beat_at` is later by more than JUMP, the clock
+        was set back and the process does not know it yet: its sightings are not written.
 
         Returns:
             The database's time, or `replica.beat_at` where the process's own clock counts.
         """
 
     def see(self, seen: Iterable[SeenMachine], at: datetime) -> None:
-        """Write what was seen of machines, as `beat` does, where no replica has a row."""
+        """Write sightings of machines, as `beat` does, where no replica has a row."""
 
     def hear(self, relays: Iterable[Relay], at: datetime | None = None) -> None:
-        """Write what was heard of relays, in a transaction of its own.
+        """Write reports of relays, in a transaction of its own.
 
-        Of a relay, the latest that any replica heard counts; `held_for` stays as it is. Nothing is
+        Of a relay, the latest report to any replica counts; `held_for` stays as it is. Nothing is
         written if `at`, the database's time as the process has it, is later than that by more than
-        JUMP: the clock was set back.
-
-        In a shared store it does not wait for the writing one, and may be lost in a crash.
+        JUMP: the clock was set back. In a shared store it does not wait for the writing one, and
+        may be lost in a crash.
         """
 
     def join(self, name: str) -> Membership:
@@ -500,7 +499,7 @@ def refuse_nul(*values: object) -> None:
 
 
 class WriterTurn:
-    """Lets one thread write at a time, in this process; messages call the store by its place."""
+    """Allows one thread at a time to write, in this process; `place` is the store's name."""
 
     def __init__(self, place: str) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""PostgreSQL: how it is reached and set up, what its errors mean, and one writer at a time.
+"""PostgreSQL: connecting and setting up, the meaning of its errors, and one writer at a time.
 
 Replicas take turns by an advisory lock, as SQLite's processes do by BEGIN IMMEDIATE. So a writing
 transaction sees all that was committed before it, and the outbox is in the order of the commits.
@@ -49,18 +49,18 @@ OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
 
 LOCK_TRIES: Final = 3
-"""How often the write lock is asked for: whoever waits for it cannot tell a server that says
-nothing any more from another replica's long transaction, so the server is to answer in between."""
+"""The number of requests for the write lock: a waiting client cannot tell a server that has gone
+silent from another replica's long transaction, so the server is to answer in between."""
 
 RETRY_SECONDS: Final = 0.2
-"""How long after a failed attempt to learn the outcome of a commit the next one is made."""
+"""The pause between two attempts to learn the outcome of a commit."""
 
 FEW: Final = 3
 """Up to so many rows are written as values: an array takes 10 us to make. More go as arrays, and in
 binary: as text each quote of a body is escaped, which takes 60 times as long."""
 
 CHANNEL: Final = "forewarn"
-"""What changes are told by."""
+"""The channel of notifications about changes."""
 
 MARK: Final = "forewarn"
 """The comment on a table of ours, by which a database is known to be Forewarn's."""
@@ -74,8 +74,8 @@ _ALONE: Final = 1
 """The lock that replicas share as long as they have joined."""
 _LOCK_SIGHTINGS: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 2)"
 _SHARE_SIGHTINGS: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCK}, 2)"
-"""Beats share this lock, and whoever removes machines has it alone: a beat would write a machine's
-row again that is being removed, and each would wait for rows that the other has."""
+"""Beats share this lock, and a transaction that removes machines has it alone: a beat would write a
+machine's row again that is being removed, and each would wait for rows that the other has."""
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
@@ -100,8 +100,8 @@ _PUT_REPLICA: Final = (
     f"SET beat = excluded.beat, body = excluded.body RETURNING {_NOW}"
 )
 _BEGIN_READING: Final = (
-    # Whoever only reads holds up nobody, and may take its time over what it has read: a start
-    # makes a whole fleet of it.
+    # A transaction that only reads blocks no other, and may take its time between two statements:
+    # a start makes a whole fleet of the first one's rows.
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
     "SET LOCAL idle_in_transaction_session_timeout = %d"
 )
@@ -153,7 +153,7 @@ _REFUSALS: Final = {
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long, in seconds, what is waited for; tests have less."""
+    """The limits of waits, in seconds; tests have shorter ones."""
 
     lock: float = 10.0
     """A transaction for another replica's: clients give up after about as long."""
@@ -166,12 +166,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to a question: a start reads the whole fleet by one."""
     outcome: float = 10.0
     """The outcome of a commit whose answer is lost, from when it was sent: where the answer was
-    waited for as long as that, nobody looks for it, as whoever asked would go away meanwhile."""
+    awaited for as long as that, nobody looks for it, for the client would go away meanwhile."""
     name: float = 7.0
     """A replica's name: the server notices after 5 s that its last holder's host lost its power."""
     idle: float = 5.0
-    """A sign of life while a transaction is open: whoever is frozen with the write lock in hand
-    loses it."""
+    """A sign of life while a transaction is open: a process that is frozen with the write lock in
+    hand loses it."""
     path: float = 5.0
     """A path that has gone dark: for an answer, and for the server to notice."""
 
@@ -187,11 +187,11 @@ class _Lost(Exception):  # noqa: N818 - what happened, and no mistake
         self.seconds = seconds
 
 
-class _Connection(psycopg.Connection[Any]):
+class _PsycopgConnection(psycopg.Connection[Any]):
     """A connection that waits for each answer only for a time, and remembers warnings."""
 
     patience: float | None = None
-    """How many seconds."""
+    """Seconds to wait for an answer; None for no limit."""
     warned = ""
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -205,13 +205,13 @@ class _Connection(psycopg.Connection[Any]):
 
 
 class Access:
-    """Where the database is, and how to connect to it.
+    """The address of the database, and the way to connect to it.
 
     Args:
         url: As libpq takes it, without a password.
-        password_file: What holds the password, read for each connection; None where libpq finds
+        password_file: The file with the password, read for each connection; None where libpq finds
             it, or none is needed.
-        patience: How long what is waited for.
+        patience: The limits of waits.
     """
 
     def __init__(self, url: str, password_file: Path | None, patience: Patience) -> None:
@@ -248,11 +248,11 @@ class Access:
         self.place = f"postgresql://{hosts}/{given.get('dbname') or ''}"
         """The database without its user, for messages."""
 
-    def connect(self) -> _Connection:
+    def connect(self) -> _PsycopgConnection:
         """Return a new connection that begins no transaction by itself."""
         more = {} if self._password_file is None else {"password": _secret(self._password_file)}
         try:
-            connection = _Connection.connect(autocommit=True, **(self._given | more))
+            connection = _PsycopgConnection.connect(autocommit=True, **(self._given | more))
         except psycopg.Error as error:
             raise self.explain_failure(error) from error
 
@@ -265,7 +265,7 @@ class Access:
         return connection
 
     def explain_failure(self, error: psycopg.Error) -> StoreError:
-        """Return what it means that nobody can connect."""
+        """Return the meaning of a failed connection."""
         said = _one_line(error)
         if (explained := explain(error, self.place)) is not None and error.sqlstate:
             return explained
@@ -293,7 +293,7 @@ def _secret(path: Path) -> str:
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:
-    """Return what an error of PostgreSQL's means, None where it is a mistake of ours."""
+    """Return the meaning of an error of PostgreSQL's, None for a mistake of ours."""
     if isinstance(error, StoreError):
         return error
     if not isinstance(error, psycopg.Error):
@@ -330,9 +330,9 @@ def open_store(
 
     Args:
         url: As libpq takes it, such as `postgresql://forewarn@db1,db2/forewarn`; no password.
-        password_file: What holds the password.
-        patience: How long what is waited for.
-        made: Called where there was none of ours, once it is there.
+        password_file: The file with the password.
+        patience: The limits of waits.
+        made: Called after a new database of ours was made.
 
     Raises:
         StoreUnusable: It cannot be used as it is: the message says why and what to do, and
@@ -427,7 +427,7 @@ def _type_of(column: list[Any]) -> str:
     return "text" if any(isinstance(value, str) for value in column[:1]) else "bigint"
 
 
-def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, Any, Any, Any]:
+def _begin_writing(patience: Patience, driver: _PsycopgConnection) -> tuple[Any, Any, Any, Any]:
     """Take the write lock; return the database's time and the last change."""
     turn = patience.lock / LOCK_TRIES
     driver.patience = turn + patience.silence
@@ -449,7 +449,7 @@ def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, Any, A
 
 
 def _create(connection: PostgresqlConnection, place: str) -> bool:
-    """Make the database what this release needs, in one transaction; tell whether it was new."""
+    """Make the schema that this release needs, in one transaction; return True if it was new."""
     driver = connection.driver
     driver.patience = None  # another replica may be at it
     with driver.transaction():
@@ -477,7 +477,7 @@ def _create(connection: PostgresqlConnection, place: str) -> bool:
     return False
 
 
-def _check_server(driver: _Connection, place: str) -> None:
+def _check_server(driver: _PsycopgConnection, place: str) -> None:
     version = driver.info.server_version // 10_000
     encoding = driver.info.parameter_status("server_encoding") or ""
     (synchronous_commit,) = driver.execute("SHOW synchronous_commit").fetchone() or ("",)
@@ -486,7 +486,7 @@ def _check_server(driver: _Connection, place: str) -> None:
 
 
 def fault_of_server(version: int, encoding: str, synchronous_commit: str) -> str:
-    """Return why a server, or a database of it, cannot be used; `""` if it can."""
+    """Return the reason why a server, or a database of it, cannot be used; `""` if it can."""
     if version < OLDEST:
         return f"PostgreSQL {version} is too old: upgrade it to {OLDEST} or newer"
     if encoding != "UTF8":
@@ -500,19 +500,19 @@ def fault_of_server(version: int, encoding: str, synchronous_commit: str) -> str
 
 
 class _Deciding:
-    """Says to the server, as long as a transaction is open, that its process is not frozen.
+    """Tells the server, as long as a transaction is open, that its process is not frozen.
 
     A decision about a whole fleet takes seconds, in which nothing is asked of the server.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._driver: _Connection | None = None
+        self._driver: _PsycopgConnection | None = None
         self._closed = Event()
         self._thread = Thread(target=self._run, name="forewarn-deciding", daemon=True)
 
     @contextmanager
-    def on(self, driver: _Connection) -> Iterator[None]:
+    def on(self, driver: _PsycopgConnection) -> Iterator[None]:
         if self._thread.ident is None:
             self._thread.start()
         self._driver = driver
@@ -598,7 +598,7 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
         super().close()
 
     def join(self, name: str) -> Membership:
-        return _Member(self._access, name)
+        return _PostgresqlMembership(self._access, name)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -649,10 +649,10 @@ class PostgresqlStore(SqlStore[PostgresqlConnection]):
             )
 
     def _resolve(self, appended: Position | None, lost: _Lost) -> None:
-        """Return if a change took effect; raise what became of it else.
+        """Return if a change took effect; otherwise raise the outcome.
 
-        Whoever still commits holds the write lock: with the lock in hand, what is not there will
-        never be.
+        A session that still commits holds the write lock: with the lock in hand, a change that is
+        not there will never be.
         """
         deadline = _CLOCK.monotonic() + self._access.patience.outcome - lost.seconds
         while appended is not None and (left := deadline - _CLOCK.monotonic()) > 0:
@@ -717,7 +717,7 @@ class PostgresqlTransaction(SqlTransaction):
         self._run(statement, *row, *told, str(number))
 
 
-class _Member:
+class _PostgresqlMembership:
     """`port.Membership` by a connection of its own, which holds a lock on the name."""
 
     def __init__(self, access: Access, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What can be asked of a database; each question is a bounded number of statements."""
+"""The questions to a database; each is a bounded number of statements."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
@@ -271,11 +271,9 @@ class SqlReading:
         return self._connection.run(sql, (self._connection.keys(wanted),)) if wanted else []
 
     def _state(self, kind: str, keys: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return the values of a kind that have these keys, or all of them, by key."""
         return {name: decoded(kind, body) for name, body in self._bodies(kind, keys)}
 
     def _bodies(self, kind: str, keys: Iterable[str] | None) -> Iterable[Row]:
-        """Return the key and the body of each."""
         whole = "SELECT key, body FROM state WHERE kind = ?"
         if keys is None:
             return self._connection.each(whole, (kind,))
@@ -306,7 +304,7 @@ def _relay(heard: int, due: int, held: int | None, body: str) -> Relay:
 
 
 def _page(query: HistoryQuery) -> tuple[str, list[Any]]:
-    """Return what finds a page and, if there is more, one operation beyond it."""
+    """Return the statement for a page and, if there is more, one operation beyond it."""
     wanted: list[tuple[str, list[Any]]] = []
     if query.after is not None:
         announced, number = query.after

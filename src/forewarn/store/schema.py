@@ -1,18 +1,18 @@
 """The tables, and the kinds of values that are in them.
 
 Texts are JSON, as `msgspec` writes the structs of the model; numbers have 64 bits, and times are
-whole microseconds since 1970 in UTC. A column beside a body is what a question looks for. Both
+whole microseconds since 1970 in UTC. A column beside a body is one that a question searches. Both
 engines take the same texts: PostgreSQL has its own words for a number and for how full a page is.
 
-    state         all that is alive but operations and maintenances: one row for each value
+    state         all live state but operations and maintenances: one row for each value
     operations    those that are live and those that are over
-    names         what an operation is found by: its machines, scopes and events
+    names         the search keys of an operation: its machines, scopes and events
     maintenances  likewise, and which are open
-    changes, news what each transaction changed, and what outsiders are told of it
-    audit         who asked for what
+    changes, news the changes of each transaction, and their news for outsiders
+    audit         the requests of operators
     relay_tokens  found by the host of their relay
     replicas, sightings, relays
-                  facts that no decision has made: what was said and seen lately
+                  facts that no decision has made: the latest reports and sightings
 """
 
 import sys
@@ -81,11 +81,11 @@ TABLES: Final[dict[str, tuple[str, ...]]] = {
         "(heard)",
     ),
 }
-"""The columns of each table, and what its indexes are over."""
+"""The columns of each table, and those of its indexes."""
 
 
 def fault_of(version: str) -> str:
-    """Return why this release cannot use a schema, and what to do; `""` if it can."""
+    """Return the reason why this release cannot use a schema, and the remedy; `""` if it can."""
     if version == VERSION:
         return ""
     if not version:
@@ -106,12 +106,12 @@ def columns_of(table: str) -> list[str]:
 
 
 def statements(serial: str, number: str, options: dict[str, str]) -> list[str]:
-    """Return what makes the tables.
+    """Return the statements that make the tables.
 
     Args:
         serial: The type of a key that counts by itself.
         number: The type of a number of 64 bits.
-        options: What an engine has to say of a table beside its columns.
+        options: An engine's own options for a table.
     """
     found = []
     for table, (columns, *indexes) in TABLES.items():
@@ -134,7 +134,8 @@ KINDS: Final[dict[str, Any]] = {
     "setting": str,
     "number": int,
 }
-"""What is in `state`, by the word for it there. A `number` is the last one that was given."""
+"""The types of the values in `state`, by their `kind`. A `number` is the last one that was given.
+"""
 
 encode = msgspec.json.Encoder().encode
 _decoders = {
@@ -166,7 +167,7 @@ def decoded(kind: str, body: str) -> Any:  # noqa: ANN401 - of that kind
 
 
 def sharing() -> Callable[[model.Machine], None]:
-    """Return what has each machine share with the ones before what they have alike.
+    """Return a function that makes each machine share equal parts with earlier ones.
 
     Each row is decoded by itself: 100,000 machines would take 60 MiB more.
     """
@@ -184,7 +185,7 @@ def sharing() -> Callable[[model.Machine], None]:
 
 
 def names_of(operation: model.Operation) -> list[str]:
-    """Return what an operation is found by."""
+    """Return the search keys of an operation."""
     events = operation.all_events
     machines = {f"machine {model.key(name)}" for event in events for name in event.machines}
     scopes = {f"scope {event.scope}" for event in events}

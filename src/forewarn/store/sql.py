@@ -42,7 +42,7 @@ from forewarn.vocabulary import EventStatus
 def _upsert(
     table: str, columns: str, *keys: str, when: str = "", but: Mapping[str, str] = {}
 ) -> str:
-    """Return the statement that writes a row over the one of the same keys."""
+    """Return the statement that writes a row over the one with the same keys."""
     names = columns.split(", ")
     new = ", ".join(
         f"{name} = {but.get(name, f'excluded.{name}')}" for name in names if name not in keys
@@ -214,7 +214,6 @@ class SqlTransaction(SqlReading):
         return self._run(f"SELECT number, at FROM {table} ORDER BY number LIMIT ?", limit)
 
     def _trim(self, table: str, oldest: Iterable[Row], before: datetime) -> list[int]:
-        """Delete those of the oldest rows that were written before this; return their numbers."""
         old = [number for number, _ in takewhile(lambda row: row[1] < micros(before), oldest)]
         if old:
             self._run(f"DELETE FROM {table} WHERE number <= ?", old[-1])
@@ -241,17 +240,17 @@ class SqlTransaction(SqlReading):
         self._run("DELETE FROM relays WHERE host = ?", host)
 
     def put_relays(self, relays: Iterable[Relay]) -> None:
-        """Write what was heard of relays, where nobody heard later; for `SqlStore.hear`."""
+        """Write reports of relays, unless there are later ones; for `SqlStore.hear`."""
         by_host = {one.host: one for one in sorted(relays, key=attrgetter("host", "heard_at"))}
         self._connection.write(_HEAR, map(_row_of_relay, by_host.values()))  # in one order
 
     def put_replica(self, replica: Replica) -> None:
-        """Write what a replica says of itself; for `SqlStore.beat`."""
+        """Write a replica's report of itself; for `SqlStore.beat`."""
         row = (replica.name, micros(replica.beat_at), _body(replica))
         self._connection.write(_PUT_REPLICA, [row])
 
     def put_sightings(self, seen: Iterable[SeenMachine], saved_at: datetime) -> None:
-        """Write what a replica saw of machines, where nobody saw later; for `SqlStore.beat`.
+        """Write a replica's sightings of machines where there is none later; for `SqlStore.beat`.
 
         A machine that has left the fleet is left out: the replica may not know yet that it has.
         """
@@ -302,7 +301,7 @@ class SqlTransaction(SqlReading):
         self._count_up_to(max(by_number))
 
     def _save_operations(self, operations: Mapping[str, Operation]) -> None:
-        """Write operations; where it is found is written with a new one."""
+        """Write operations; the search keys are written with a new one."""
         left = operations.keys() - self._known
         known = self._among("SELECT id FROM operations WHERE id {among}", left)
         new = left - {id_ for (id_,) in known}
@@ -315,7 +314,6 @@ class SqlTransaction(SqlReading):
 
 
 def _body(value: object) -> str:
-    """Return the body of a row; Refused if a text has a NUL."""
     body = encode(value)
     if NUL in body:
         refuse_nul(value)
@@ -422,14 +420,14 @@ class SqlStore(Generic[C]):
 
 
 Told: TypeAlias = Callable[[str, int, int], None]
-"""Called with a table, and how many of how many rows are copied."""
+"""Called with a table, the number of rows copied, and the number of all its rows."""
 
 
 def copy(source: Reading, target: Transaction, told: Told) -> int:
-    """Copy a whole store into an empty one, and return how many rows that were.
+    """Copy a whole store into an empty one, and return the number of rows.
 
-    It copies rows, not values: what the rules never look at again is the same to the byte, and a
-    new table is copied as soon as it is in the schema.
+    It copies rows, not values: history that the rules never look at again is the same to the byte,
+    and a new table is copied as soon as it is in the schema.
 
     Raises:
         StoreUnusable: The target is not empty.

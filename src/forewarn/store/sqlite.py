@@ -1,4 +1,4 @@
-"""SQLite: how a file is opened and set up, what its errors mean, and how a new one is made.
+"""SQLite: opening and setting up a file, the meaning of its errors, and the creation of a new one.
 
 On a full disk a write fails with StoreUnavailable and changes nothing, and reading goes on
 (`explain` has the other errors).
@@ -28,35 +28,36 @@ from forewarn.store.port import (
 from forewarn.store.sql import SqlStore
 
 BUSY_SECONDS = 5
-"""How long another program's lock (a backup's, a shell's) is waited for; what waits behind that is
-refused with it. Most clients wait 10 s or more."""
+"""The longest wait for another program's lock (a backup's, a shell's); waiting requests are refused
+with it. Most clients wait 10 s or more."""
 
 LOCK_SECONDS: Final = 1.0
-"""How long another process's lock is waited for: a service that was killed while it started a
-program leaves it with that child for a moment, and its successor must not give up on it."""
+"""The longest wait for another process's lock: a service that was killed while it started a program
+leaves it with that child for a moment, and its successor must not give up on it."""
 
 KEPT_WAL_BYTES = 64 * 2**20
-"""What the -wal file is cut back to after a large transaction."""
+"""The size to which the -wal file is cut back after a large transaction."""
 
 MODE: Final = 0o600
 """The database's mode, which SQLite gives to the files beside it too: it tells of the whole fleet,
 and nobody but the service needs it."""
 
 APPLICATION_ID = int.from_bytes(b"Fwrn", "big")
-"""SQLite's mark of whose database it is (`file` shows it); set with the first schema."""
+"""SQLite's mark of the application that owns a database (`file` shows it); set with the first
+schema."""
 
 IN_MEMORY = Path(":memory:")
 
 _MAGIC = b"SQLite format 3\0"
 
 _NARROW = {"names": "WITHOUT ROWID"}
-"""All that its rows have is their key. Long rows are slower so."""
+"""Table options: rows that are only their key need no row id; longer rows would be slower so."""
 
 _FIRST_LOOK = "SELECT value FROM meta WHERE name = 'schema'"
-"""A transaction sees what there was at its first look."""
+"""The first read of a transaction, which fixes its view."""
 
 _SOUND = "ok"
-"""What SQLite answers where it finds no fault."""
+"""SQLite's answer where it finds no fault."""
 
 _GRANT = "give the service's user that right, or name another path"
 _EMPTY = "the file is empty: put the backup back, or remove the file for a new database"
@@ -75,7 +76,7 @@ _AWAY = {
     sqlite3.SQLITE_READONLY: "the file or its file system has become read-only: make it writable",
     sqlite3.SQLITE_PERM: "the file or its file system has become read-only: make it writable",
 }
-"""States that pass, and what to do about each."""
+"""States that pass, and the remedy for each."""
 
 _USELESS = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
@@ -100,10 +101,10 @@ def open_store(
 
     Args:
         path: The database's file; its folder exists.
-        thoroughly: Whether to check its indexes first too, and not only its pages.
-        whole: Whether to refuse a file with changes beside it, as a copy has that was put in the
+        thoroughly: True to check its indexes first too, and not only its pages.
+        whole: True to refuse a file with changes beside it, such as a copy that was put in the
             place of another database.
-        made: Called where there was none, once the new one is there.
+        made: Called after a new database was made.
 
     Raises:
         ChangesBeside: `whole`, and there are such changes; nothing was opened.
@@ -232,10 +233,10 @@ def connections(path: Path) -> Pool[SqliteConnection]:
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:
-    """Return what an error of SQLite's means, None where it is a mistake of ours.
+    """Return the meaning of an error of SQLite's, None for a mistake of ours.
 
-    What was written and not synced is a commit to whoever opens the file next, though this process
-    goes on without it.
+    A change that was written and not synced is committed for the next process that opens the file,
+    though this process goes on without it.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     name = getattr(error, "sqlite_errorname", "")
@@ -255,7 +256,7 @@ def explain(error: BaseException, place: str) -> StoreError | None:
 
 
 def prepare(connection: SqliteConnection) -> None:
-    """Make the database of a file what this release needs, in one transaction."""
+    """Make the schema that this release needs in the database of a file, in one transaction."""
     # Outside any transaction: the journal cannot be changed within one. The file keeps it.
     if connection.run("PRAGMA journal_mode = WAL") != [("wal",)]:
         raise StoreUnusable(
@@ -331,7 +332,7 @@ def _filled(path: Path, end: str) -> Path | None:
 def _check_contents(path: Path, *, thoroughly: bool) -> None:
     """Refuse a database that is empty, another program's, a newer release's, or damaged.
 
-    A copy needs a thorough look, which compares indexes with their tables too: what was mixed with
+    A copy needs a thorough look, which compares indexes with their tables too: a mixture with
     another state can pass for whole otherwise.
     """
     # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
@@ -420,7 +421,7 @@ def _sync(folder: Path) -> None:
 
 
 def _lock(path: Path) -> Callable[[], None]:
-    """Lock the database for this process; return what unlocks it."""
+    """Lock the database for this process; return the function that unlocks it."""
     import filelock  # noqa: PLC0415 - an emulator opens no file, and its extra does not have it
 
     place = path.with_name(path.name + ".lock")

@@ -7,10 +7,10 @@ from forewarn.connectors.libvirt.decide import Do, Step
 from forewarn.connectors.libvirt.facts import (
     Act,
     DomainSight,
+    DomainState,
     HostSight,
     Marker,
     Order,
-    State,
 )
 
 VM_ID = "6695eb01-f6a4-8304-79aa-97f2502e193f"
@@ -40,7 +40,7 @@ class KilledError(Exception):
 class Copy:
     """One machine on one host: its process, its definition, or both."""
 
-    state: State = State.RUNNING
+    state: DomainState = DomainState.RUNNING
     live: Marker | None = None
     config: Marker | None = None
     defined: bool = True
@@ -113,11 +113,11 @@ class Hosts:
 
     @property
     def running(self) -> list[str]:
-        return [name for name, copy in self.copies if copy.state is State.RUNNING]
+        return [name for name, copy in self.copies if copy.state is DomainState.RUNNING]
 
     @property
     def active(self) -> list[str]:
-        return [name for name, copy in self.copies if copy.state is not State.OFF]
+        return [name for name, copy in self.copies if copy.state is not DomainState.OFF]
 
     @property
     def defined(self) -> list[str]:
@@ -150,14 +150,14 @@ class Hosts:
         copy = self[step.host].copy
         if step.do is Do.MIGRATE and copy is not None:
             self[step.target].copy = replace(copy, handed_over=False)
-            copy.state, copy.handed_over = State.PAUSED, True
+            copy.state, copy.handed_over = DomainState.PAUSED, True
 
     def _do(self, asked: Order, step: Step) -> tuple[int, str] | None:
         host = self[step.host]
         copy = host.copy
         if copy is None:
             return 42, "no domain"
-        active = copy.state is not State.OFF
+        active = copy.state is not DomainState.OFF
         match step.do:
             case Do.MARK:
                 copy.config = step.config if copy.defined else None
@@ -172,12 +172,12 @@ class Hosts:
 
     def _change(self, host: Host, copy: Copy, do: Do, *, active: bool) -> tuple[int, str] | None:
         match do:
-            case Do.SUSPEND if copy.state is State.RUNNING:
-                copy.state = State.PAUSED
+            case Do.SUSPEND if copy.state is DomainState.RUNNING:
+                copy.state = DomainState.PAUSED
                 copy.pauses += 1
-            case Do.RESUME if copy.state is State.PAUSED:
-                copy.state, copy.handed_over = State.RUNNING, False
-            case Do.PRESS if copy.state is State.RUNNING:
+            case Do.RESUME if copy.state is DomainState.PAUSED:
+                copy.state, copy.handed_over = DomainState.RUNNING, False
+            case Do.PRESS if copy.state is DomainState.RUNNING:
                 if copy.presses_ignored:
                     copy.presses_ignored -= 1
                 else:
@@ -185,7 +185,7 @@ class Hosts:
             case Do.POWER_OFF if active:
                 self._off(host)
             case Do.START if not active:
-                copy.state, copy.live = State.RUNNING, copy.config
+                copy.state, copy.live = DomainState.RUNNING, copy.config
                 copy.boots += 1
             case Do.DEFINE:
                 copy.defined, copy.config = True, copy.live
@@ -201,7 +201,7 @@ class Hosts:
 
     def _off(self, host: Host) -> None:
         assert host.copy is not None
-        host.copy.state, host.copy.live, host.copy.handed_over = State.OFF, None, False
+        host.copy.state, host.copy.live, host.copy.handed_over = DomainState.OFF, None, False
         if not host.copy.defined:
             host.copy = None
 
@@ -236,7 +236,7 @@ def _sight(host: Host) -> HostSight:
             persistent=copy.defined,
             job=copy.job,
             handed_over=copy.handed_over,
-            live=copy.live if copy.state is not State.OFF else None,
+            live=copy.live if copy.state is not DomainState.OFF else None,
             config=copy.config if copy.defined else None,
             restarts_on_poweroff=copy.restarts_on_poweroff,
         ),

@@ -10,11 +10,11 @@ from forewarn.connectors.libvirt import program
 from forewarn.connectors.libvirt.decide import PRESS_EVERY_SECONDS, TRIES, Do
 from forewarn.connectors.libvirt.facts import (
     Act,
+    DomainState,
     Marker,
     MarkerPhase,
     MoveBy,
     Order,
-    State,
     marker_of,
     order_of,
 )
@@ -97,8 +97,8 @@ def test_a_guest_that_ignores_its_button_is_powered_off_or_left_alone(act: Act) 
 @pytest.mark.parametrize(
     ("copy", "why"),
     [
-        ({"state": State.OFF}, "off"),
-        ({"state": State.PAUSED}, "paused"),
+        ({"state": DomainState.OFF}, "off"),
+        ({"state": DomainState.PAUSED}, "paused"),
         ({"defined": False}, "transient"),
         ({"restarts_on_poweroff": True}, "on_poweroff"),
     ],
@@ -112,18 +112,18 @@ def test_a_machine_that_cannot_be_rebooted_is_not_touched(copy: dict[str, Any], 
 
 
 def test_a_machine_that_crashed_is_rebooted_by_force() -> None:
-    hosts = pair(state=State.CRASHED)
+    hosts = pair(state=DomainState.CRASHED)
     assert run(hosts, order(Act.REBOOT)).do is Do.DONE
     assert (hosts.running, Do.PRESS in steps(hosts)) == (["h1"], False)
 
 
 def test_a_machine_that_failed_is_started_if_it_is_off_and_left_alone_if_it_runs() -> None:
     asked = order(Act.REBOOT, unforeseen=True)
-    hosts = pair(state=State.OFF)
+    hosts = pair(state=DomainState.OFF)
     assert (run(hosts, asked).do, hosts.running) == (Do.DONE, ["h1"])
     hosts = pair()
     assert (run(hosts, asked).do, hosts.done) == (Do.DONE, [])
-    hosts = pair(state=State.CRASHED)
+    hosts = pair(state=DomainState.CRASHED)
     assert (run(hosts, asked).do, hosts.running) == (Do.DONE, ["h1"])
 
 
@@ -152,8 +152,8 @@ def test_a_reboot_with_its_host_is_over_when_somebody_has_started_the_machine() 
         def wait(self, seconds: float) -> None:
             super().wait(seconds)
             copy = hosts.copies[0][1]
-            if self.time > 50 and copy.state is State.OFF:
-                copy.state, copy.live = State.RUNNING, copy.config
+            if self.time > 50 and copy.state is DomainState.OFF:
+                copy.state, copy.live = DomainState.RUNNING, copy.config
 
     hosts.timer = Autostart()
     assert run(hosts, asked).do is Do.DONE
@@ -169,7 +169,7 @@ def test_a_reboot_with_its_host_is_over_when_somebody_has_started_the_machine() 
     [
         ({"answers": False}, "does not answer"),
         ({"free_memory_mib": 100}, "100 MiB free of 500"),
-        ({"copy": Copy(state=State.OFF)}, "definition"),
+        ({"copy": Copy(state=DomainState.OFF)}, "definition"),
         ({"name_taken": True}, "named"),
         ({"target": False}, "target"),
         ({"host_id": "same"}, "current host"),
@@ -261,7 +261,7 @@ def test_a_machine_that_the_target_cannot_start_comes_back_and_is_started() -> N
 
 
 def test_a_machine_that_is_off_moves_and_stays_off() -> None:
-    hosts = pair(state=State.OFF)
+    hosts = pair(state=DomainState.OFF)
     end = run(hosts, order(Act.MOVE))
     assert (end.do, end.host) == (Do.DONE, "h2")
     assert (hosts.defined, hosts.active) == (["h2"], [])
@@ -270,7 +270,7 @@ def test_a_machine_that_is_off_moves_and_stays_off() -> None:
 def test_a_definition_that_a_move_left_behind_is_removed() -> None:
     mine = marker(source="h1", target="h2")
     hosts = Hosts(
-        [Host("h1", Copy(State.OFF, config=mine)), Host("h2", Copy(live=mine, config=mine))]
+        [Host("h1", Copy(DomainState.OFF, config=mine)), Host("h2", Copy(live=mine, config=mine))]
     )
     assert run(hosts, order(Act.MOVE, again=True)).do is Do.DONE
     assert hosts.defined == ["h2"]
@@ -280,7 +280,7 @@ def test_a_copy_that_a_migration_paused_is_left_alone_while_the_other_host_is_da
     mine = marker(source="h1", target="h2")
     for paused, dark in (("h1", "h2"), ("h2", "h1")):
         hosts = Hosts([Host("h1"), Host("h2")])
-        hosts[paused].copy = Copy(State.PAUSED, mine, mine, handed_over=True)
+        hosts[paused].copy = Copy(DomainState.PAUSED, mine, mine, handed_over=True)
         hosts[dark].answers = False
         end = run(hosts, order(Act.MOVE, again=True))
         assert (end.do, hosts.done) == (Do.UNKNOWN, [])
@@ -298,7 +298,9 @@ def test_a_migration_that_is_under_way_is_waited_for_and_cancelled_when_the_time
             return super().do(asked, step)
 
     def under_way() -> Hosts:
-        target = Host("h2", Copy(State.PAUSED, mine, job=True, handed_over=True, defined=False))
+        target = Host(
+            "h2", Copy(DomainState.PAUSED, mine, job=True, handed_over=True, defined=False)
+        )
         return Migrating([target, Host("h1", Copy(live=mine, config=mine, job=True))])
 
     hosts = under_way()
@@ -369,7 +371,7 @@ def test_nothing_is_touched_while_a_host_that_may_have_the_machine_is_dark(act: 
 def test_an_old_definition_is_left_alone_while_a_dark_host_may_run_the_machine(
     act: Act, *, unforeseen: bool
 ) -> None:
-    hosts = Hosts([Host("h1", Copy(State.OFF)), Host("h2", Copy()), Host("h3")])
+    hosts = Hosts([Host("h1", Copy(DomainState.OFF)), Host("h2", Copy()), Host("h3")])
     hosts["h2"].answers = False
     asked = order(act, unforeseen=unforeseen, host="h2")
     end = run(hosts, asked)
@@ -386,7 +388,7 @@ def test_a_machine_that_failed_waits_for_a_dark_host_before_it_is_started() -> N
             super().wait(seconds)
             hosts["h2"].answers = self.time > 10
 
-    hosts = pair(state=State.OFF)
+    hosts = pair(state=DomainState.OFF)
     hosts["h2"].answers = False
     hosts.timer = Dark()
     assert run(hosts, order(Act.REBOOT, unforeseen=True)).do is Do.DONE
@@ -396,7 +398,7 @@ def test_a_machine_that_failed_waits_for_a_dark_host_before_it_is_started() -> N
 def test_a_machine_that_failed_where_the_fleet_has_it_is_started_though_another_host_is_dark() -> (
     None
 ):
-    hosts = pair(state=State.OFF)
+    hosts = pair(state=DomainState.OFF)
     hosts["h2"].answers = False
     assert run(hosts, order(Act.REBOOT, unforeseen=True, host="h1")).do is Do.DONE
     assert (hosts.running, hosts.timer.time < 10) == (["h1"], True)
@@ -410,7 +412,7 @@ def test_a_machine_that_was_shut_down_is_started_though_another_host_is_dark() -
 
 def test_a_move_is_over_only_where_its_source_is_known_to_be_free_of_the_machine() -> None:
     mine = marker(source="h1", target="h2")
-    hosts = Hosts([Host("h1", Copy(State.OFF, config=mine)), Host("h2", Copy(live=mine))])
+    hosts = Hosts([Host("h1", Copy(DomainState.OFF, config=mine)), Host("h2", Copy(live=mine))])
     hosts["h1"].answers = False
     assert run(hosts, order(Act.MOVE, again=True)).do is Do.UNKNOWN
     hosts["h1"].answers = True

@@ -8,7 +8,7 @@ import pytest
 from connectors.virtual.hosts import Hosts, KilledError, Timer, order, pair
 from forewarn.connectors.libvirt import program
 from forewarn.connectors.libvirt.decide import Do, Step
-from forewarn.connectors.libvirt.facts import Act, HostSight, MoveBy, Order, State
+from forewarn.connectors.libvirt.facts import Act, DomainState, HostSight, MoveBy, Order
 
 ORDERS = {
     "freeze": order(Act.PAUSE),
@@ -109,7 +109,7 @@ def test_the_machine_of_a_migration_whose_last_step_is_missing_is_not_doubled() 
     assert run_killed(hosts, ORDERS["live"])
     assert hosts.active == ["h1", "h2"]
     assert hosts["h1"].copy is not None
-    assert hosts["h1"].copy.state is State.PAUSED
+    assert hosts["h1"].copy.state is DomainState.PAUSED
     end = program.carry_out(replace(ORDERS["live"], again=True), hosts, hosts.timer)
     assert (end.do, hosts.active, hosts.defined) == (Do.DONE, ["h2"], ["h2"])
 

@@ -21,7 +21,7 @@ from forewarn.connectors.libvirt.decide import (
     Past,
     Step,
 )
-from forewarn.connectors.libvirt.facts import Act, Marker, MarkerPhase, MoveBy, Order, State
+from forewarn.connectors.libvirt.facts import Act, DomainState, Marker, MarkerPhase, MoveBy, Order
 
 NOW = 100.0
 
@@ -31,7 +31,7 @@ def marker(phase: MarkerPhase = MarkerPhase.BEGUN, **more: Any) -> Marker:
     return replace(usual, **more)
 
 
-def marked(phase: MarkerPhase, state: State = State.RUNNING, **more: Any) -> Copy:
+def marked(phase: MarkerPhase, state: DomainState = DomainState.RUNNING, **more: Any) -> Copy:
     return Copy(state, live=marker(phase, **more), config=marker(phase, **more))
 
 
@@ -113,8 +113,8 @@ def test_a_clock_that_was_not_set_is_noted_and_not_tried_again() -> None:
     ("hosts", "act", "do"),
     [
         (pair(), Act.PAUSE, Do.MARK),
-        (Hosts([Host("h1", marked(MarkerPhase.RESTARTED, State.OFF))]), Act.REBOOT, Do.START),
-        (Hosts([Host("h1", marked(MarkerPhase.PAUSED, State.PAUSED))]), Act.PAUSE, Do.RESUME),
+        (Hosts([Host("h1", marked(MarkerPhase.RESTARTED, DomainState.OFF))]), Act.REBOOT, Do.START),
+        (Hosts([Host("h1", marked(MarkerPhase.PAUSED, DomainState.PAUSED))]), Act.PAUSE, Do.RESUME),
     ],
 )
 def test_a_step_that_failed_waits_a_moment_and_is_given_up_after_its_tries(
@@ -168,7 +168,7 @@ def test_a_guest_is_asked_again_and_powered_off_when_its_time_is_over(
 
 
 def test_a_pause_lasts_as_long_as_it_should_and_ends_at_once_when_the_time_is_over() -> None:
-    hosts = Hosts([Host("h1", marked(MarkerPhase.PAUSED, State.PAUSED))])
+    hosts = Hosts([Host("h1", marked(MarkerPhase.PAUSED, DomainState.PAUSED))])
     asked = order(Act.PAUSE, pause_seconds=5.0)
     waits = after_look(hosts, asked, paused_at=NOW - 4.5)
     assert (waits.do, waits.seconds) == (Do.WAIT, 0.5)
@@ -180,7 +180,7 @@ def test_a_pause_lasts_as_long_as_it_should_and_ends_at_once_when_the_time_is_ov
 
 def test_a_machine_is_started_when_its_host_has_another_boot_id() -> None:
     def off(boot_id: str) -> Hosts:
-        copy = marked(MarkerPhase.RESTARTED, State.OFF)
+        copy = marked(MarkerPhase.RESTARTED, DomainState.OFF)
         return Hosts([Host("h1", copy, boot_id=boot_id)])
 
     asked = order(Act.REBOOT, host_boot_id="boot-1")
@@ -247,7 +247,7 @@ def test_a_pause_that_is_over_is_marked_done_when_there_is_no_time_to_set_the_cl
 def test_a_machine_that_is_off_and_defined_on_several_hosts_is_told_by_their_names(
     act: Act,
 ) -> None:
-    hosts = Hosts([Host("h1", Copy(State.OFF)), Host("h2", Copy(State.OFF))])
+    hosts = Hosts([Host("h1", Copy(DomainState.OFF)), Host("h2", Copy(DomainState.OFF))])
     end = after_look(hosts, order(act))
     assert end.do is Do.FAIL
     assert all(name in end.message for name in ("h1", "h2"))
@@ -280,7 +280,7 @@ def test_what_was_not_as_expected_is_told_at_the_end() -> None:
     end = after_look(moved, order(Act.MOVE), notes=("its clock is wrong",))
     assert end.do is Do.DONE
     assert all(word in end.message for word in ("h2", "its clock is wrong"))
-    off = Hosts([Host("h1"), Host("h2", marked(MarkerPhase.OFFLINE, State.OFF))])
+    off = Hosts([Host("h1"), Host("h2", marked(MarkerPhase.OFFLINE, DomainState.OFF))])
     end = after_look(off, order(Act.MOVE))
     assert (end.do, "h2" in end.message) == (Do.DONE, True)
 
@@ -291,9 +291,11 @@ def test_a_deletion_tells_whether_anything_was_left_to_delete() -> None:
     assert after_look(hosts, order(Act.DELETE), acted=True) == Step(do=Do.DONE)
 
 
-@pytest.mark.parametrize(("state", "word"), [(State.RUNNING, "runs"), (State.OFF, "off")])
+@pytest.mark.parametrize(
+    ("state", "word"), [(DomainState.RUNNING, "runs"), (DomainState.OFF, "off")]
+)
 def test_a_machine_that_finds_no_target_is_told_by_its_state_and_host(
-    state: State, word: str
+    state: DomainState, word: str
 ) -> None:
     hosts = Hosts([Host("h1", Copy(state)), Host("h2", target=False)])
     end = after_look(hosts, order(Act.MOVE))
@@ -311,7 +313,7 @@ def test_a_transient_machine_is_not_shut_down_to_move() -> None:
 
 
 def test_a_machine_that_is_off_and_cannot_move_is_told_why() -> None:
-    copy = marked(MarkerPhase.OFFLINE, State.OFF, target="h2")
+    copy = marked(MarkerPhase.OFFLINE, DomainState.OFF, target="h2")
     dark = Hosts([Host("h1", copy), Host("h2", answers=False)])
     end = after_look(dark, order(Act.MOVE))
     assert (end.do, "connection refused" in end.message) == (Do.FAIL, True)
@@ -324,16 +326,16 @@ def test_a_machine_that_is_off_and_cannot_move_is_told_why() -> None:
 
 
 def test_copies_that_a_migration_left_are_touched_only_where_one_of_them_is_proven() -> None:
-    def two(there: State, source: str = "h1") -> Hosts:
+    def two(there: DomainState, source: str = "h1") -> Hosts:
         mine = marker(source=source, target="h2")
-        left = Copy(State.PAUSED, mine, mine, handed_over=True)
+        left = Copy(DomainState.PAUSED, mine, mine, handed_over=True)
         return Hosts([Host("h1", left), Host("h2", Copy(there, mine, mine))])
 
-    step = after_look(two(State.RUNNING), order(Act.MOVE))
+    step = after_look(two(DomainState.RUNNING), order(Act.MOVE))
     assert step == Step(do=Do.POWER_OFF, host="h1")
-    for unproven in (two(State.PAUSED), two(State.RUNNING, source="h3")):
+    for unproven in (two(DomainState.PAUSED), two(DomainState.RUNNING, source="h3")):
         assert after_look(unproven, order(Act.MOVE)).do is Do.ASK_AGAIN
-    kept = two(State.RUNNING)
+    kept = two(DomainState.RUNNING)
     assert kept["h2"].copy is not None
     kept["h2"].copy.live = None
     assert after_look(kept, order(Act.MOVE)).do is Do.ASK_AGAIN
@@ -347,7 +349,7 @@ def test_a_marker_without_a_source_is_of_the_host_where_it_is() -> None:
 
 
 def test_a_check_of_what_cannot_be_done_any_more_is_exact() -> None:
-    hosts = pair(state=State.CRASHED)
+    hosts = pair(state=DomainState.CRASHED)
     asked = order(Act.PAUSE)
     found = decide.verdict(asked, hosts.look(asked))
     assert (found.do, "crashed" in found.message) == (Do.FAIL, True)
@@ -355,7 +357,7 @@ def test_a_check_of_what_cannot_be_done_any_more_is_exact() -> None:
 
 def test_a_machine_that_is_off_is_not_started_while_a_host_that_may_run_it_is_dark() -> None:
     asked = order(Act.MOVE, way=MoveBy.COLD)
-    off = marked(MarkerPhase.COLD, State.OFF, target="h2")
+    off = marked(MarkerPhase.COLD, DomainState.OFF, target="h2")
     here = Hosts([Host("h1", off), Host("h2", answers=False)])
     tried = Failure(do=Do.START, host="h2", code=38, message="end of file", at=0.0)
     assert after_look(here, asked, failures=(tried,)).do is Do.ASK_AGAIN

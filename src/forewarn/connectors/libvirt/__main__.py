@@ -1,9 +1,9 @@
 """The program's start: `python -I __main__.py VERB`.
 
     carry-out, check     one machine's part of a task (`program`)
-    survey               what all hosts are like (`program`)
+    survey               the facts of all hosts (`program`)
     list, tag, states    domains for the fleet (`domains`)
-    probe                whether this Python has the module `libvirt`
+    probe                a test for the module `libvirt` in this Python
 
 It runs under any Python from 3.11 on that has the module `libvirt`, also one without the rest of
 the service's libraries. So the package `forewarn` is entered here by the side: its folder is found,
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def main(verb: str, *arguments: str) -> int:
-    """Do what the verb says; return the exit status."""
+    """Run a verb; return the exit status."""
     if "forewarn" not in sys.modules:
         package = types.ModuleType("forewarn")
         package.__path__ = [str(Path(__file__).resolve().parents[2])]

@@ -31,17 +31,17 @@ from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettin
 PROGRAM: Final = str(Path(__file__).parent / "__main__.py")
 
 GRACE_SECONDS: Final = 60.0
-"""How long the program may take to cancel a migration and to leave the machine running, once its
-time limit has passed."""
+"""The time for the program to cancel a migration and to leave the machine running, after its time
+limit."""
 
 SURVEY_SECONDS: Final = 30.0
-"""How long a survey may take: more than the program gives the slowest host."""
+"""The time limit of a survey: more than the program gives the slowest host."""
 
 SSH_FAILED: Final = 255
-"""What ssh exits with when it has no connection, or loses it."""
+"""The exit status of ssh when it has no connection, or loses it."""
 
 PROBE_SECONDS: Final = 60.0
-"""How long a Python may take to import libvirt: a tenth of a second, and more on a busy machine."""
+"""The time for a Python to import libvirt: a tenth of a second, and more on a busy machine."""
 
 MAX_SAID: Final = 300
 """The most characters that are quoted of a command's last words."""
@@ -143,14 +143,14 @@ class LibvirtConnector(CommandConnector):
         return process.returncode or 0, out, err
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
-        """Tell whether the program was killed or has crashed, so that another run goes on."""
+        """Return True if the program was killed or has crashed, so that another run continues."""
         if isinstance(left, RunResult):
             known = left.kind == "exit" and left.number == UNKNOWN and left.stage == 0
             return not known and not self._is_final(left)
         return left is RunTrace.BEGUN
 
     def _is_final(self, left: RunResult | RunTrace) -> bool:
-        """Tell whether the program ended by itself and knew the result."""
+        """Return True if the program ended by itself and knew the result."""
         return isinstance(left, RunResult) and (
             left.kind == "refused" or (left.kind == "exit" and left.number in {0, FAILED})
         )
@@ -160,7 +160,7 @@ class LibvirtConnector(CommandConnector):
         return "" if said else super()._spoken(ended)
 
     async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
-        """Add the settings, and whether an earlier run may have begun, or has used its time up."""
+        """Add the settings, and an earlier run's state: it may have begun, or used its time up."""
         left = None if earlier is None else await self._runs.end(earlier)
         stopping = isinstance(left, RunResult) and left.stage > 0
         again = earlier is not None or bool(task.claimed_elsewhere) or self._may_miss(task)
@@ -182,7 +182,7 @@ class LibvirtConnector(CommandConnector):
 
 
 def told(settings: LibvirtSettings) -> dict[str, Any]:
-    """Return the settings as the program is told them."""
+    """Return the settings in the form that the program reads."""
     builtins: dict[str, Any] = msgspec.to_builtins(settings)
     builtins["hosts"] = [
         {**each, "boot_id": host.boot_id_command}

@@ -1,19 +1,19 @@
-"""From what is seen of a machine on all hosts to the next step. Pure: values in, a step out.
+"""From the sight of a machine on all hosts to the next step. Pure: values in, a step out.
 
 `program` looks, does one step by `hypervisor`, and looks again, until a step ends it. So it needs
-no memory of its own to go on where an earlier run was killed: what that run did is in the state of
+no memory of its own to go on where an earlier run was killed: that run's work is in the state of
 the domain and in the marker. The tables name each pair of state and phase; a pair that is in none
 of them fails and touches nothing.
 
 The rules that hold in every table:
 
-- A marker of a later attempt, or of a later operation: somebody else has taken over. Stop.
+- A marker of a later attempt, or of a later operation: another run has taken over. Stop.
 - A machine that is active on two hosts without a job is left alone: one of them is the wrong one.
 - A machine is shut down for a move only while a target answers, has memory and is free of
   definitions of it; it is started again where it was as soon as that is not so any more.
 - A machine that is off and may be defined on two hosts is started on one only while the other
   answers, or is known to have none or to have started none.
-- Who gives up leaves the machine running, resumed or started, unless it may run elsewhere.
+- A run that gives up leaves the machine running, resumed or started, unless it may run elsewhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,31 +23,30 @@ from enum import StrEnum
 from forewarn.connectors.libvirt.facts import (
     Act,
     DomainSight,
+    DomainState,
     HostSight,
     Marker,
     MarkerPhase,
     MoveBy,
     Order,
-    State,
     renewed,
 )
 
 LOOK_AGAIN_SECONDS = 0.5
-"""How long to wait before the next look where nothing tells that something has changed."""
+"""The pause before the next look where no event announces a change."""
 
 PRESS_EVERY_SECONDS = 8.0
-"""How long to wait before the power button is pressed again: a press while the guest boots is
-lost."""
+"""The pause before the power button is pressed again: a press while the guest boots is lost."""
 
 RETRY_EVERY_SECONDS = 2.0
-"""How long to wait after a step that failed, before it is tried again."""
+"""The pause before a failed step is tried again."""
 
 JOB_IN_THE_WAY = 68
 """libvirt's code for a step that waited 30 s for another job, and gave up."""
 
 
 class Do(StrEnum):
-    """What a step does; the last four end it."""
+    """The kinds of steps; the last four end the run."""
 
     MARK = "mark"
     """Write the marker of the step to the machine on the step's host."""
@@ -63,7 +62,7 @@ class Do(StrEnum):
     MIGRATE = "migrate"
     """Move it live to the target."""
     MOVE_DEFINITION = "move definition"
-    """Move a machine that is off to the target."""
+    """Move the definition of a machine that is off to the target."""
     ABORT = "abort"
     """Cancel the migration that is under way."""
     DEFINE = "define"
@@ -88,30 +87,30 @@ LOOKS = ENDS | {Do.WAIT, Do.ASK_AGAIN}
 """The steps that change nothing."""
 
 TRIES: Mapping[Do, int] = {Do.RESUME: 30, Do.START: 10}
-"""How often a step may fail before it is given up; `TRIES_ELSE` for the others. A machine that is
-paused or off is not given up soon. A migration is not repeated at all (`_stays`)."""
+"""The number of failures after which a step is given up; `TRIES_ELSE` for the others. A machine
+that is paused or off is not given up soon. A migration is not repeated at all (`_stays`)."""
 
 TRIES_ELSE = 5
 
 MAX_FAILURES = 100
-"""How many failures are remembered: more than all tries together."""
+"""The number of failures that are remembered: more than all tries together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The next thing to do."""
+    """The next step."""
 
     do: Do
     host: str = ""
-    """Where the machine is that it is done to."""
+    """The host of the machine."""
     target: str = ""
-    """Where it moves to."""
+    """The host that it moves to."""
     live: Marker | None = None
     config: Marker | None = None
     """The markers to write."""
     seconds: float = 0.0
     message: str = ""
-    """For the operator: why it ends, or what it waits for."""
+    """For the operator: the reason of the end, or of the wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What this run of the program has done and seen; times in seconds since it began."""
+    """The actions and sights of this run of the program; times in seconds since it began."""
 
     now: float = 0.0
     acted: bool = False
@@ -142,14 +141,15 @@ class Past:
     pressed_first: float | None = None
     pressed_last: float | None = None
     waiting_since: float | None = None
-    """Since when it has been waiting for a host that went dark, or a copy that is handed over."""
+    """Start of the wait for a host that went dark, or for a copy that is handed over; None without
+    one."""
     failures: tuple[Failure, ...] = ()
     started_on: str = ""
-    """Where this run started the machine again after it had shut it down to move it."""
+    """The host on which this run started the machine again after it had shut it down to move it."""
     marked: bool = False
     """This run has written its marker."""
     notes: tuple[str, ...] = ()
-    """What is worth telling at the end."""
+    """Remarks for the final message."""
 
     def failed(self, do: Do) -> Failure | None:
         """Return the latest failure of a kind of step."""
@@ -157,7 +157,7 @@ class Past:
 
 
 def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
-    """Return the next step, or how it ended."""
+    """Return the next step, or the end."""
     if not order.vm_id:
         return Step(do=Do.FAIL, message="has no vm_id: it is not in the fleet any more")
     if (step := _fence(order, hosts, past)) is not None:
@@ -193,7 +193,7 @@ def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 
 
 def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
-    """Return what a look alone tells: DONE, FAIL for not done, WAIT for a job, else UNKNOWN."""
+    """Judge by one look: DONE, FAIL for not done, WAIT for a job, else UNKNOWN."""
     step = decide(replace(order, again=True), hosts, Past())
     found = _found(hosts)
     if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or any(domain.job for _, domain in found):
@@ -205,7 +205,7 @@ def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
 
 
 def after(past: Past, step: Step, order: Order) -> Past:
-    """Return what this run knows once it has done a step."""
+    """Return this run's past after a step."""
     if step.do is Do.ASK_AGAIN:
         since = past.now if past.waiting_since is None else past.waiting_since
         return replace(past, waiting_since=since)
@@ -230,7 +230,7 @@ def after(past: Past, step: Step, order: Order) -> Past:
 
 
 def refused(past: Past, step: Step, code: int, message: str) -> Past:
-    """Return what this run knows once libvirt has refused a step."""
+    """Return this run's past after libvirt refused a step."""
     if step.do is Do.MIGRATE and code == JOB_IN_THE_WAY:
         return replace(past, acted=True)  # it has waited for the other job: look again
     failure = Failure(do=step.do, host=step.host, code=code, message=message, at=past.now)
@@ -302,7 +302,7 @@ def _unseen(order: Order, past: Past, dark: str, *, waits: bool = False) -> Step
 
 
 def _patient(order: Order, past: Past, message: str) -> Step:
-    """Wait for a limited time for what only another look can tell."""
+    """Wait, for a limited time, for another look to tell."""
     since = past.now if past.waiting_since is None else past.waiting_since
     if past.stopping or past.now - since >= order.retry_seconds:
         return Step(do=Do.UNKNOWN, message=message)
@@ -332,7 +332,7 @@ def _doubled(active: Found) -> str:
 
 
 def _tempered(step: Step, past: Past) -> Step:
-    """Let a step that failed wait a moment, and end it where it failed too often."""
+    """Delay a step that failed for a moment, and end it where it failed too often."""
     failed = [each for each in past.failures if (each.do, each.host) == (step.do, step.host)]
     if not failed or step.do in LOOKS:
         return step
@@ -346,40 +346,41 @@ def _tempered(step: Step, past: Past) -> Step:
 
 # Pause and reboot: what happens on one host, by tables of (state, phase).
 
-_Table = Mapping[tuple[State, MarkerPhase | None], Do]
+_Table = Mapping[tuple[DomainState, MarkerPhase | None], Do]
 
 PAUSE: _Table = {
-    (State.RUNNING, None): Do.MARK,
-    (State.RUNNING, MarkerPhase.BEGUN): Do.SUSPEND,
-    (State.PAUSED, MarkerPhase.BEGUN): Do.MARK,
-    (State.PAUSED, MarkerPhase.PAUSED): Do.RESUME,
-    (State.RUNNING, MarkerPhase.PAUSED): Do.SYNC_TIME,
-    (State.RUNNING, MarkerPhase.DONE): Do.DONE,
+    (DomainState.RUNNING, None): Do.MARK,
+    (DomainState.RUNNING, MarkerPhase.BEGUN): Do.SUSPEND,
+    (DomainState.PAUSED, MarkerPhase.BEGUN): Do.MARK,
+    (DomainState.PAUSED, MarkerPhase.PAUSED): Do.RESUME,
+    (DomainState.RUNNING, MarkerPhase.PAUSED): Do.SYNC_TIME,
+    (DomainState.RUNNING, MarkerPhase.DONE): Do.DONE,
 }
-"""Freeze. Who finds it paused by us resumes it; who finds it running after that has only to say so:
-the mark `paused` is written while it is paused, so it stands for a pause that has happened."""
+"""Freeze. A run that finds it paused by us resumes it; one that finds it running after that only
+reports so: the mark `paused` is written while it is paused, so it stands for a pause that has
+happened."""
 
 REBOOT: _Table = {
-    (State.RUNNING, None): Do.MARK,
-    (State.CRASHED, None): Do.MARK,
-    (State.RUNNING, MarkerPhase.BEGUN): Do.PRESS,
-    (State.PAUSED, MarkerPhase.BEGUN): Do.PRESS,
-    (State.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
-    (State.OFF, MarkerPhase.RESTARTED): Do.START,
-    (State.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
-    (State.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
+    (DomainState.RUNNING, None): Do.MARK,
+    (DomainState.CRASHED, None): Do.MARK,
+    (DomainState.RUNNING, MarkerPhase.BEGUN): Do.PRESS,
+    (DomainState.PAUSED, MarkerPhase.BEGUN): Do.PRESS,
+    (DomainState.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
+    (DomainState.OFF, MarkerPhase.RESTARTED): Do.START,
+    (DomainState.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
+    (DomainState.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
 }
 """Reboot. Its marker is `begun` in the live domain and `restarted` in the definition: the boot
-itself commits it, whoever starts the domain."""
+itself commits it, no matter who starts the domain."""
 
 UNFORESEEN: _Table = {
-    (State.OFF, None): Do.MARK,
-    (State.CRASHED, None): Do.MARK,
-    (State.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
-    (State.OFF, MarkerPhase.RESTARTED): Do.START,
-    (State.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
-    (State.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
-    (State.RUNNING, None): Do.DONE,
+    (DomainState.OFF, None): Do.MARK,
+    (DomainState.CRASHED, None): Do.MARK,
+    (DomainState.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
+    (DomainState.OFF, MarkerPhase.RESTARTED): Do.START,
+    (DomainState.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
+    (DomainState.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
+    (DomainState.RUNNING, None): Do.DONE,
 }
 """Reboot of a machine that has failed: one that came up again by itself is left as it is."""
 
@@ -393,7 +394,7 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
     do = table.get((domain.state, phase))
     if do is Do.DONE:
         return Step(do=Do.DONE, message="; ".join(past.notes))
-    stopping = past.stopping and domain.state is State.RUNNING and do is not Do.SYNC_TIME
+    stopping = past.stopping and domain.state is DomainState.RUNNING and do is not Do.SYNC_TIME
     why = "" if marker is not None else _unfit(order, domain)
     if do is None:
         why = _unexpected(domain, phase)
@@ -407,7 +408,7 @@ def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) ->
 
 
 def _timed(order: Order, host: HostSight, do: Do, phase: MarkerPhase | None, past: Past) -> Step:
-    """Return the step that a table names, or what has to come before it."""
+    """Return the step that a table names, or one that has to come before it."""
     match do:
         case Do.MARK:
             phase = MarkerPhase.PAUSED if phase is MarkerPhase.BEGUN else MarkerPhase.BEGUN
@@ -431,7 +432,7 @@ def _unexpected(domain: DomainSight, phase: MarkerPhase | None) -> str:
 
 
 def _unfit(order: Order, domain: DomainSight) -> str:
-    """Return why a machine cannot be shut down and started again; "" if it can."""
+    """Return the reason why a machine cannot be shut down and started again; "" if it can."""
     if order.act is not Act.REBOOT:
         return ""
     if not domain.persistent:
@@ -494,7 +495,7 @@ def _delete(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 
 
 def obstacle(order: Order, host: HostSight, source: HostSight, domain: DomainSight) -> str:
-    """Return why a host cannot take a machine in; "" if it can."""
+    """Return the reason why a host cannot take a machine in; "" if it can."""
     if not host.answers:
         return f"does not answer: {host.why}"
     if host.name == source.name or (host.host_id and host.host_id == source.host_id):
@@ -562,7 +563,7 @@ def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
     host, domain = (active or found)[0]
     if order.to_host == host.name:
         return Step(do=Do.DONE, message=f"it is on {host.name} already")
-    if domain.state in {State.PAUSED, State.CRASHED}:
+    if domain.state in {DomainState.PAUSED, DomainState.CRASHED}:
         return Step(do=Do.FAIL, message=_unexpected(domain, None))
     if not domain.persistent and order.way is MoveBy.COLD:
         return Step(do=Do.FAIL, message="is transient: it would be gone once it is off")
@@ -579,11 +580,11 @@ def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
 
 
 def _handed_over(order: Order, active: Found, source: str, past: Past) -> Step:
-    """Judge two active copies of which a migration left one or both paused."""
+    """Judge two active copies; a migration left one or both of them paused."""
     left = next((each for each in active if each[0].name == source), None)
     there = next((each for each in active if each[0].name != source), None)
     if left is not None and there is not None:
-        moved = there[1].state is State.RUNNING and left[1].handed_over
+        moved = there[1].state is DomainState.RUNNING and left[1].handed_over
         if moved and order.owns(there[1].marker) and order.owns(left[1].marker):
             # libvirt asks its caller to confirm, and the caller was killed: this is its last step.
             return Step(do=Do.POWER_OFF, host=source)
@@ -598,13 +599,13 @@ def _arrived(
     past: Past,
 ) -> Step:
     host, domain = there
-    if domain.state is State.CRASHED:
+    if domain.state is DomainState.CRASHED:
         return Step(do=Do.FAIL, message=f"moved to {host.name} and crashed there")
     dark = _dark(tuple(each for each in hosts if each.name == source))
-    if dark and not past.moved and (domain.state is not State.PAUSED or domain.handed_over):
+    if dark and not past.moved and (domain.state is not DomainState.PAUSED or domain.handed_over):
         # Its other copy may run, or a definition that was left there start with its host.
         return _patient(order, past, f"is on {host.name}, and may be at its source too: {dark}")
-    if domain.state is State.PAUSED:
+    if domain.state is DomainState.PAUSED:
         return Step(do=Do.RESUME, host=host.name)
     for other, left in _found(hosts):
         if other.name != host.name and order.owns(left.marker):
@@ -619,9 +620,9 @@ def _at_source(
     host, domain = here
     marker = domain.marker
     assert marker is not None
-    if domain.state is State.CRASHED:
+    if domain.state is DomainState.CRASHED:
         return Step(do=Do.FAIL, message=f"crashed on {host.name} before it had moved")
-    if domain.state is State.PAUSED:
+    if domain.state is DomainState.PAUSED:
         dark = tuple(each for each in hosts if each.name == marker.target and not each.answers)
         if domain.handed_over and dark:
             return _patient(order, past, f"is paused by its move, and {_dark(dark)}")
@@ -642,7 +643,7 @@ def _at_source(
 
 
 def _stays(order: Order, domain: DomainSight, marker: Marker, past: Past) -> str:
-    """Return why a machine that runs at its source is given up; "" while it is not."""
+    """Return the reason for giving up a machine that runs at its source; "" to go on."""
     if past.stopping:
         return "reached its time limit"
     if (failure := past.failed(Do.MOVE_DEFINITION) or past.failed(Do.START)) is not None:
@@ -664,8 +665,8 @@ def _may_have_started(
 ) -> set[str]:
     """Return the hosts on which a machine that is off here may run, if they do not answer.
 
-    A move whose answer was lost may leave a definition on both hosts. So this run counts where it
-    has started the machine, and an earlier run may have started it wherever it was to go.
+    A move whose answer was lost may leave a definition on both hosts. So the host counts on which
+    this run has started the machine, and any that an earlier run was to move it to.
     """
     started = {past.started_on, *(each.host for each in past.failures if each.do is Do.START)}
     if is_at_source:

@@ -1,14 +1,14 @@
-"""Domains for the fleet: what they are made into machines by, their tags, and their states.
+"""Domains for the fleet: the data that machines are made of, tags, and states.
 
     list URI...   prints one JSON object: the domains of each host, with tags and interfaces
     tag           reads {"uris", "domain", "tag"}, writes the domain's tag and prints it
     states URI    answers each line "states [UUID...]" on standard input by one JSON line:
-                  the states of all domains, and whether those with these UUIDs are tagged
+                  the states of all domains, and for these UUIDs if they are tagged
 
-Whatever goes wrong is a line {"error", "code"}. `list` and `tag` then end with exit status 1.
-`states` goes on: it keeps its connection from one line to the next, says where it was lost, and
-connects again for the line after. It ends with its standard input, so it never outlives its caller,
-which kills it when a call of libvirt hangs.
+An error is a line {"error", "code"}. `list` and `tag` then end with exit status 1. `states` goes
+on: it keeps its connection from one line to the next, says where it was lost, and connects again
+for the line after. It ends with its standard input, so it never outlives its caller, which kills it
+when a call of libvirt hangs.
 """
 
 import json
@@ -49,7 +49,7 @@ class DomainError(Exception):
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    """Do what the verb says; return the exit status."""
+    """Run a verb; return the exit status."""
     prepare()
     if verb == "states":
         return _serve(*arguments)
@@ -72,7 +72,7 @@ def _refusal(error: Exception) -> dict[str, str]:
 
 
 def _serve(uri: str) -> int:
-    """Take lines here, and answer on another thread: a call that hangs hides no end of lines."""
+    """Read lines here, and answer on another thread: a call that hangs hides no end of lines."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_answer, args=(uri, lines), daemon=True).start()
     for line in sys.stdin:
@@ -122,7 +122,7 @@ def _states(connection: Connection, tags_of: Collection[str]) -> list[dict[str, 
 
 def _state(number: int, reason: int, run: int) -> dict[str, Any]:
     state, handed_over = facts.state_of(number, reason, active=run >= 0)
-    why = facts.off_reason(number, reason) if state is facts.State.OFF else ""
+    why = facts.off_reason(number, reason) if state is facts.DomainState.OFF else ""
     return {"state": "handover" if handed_over else state.value, "reason": why, "run": run}
 
 
@@ -166,7 +166,7 @@ def _described(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _trees(connection: Connection, listing: str) -> dict[str, Any]:
-    """Return the XML of all that a listing has, by name; nothing where the driver has none."""
+    """Return the XML of all objects in a listing, by name; empty where the driver has none."""
     with Suppressed(NO_SUPPORT):
         found = getattr(connection, listing)()
         return {each.name(): facts.parse(each.XMLDesc(0)) for each in found}

@@ -1,4 +1,4 @@
-"""What the program is told and what it sees: values, without libvirt."""
+"""The program's orders and sights: values, without libvirt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,7 +12,7 @@ MARKER_URI = "urn:forewarn:task:1"
 
 
 class Act(StrEnum):
-    """What is to happen to a machine."""
+    """The kinds of work on a machine."""
 
     PAUSE = "pause"
     REBOOT = "reboot"
@@ -21,7 +21,7 @@ class Act(StrEnum):
 
 
 class MoveBy(StrEnum):
-    """How a running machine moves."""
+    """The ways to move a running machine."""
 
     LIVE = "live"
     LIVE_OR_COLD = "live-or-cold"
@@ -29,13 +29,13 @@ class MoveBy(StrEnum):
 
 
 class MarkerPhase(StrEnum):
-    """How far an operation has come, as its marker says."""
+    """The progress of an operation, by its marker."""
 
     BEGUN = "begun"
     PAUSED = "paused"
     """A Freeze has paused the machine: only the resume is left."""
     RESTARTED = "restarted"
-    """The copy of the marker that a boot makes live: who reads it live knows that it booted."""
+    """The copy of the marker that a boot makes live: a live one proves that the machine booted."""
     COLD = "cold"
     """A move that shuts the machine down."""
     OFFLINE = "offline"
@@ -56,8 +56,8 @@ OFF_REASONS = (
 """The names of VIR_DOMAIN_SHUTOFF_*, by number."""
 
 
-class State(StrEnum):
-    """What a domain does on one host."""
+class DomainState(StrEnum):
+    """The state of a domain on one host."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -66,18 +66,18 @@ class State(StrEnum):
     """Its processor has stopped for good, but its process is there."""
 
 
-def state_of(number: int, reason: int, *, active: bool) -> tuple[State, bool]:
-    """Map libvirt's numbers to the state, and whether it is one of a migration's two copies."""
+def state_of(number: int, reason: int, *, active: bool) -> tuple[DomainState, bool]:
+    """Map libvirt's numbers to the state, and to True for one of a migration's two copies."""
     if not active:
-        return State.OFF, False
+        return DomainState.OFF, False
     if number in {PAUSED, SUSPENDED_TO_MEMORY}:
-        return State.PAUSED, number == PAUSED and reason in HANDED_OVER
+        return DomainState.PAUSED, number == PAUSED and reason in HANDED_OVER
     # A domain that is active and "off" was kept as it ended.
-    return (State.CRASHED if number in {OFF, CRASHED} else State.RUNNING), False
+    return (DomainState.CRASHED if number in {OFF, CRASHED} else DomainState.RUNNING), False
 
 
 def off_reason(number: int, reason: int) -> str:
-    """Name why a domain is off, from libvirt's numbers."""
+    """Name the reason why a domain is off, from libvirt's numbers."""
     if number == CRASHED:
         return "crashed"
     known = number == OFF and 0 <= reason < len(OFF_REASONS)
@@ -86,14 +86,14 @@ def off_reason(number: int, reason: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """What an operation left in the metadata of a domain."""
+    """The record of an operation in the metadata of a domain."""
 
     operation: str
     started_at: str
     attempt: int
     phase: MarkerPhase
     source: str = ""
-    """Where the machine was before the operation."""
+    """The machine's host before the operation."""
     target: str = ""
 
     def xml(self) -> str:
@@ -130,7 +130,7 @@ class DomainSight:
     """A machine as one host has it."""
 
     name: str
-    state: State
+    state: DomainState
     memory_mib: int = 0
     persistent: bool = True
     job: bool = False
@@ -146,8 +146,8 @@ class DomainSight:
 
     @property
     def active(self) -> bool:
-        """Whether it has a process."""
-        return self.state is not State.OFF
+        """True if it has a process."""
+        return self.state is not DomainState.OFF
 
     @property
     def marker(self) -> Marker | None:
@@ -164,7 +164,7 @@ class HostSight:
     why: str = ""
     """Why it does not answer."""
     boot_id: str = ""
-    """Asked for only where the order waits for another one."""
+    """Read only where the order waits for another one."""
     host_id: str = ""
     """libvirt's own id of the host: a machine cannot move to its current host."""
     target: bool = True
@@ -177,7 +177,7 @@ class HostSight:
 
 @dataclass(frozen=True, kw_only=True)
 class HostAddress:
-    """How a host is reached, as `connectors.settings.LibvirtHost` has it."""
+    """The addresses and commands of a host, as in `connectors.settings.LibvirtHost`."""
 
     name: str
     uri: str
@@ -192,7 +192,7 @@ class HostAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Migration:
-    """How machines migrate."""
+    """The way in which machines migrate."""
 
     by: str = "direct"
     disks: str = "shared"
@@ -213,7 +213,7 @@ class Order:
     vm_id: str
     act: Act
     host: str = ""
-    """Where the fleet has the machine; empty where it does not know."""
+    """The machine's host by the fleet; empty where unknown."""
     way: MoveBy = MoveBy.LIVE
     pause_seconds: float = 5.0
     to_host: str = ""
@@ -243,7 +243,7 @@ class Order:
         )
 
     def owns(self, marker: Marker | None) -> bool:
-        """Return whether a marker is of this operation, by any attempt."""
+        """Return True if a marker is of this operation, by any attempt."""
         return marker is not None and (marker.operation, marker.started_at) == (
             self.operation,
             self.started_at,
@@ -286,7 +286,7 @@ def order_of(told: dict[str, Any]) -> Order:
 
 
 def _instant(text: str) -> str:
-    """Return a time in the one form in which texts compare as times do."""
+    """Return a time in the one form whose texts compare as times do."""
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -379,7 +379,7 @@ def reserved_of(network: ET.Element) -> dict[str, str]:
 
 
 def spoof_proof(name: str, filters: Mapping[str, ET.Element]) -> bool:
-    """Tell whether a filter, or one that it leads to, lets a guest send from its IP only."""
+    """Return True if a filter, or one that it leads to, lets a guest send from its IP only."""
     seen: set[str] = set()
     waiting = [name]
     while waiting and len(seen) < MAX_FILTERS:

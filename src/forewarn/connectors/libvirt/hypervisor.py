@@ -1,8 +1,9 @@
-"""The connections to the hosts: what they are like, what is there of one machine, and each step.
+"""The connections to the hosts: their facts, their copy of one machine, and each step.
 
 Every call of libvirt may block: the opening of a connection to a daemon that is stopped never
 returns. So each host is looked at on a thread of its own, which is given up, but not forgotten: a
-host is not asked again before its thread has come back. Whoever uses this ends by `os._exit`.
+host is not asked again before its thread has come back. So a program that uses this ends by
+`os._exit`.
 """
 
 import contextlib
@@ -20,19 +21,20 @@ from forewarn.connectors.libvirt.decide import Do, Step
 
 Connection: TypeAlias = Any
 Domain: TypeAlias = Any
-"""libvirt's own, which have no types."""
+"""libvirt's own classes, which have no types."""
 
 LOOK_SECONDS: Final = 20.0
-"""How long a host may take to answer a look: SSH to a slow host, but not for ever."""
+"""The time limit of a host's answer to a look: SSH to a slow host, but not for ever."""
 
 SURVEY_SECONDS: Final = 10.0
-"""How long a host may take to answer a survey: the others are told of in time all the same."""
+"""The time limit of a host's answer to a survey: the report of the others is in time all the same.
+"""
 
 KEEPALIVE: Final = (5, 3)
-"""Seconds between two questions whether a host is there, and how many may stay unanswered."""
+"""Seconds between two probes of a connection, and how many may stay unanswered."""
 
 COMMAND_SECONDS: Final = 15.0
-"""How long a command that prints a boot id may take."""
+"""The time limit of a command that prints a boot id."""
 
 MARKER_PREFIX: Final = "forewarn-task"
 
@@ -52,7 +54,7 @@ T = TypeVar("T")
 
 
 class Suppressed:
-    """Goes on behind its block where libvirt refuses something in it with one of these codes."""
+    """Ends its block where libvirt refuses something in it with one of these codes, and goes on."""
 
     def __init__(self, *codes: int) -> None:
         self._codes = codes
@@ -61,7 +63,7 @@ class Suppressed:
         """Begin the block."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Tell whether the block ends here by one of the codes."""
+        """Return True if the block ends here by one of the codes."""
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() in self._codes
 
 
@@ -98,7 +100,10 @@ class _Link:
         return self._connection
 
     def start(self, work: Callable[[], T], empty: T) -> Callable[[float], T]:
-        """Begin work on a thread; return what waits for it until a time, or returns `empty`."""
+        """Begin work on a thread; return a function that waits until a time for the result.
+
+        The function returns `empty` if there is none by then.
+        """
         results: list[T] = []
         if self._thread is not None and self._thread.is_alive():
             return lambda _: empty
@@ -122,7 +127,7 @@ class Hypervisors:
         self._migrating = ""
         """The source of the migration that is waited for."""
         self._name = ""
-        """What the machine is called on its host, once that is known."""
+        """The machine's name on its host, once that is known."""
 
     def ask(
         self,
@@ -132,8 +137,8 @@ class Hypervisors:
     ) -> list[T]:
         """Ask all hosts at once, and return the answers in the settings' order.
 
-        `question` is called with a host and its connection, on the host's own thread. `dark` is
-        what to answer for a host that does not within so many seconds, and why.
+        `question` is called with a host and its connection, on the host's own thread. `dark` makes
+        the answer of a host that does not answer within `seconds`, from the reason.
         """
         late = f"no answer in {seconds:g} s"
         until = now() + seconds
@@ -144,7 +149,7 @@ class Hypervisors:
         return [wait(until) for wait in waits]
 
     def look(self, order: facts.Order) -> tuple[facts.HostSight, ...]:
-        """Return what each host has of the order's machine."""
+        """Return each host's copy of the order's machine."""
 
         def question(host: facts.HostAddress, connection: Connection) -> facts.HostSight:
             return _sight(order, host, connection, self._name or order.machine)
@@ -277,7 +282,7 @@ def _start(domain: Domain) -> None:
 
 
 def _undefine(domain: Domain, *, keep_firmware: bool) -> None:
-    """Remove the definition; after a move, without the firmware's files, which it still has."""
+    """Remove the definition; after a move, keep the firmware's files, which are still in use."""
     keep = "KEEP_" if keep_firmware else ""
     flags = UNDEFINE_ALL | getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}NVRAM")
     tpm = getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}TPM", 0)
@@ -294,7 +299,7 @@ def now() -> float:
 
 
 def boot_id_of(host: facts.HostAddress) -> str:
-    """Return what the host's own command prints; "" where it fails."""
+    """Return the output of the host's own command; "" where it fails."""
     if not host.boot_id:
         return ""
     try:
@@ -311,10 +316,10 @@ def boot_id_of(host: facts.HostAddress) -> str:
 
 
 def free_memory(host: facts.HostAddress, connection: Connection) -> int:
-    """Return how many MiB further machines may have.
+    """Return the MiB of memory that is left for further machines.
 
-    What the running machines may use is taken off, not what they use now: they would all get it
-    only until each of them asks for its own.
+    The maximum of each running machine is subtracted, not its use at present, which can grow at any
+    time.
     """
     total = host.memory_mib or connection.getInfo()[1]
     return max(0, min(int(total) - _given(connection) // 1024, _unused(connection)))
@@ -330,14 +335,14 @@ def _given(connection: Connection) -> int:
     return sum(int(domain.maxMemory()) for domain in domains)
 
 
-def state_of(domain: Domain) -> tuple[facts.State, bool]:
-    """Return what a domain does, and whether it is one of a migration's two copies."""
+def state_of(domain: Domain) -> tuple[facts.DomainState, bool]:
+    """Return a domain's state, and True if it is one of a migration's two copies."""
     active = bool(domain.isActive())
     return facts.state_of(*(domain.state() if active else (facts.OFF, 0)), active=active)
 
 
 def has_job(domain: Domain) -> bool:
-    """Return whether something is under way that excludes other work."""
+    """Return True if a job is under way that excludes other work."""
     try:
         return bool(domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE)
     except libvirt.libvirtError as error:
@@ -386,7 +391,7 @@ def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSig
         domain = connection.lookupByUUIDString(order.vm_id)
         state, handed_over = state_of(domain)
         persistent = bool(domain.isPersistent())
-        active = state is not facts.State.OFF
+        active = state is not facts.DomainState.OFF
         config = libvirt.VIR_DOMAIN_AFFECT_CONFIG
         return facts.DomainSight(
             name=domain.name(),
@@ -433,7 +438,7 @@ def _host_id(connection: Connection) -> str:
 
 
 def _unused(connection: Connection) -> int:
-    """Return the MiB of memory that nobody uses, what the kernel would give back included."""
+    """Return the MiB of unused memory, including the kernel's caches."""
     with Suppressed(*UNSUPPORTED):
         stats = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)
         return int(sum(stats.get(name, 0) for name in ("free", "buffers", "cached"))) // 1024
@@ -486,18 +491,18 @@ def _guest(domain: Domain) -> dict[str, object]:
         return {
             "vm_id": domain.UUIDString(),
             "name": domain.name(),
-            "running": state is not facts.State.OFF,
+            "running": state is not facts.DomainState.OFF,
             "memory_mib": domain.maxMemory() // 1024,
             "obstacles": _obstacles(domain, state),
         }
     return {}
 
 
-def _obstacles(domain: Domain, state: facts.State) -> list[str]:
-    if state is facts.State.OFF:
+def _obstacles(domain: Domain, state: facts.DomainState) -> list[str]:
+    if state is facts.DomainState.OFF:
         return ["it is off"]
     found = []
-    if state is not facts.State.RUNNING:
+    if state is not facts.DomainState.RUNNING:
         found.append(f"it is {state}")
     if has_job(domain):
         found.append("a job is under way")

@@ -30,24 +30,24 @@ NO_LIBVIRT: Final = 12
 """The exit status of a Python without the module `libvirt`."""
 
 CRASHED: Final = 1
-"""What an exception leaves, as Python's own; its traceback is on standard error."""
+"""The exit status after an exception, as Python's own; its traceback is on standard error."""
 
 ABORT_EVERY_SECONDS: Final = 2.0
-"""How often a migration is asked to end once the time is over."""
+"""The pause between two requests to end a migration once the time is over."""
 
 CONFIRM_SECONDS: Final = 0.2
-"""How long after an end was decided it is looked at once more: the hosts are not looked at in one
-instant, and a machine that moves meanwhile is on none of them, or on two."""
+"""The delay of a second look before an end is final: the hosts are not looked at in one instant,
+and a machine that moves meanwhile is on none of them, or on two."""
 
 CHECK_SECONDS: Final = 30.0
-"""How long a check waits for a job: with two slow looks, less than what the service gives it."""
+"""The longest wait of a check for a job: with two slow looks, less than the service's limit."""
 
 
 class HostsOfMachine(Protocol):
     """All hosts."""
 
     def look(self, order: Order) -> tuple[HostSight, ...]:
-        """Return what each host has of the order's machine."""
+        """Return each host's copy of the order's machine."""
 
     def do(self, order: Order, step: Step) -> tuple[int, str] | None:
         """Do a step; return the code and the text of a refusal."""
@@ -58,23 +58,23 @@ class Timer(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether its time is over: the machine is to be left running."""
+        """True if its time is over: the machine is to be left running."""
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; shorter where the time is over meanwhile."""
+        """Wait; for a shorter time where the time limit passes meanwhile."""
 
 
 class End(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     do: Do
     """DONE, FAIL, UNKNOWN or FENCED."""
     message: str
     host: str
-    """Where the machine is now; "" where that is unknown."""
+    """The machine's host now; "" where that is unknown."""
 
 
 def carry_out(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
@@ -102,7 +102,7 @@ def carry_out(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
 
 
 def check_done(order: Order, hosts: HostsOfMachine, timer: Timer) -> End:
-    """Tell by looks alone whether it was done: DONE, FAIL for not done, or UNKNOWN."""
+    """Find out by looks alone if it was done: DONE, FAIL for not done, or UNKNOWN."""
     until, ending = timer.now() + CHECK_SECONDS, None
     while True:
         sights = hosts.look(order)
@@ -124,7 +124,7 @@ class _ProcessTimer:
     @property
     def stopping(self) -> bool:
         if os.getppid() != self._parent:
-            # Whoever would read the result is gone, and another run may go on in its place.
+            # The reader of the result is gone, and another run may go on in its place.
             os._exit(UNKNOWN)
         return self._over.is_set()
 
@@ -139,7 +139,7 @@ class _ProcessTimer:
 
 
 def run(verb: str, text: str) -> int:
-    """Do what the verb says with an order, or with the settings; return the exit status."""
+    """Run a verb with an order, or with the settings; return the exit status."""
     from forewarn.connectors.libvirt.hypervisor import Hypervisors  # noqa: PLC0415 - here only
 
     told = json.loads(text)
@@ -163,7 +163,7 @@ def run(verb: str, text: str) -> int:
 
 
 def _work(order: Order, hosts: "Hypervisors", over: threading.Event, *, check: bool) -> End | None:
-    """Work on a thread, for a signal is heard by the first one only; None after an exception."""
+    """Work on a thread, for only the first one receives signals; return None after an exception."""
     ends: list[End] = []
     timer = _ProcessTimer(over)
     verb = check_done if check else carry_out
@@ -177,7 +177,7 @@ def _work(order: Order, hosts: "Hypervisors", over: threading.Event, *, check: b
 
 
 def end_group() -> None:
-    """End what this program's connections have begun: an ssh to a host that hangs never ends."""
+    """End the processes of this program's connections: an ssh to a host that hangs never ends."""
     if os.getpgrp() == os.getpid():  # otherwise the group is the caller's
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)

@@ -22,14 +22,14 @@ from forewarn.connectors.port import Unanswered
 from forewarn.maintenance.fleet_import import Domain
 
 ANSWER_SECONDS: Final = 20.0
-"""How long a host may take to answer, the connection included: SSH to a slow host, but not for
-ever."""
+"""The time limit of a host's answer, the connection included: SSH to a slow host, but not for ever.
+"""
 
 MAX_LINE: Final = 16 * 1024 * 1024
 """The most bytes of an answer: 100,000 domains."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _SurveyAnswer(msgspec.Struct, frozen=True):
     domains: tuple[Domain, ...] = ()
     error: str = ""
 
@@ -71,7 +71,7 @@ class LibvirtSurveys:
             if not data:
                 await process.wait()
                 raise Unanswered(self._ended(process))
-            answer = msgspec.json.decode(data, type=_Answer)
+            answer = msgspec.json.decode(data, type=_SurveyAnswer)
             kept = True
         except (msgspec.DecodeError, ValueError) as error:
             message = f"an invalid answer of the program that surveys it: {error}"
