@@ -1,4 +1,4 @@
-"""docs/guides/draining.md: a web server that ends in good order before its machine."""
+"""docs/guides/shutdown.md: a web server that ends in good order before its machine."""
 
 import re
 import shutil
@@ -15,9 +15,9 @@ from recipes import commands, pages
 from recipes.standin import Units
 from recipes.web import Long, Web, asked
 
-UNIT = pages.block("draining", "ini")
-SERVICE = pages.block("draining", "toml", "web.service")
-SIGNAL = pages.block("draining", "toml", "pid_file")
+UNIT = pages.block("shutdown", "ini")
+SERVICE = pages.block("shutdown", "toml", "web.service")
+SIGNAL = pages.block("shutdown", "toml", "pid_file")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_seconds = 0.2 "}
 OVER = 5
 """A notice that is over: the agent's margin is as long."""
@@ -193,7 +193,7 @@ def test_every_time_of_the_page_fits_into_the_next() -> None:
 
 
 @pytest.mark.parametrize("way", sorted(WORDS))
-@pytest.mark.parametrize("line", commands.named("draining"))
+@pytest.mark.parametrize("line", commands.named("shutdown"))
 def test_every_command_of_the_page_runs_on_its_settings(
     line: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
