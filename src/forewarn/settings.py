@@ -8,16 +8,18 @@ that no type expresses is in the struct's `__post_init__`, which raises `FieldEr
 import contextlib
 import difflib
 import enum
+import errno
 import functools
 import ipaddress
 import os
 import re
+import stat
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -94,18 +96,33 @@ class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The lowest level that is logged; `info` is a few lines for each maintenance."""
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file that an operator wrote; OSError unless it is an ordinary one.
+
+    A FIFO would hold up whoever reads it, for ever: it is opened without waiting, and refused.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+    opened = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise OSError(errno.EINVAL, "it is not an ordinary file")
+    return opened
+
+
 def read(path: Path) -> dict[str, Any]:
     """Return the tree of a TOML file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings file: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
         raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?")
     try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows write the mark
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text: save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: invalid TOML: {error}") from error
 
 

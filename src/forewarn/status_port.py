@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import h11
 
@@ -42,11 +42,8 @@ HEAD_BYTES: Final = 16 * 1024
 IP_FREEBIND: Final = 15
 """ip(7), for both families; the socket module has no name for it."""
 
-PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
-"""Why a port cannot be listened on for now: another process has it, or the machine no address."""
-
 AGAIN_SECONDS: Final = 1.0
-"""Before the next try to listen then."""
+"""Before the next try to listen where the system refuses it."""
 
 NO_FILES_SECONDS: Final = 0.1
 """Before the next try to accept a connection when the process has no file left for it."""
@@ -64,8 +61,8 @@ class StatusServer:
     comes from this machine's own address: from any user of it, or from anybody through a proxy or a
     tunnel on it.
 
-    With `when_free` a port that another process has is tried again until it is free; a thread then
-    calls `when_free`. Any other OSError is raised.
+    With `when_free` a port that cannot be listened on is tried again until it can; a thread then
+    calls `when_free`. Without it the OSError is raised.
     """
 
     def __init__(
@@ -84,11 +81,11 @@ class StatusServer:
         self.waits_for = ""
         """Why it could not listen at once; `""` if it could."""
         try:
-            self._socket, self.is_late = _listening(address)
+            self._socket, self.is_late = listening(address, CONNECTIONS, dual=True)
         except OSError as error:
-            if when_free is None or error.errno not in PASSING:
+            if when_free is None:
                 raise
-            self.waits_for = str(error.strerror)
+            self.waits_for = error.strerror or str(error)
         self.number = int(self._socket.getsockname()[1]) if self._socket else address[1]
         """The port that it listens on."""
         self._page = page
@@ -113,7 +110,7 @@ class StatusServer:
     def _serve(self) -> None:
         while self._socket is None and not self._closed.wait(AGAIN_SECONDS):
             with contextlib.suppress(OSError):
-                self._socket, _ = _listening(self._address)
+                self._socket, _ = listening(self._address, CONNECTIONS, dual=True)
                 if self._when_free is not None:
                     self._when_free()
         while self._socket is not None and not self._closed.is_set():
@@ -175,19 +172,19 @@ class StatusServer:
         return self._page(path, own) or (404, TEXT, b"Not found\n")
 
 
-def _listening(address: tuple[str, int]) -> tuple[socket.socket, bool]:
+def listening(
+    address: tuple[Any, ...], backlog: int, *, dual: bool = False
+) -> tuple[socket.socket, bool]:
     """Return a socket that listens, and whether the machine still lacks the address.
 
-    Where the system can, an address that comes later, such as one of a DHCP lease or of keepalived,
-    is listened on in advance: nobody would start the process again when it is there.
+    Where the system can, an address that comes later, such as one of a DHCP lease, of a bridge or
+    of keepalived, is listened on in advance. With `dual` a socket of IPv6 takes IPv4 too.
     """
     six = ":" in address[0]
     family = socket.AF_INET6 if six else socket.AF_INET
-    dual = six and socket.has_dualstack_ipv6()
+    dual = dual and six and socket.has_dualstack_ipv6()
     try:
-        made = socket.create_server(
-            address, family=family, backlog=CONNECTIONS, dualstack_ipv6=dual
-        )
+        made = socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=dual)
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL or sys.platform != "linux":
             raise
@@ -197,8 +194,10 @@ def _listening(address: tuple[str, int]) -> tuple[socket.socket, bool]:
     try:
         made.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if six:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
         made.bind(address)
-        made.listen(CONNECTIONS)
+        made.listen(backlog)
     except BaseException:
         made.close()
         raise

@@ -383,7 +383,7 @@ def test_a_process_that_is_gone_is_a_failure(tmp_path: Path, units: Units) -> No
 def test_a_request_is_made_from_templates_and_secrets_from_files(
     site: Site, tmp_path: Path
 ) -> None:
-    (tmp_path / "token").write_text("Bearer s3cret\n")
+    (tmp_path / "token").write_text("Bearer s3cret\r\n", encoding="utf-8-sig")  # of an editor
     done = Done(
         http={
             "url": f"{site.url}/hook?x=1",
@@ -609,6 +609,12 @@ def test_a_chat_that_refuses_is_a_failure_which_tells_no_secret(site: Site) -> N
     with pytest.raises(ActionFailed, match="403") as failed:
         Done(notify={"slack": f"{site.url}/s3cret"}).prepare()
     assert "s3cret" not in str(failed.value)
+
+
+def test_a_fifo_in_the_place_of_a_file_holds_up_nothing(site: Site, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "token")
+    with pytest.raises(ActionFailed, match="ordinary file"):
+        Done(http={"url": site.url, "header_files": {"A": str(tmp_path / "token")}}).prepare()
 
 
 def test_a_file_without_a_url_is_not_asked(tmp_path: Path) -> None:

@@ -306,6 +306,17 @@ def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
     assert bench.phase == "Held"
 
 
+HUNG = {"url": "http://lb.example/x", "on_failure": "continue", "retries": 0}
+
+
+def test_an_action_that_hangs_in_the_system_takes_nothing_of_the_next_ones_notice() -> None:
+    """A name server, a file server, a disk: the thread that hangs there is left behind."""
+    bench = Bench(rule({"http": HUNG | {"time_limit_seconds": 10}}, command("drain")))
+    bench.see(event(starts_by=START + 30))
+    bench.let_pass(10)
+    assert bench.let_pass(1) == ["do drain"]
+
+
 def test_undoing_has_the_actions_own_limit_and_no_deadline() -> None:
     bench = Bench(rule(service(time_limit_seconds=20)))
     bench.see(event())

@@ -32,6 +32,15 @@ def test_the_agents_unit_is_taken_by_systemd(tmp_path: Path) -> None:
     assert [line for line in checked.stderr.splitlines() if "forewarn" in line] == []
 
 
+@pytest.mark.parametrize("name", ["forewarn", "forewarn-agent", "forewarn-relay"])
+def test_systemd_starts_each_program_again_however_often_and_whatever_ended_it(name: str) -> None:
+    """A late folder, a lock, a half-written file: nobody would start it once that is mended."""
+    unit = (tree.ROOT / "packaging" / f"{name}.service").read_text(encoding="utf-8")
+    assert re.search(r"(?m)^Restart=(always|on-failure)$", unit)
+    assert re.search(r"(?m)^StartLimitIntervalSec=0$", unit)
+    assert "RestartPreventExitStatus" not in unit
+
+
 def test_stopping_waits_longer_than_actions_may_go_on() -> None:
     (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", UNIT.read_text(encoding="utf-8"))
     assert int(seconds) > AgentSettings().stop_seconds + GRACE_SECONDS

@@ -67,6 +67,16 @@ def test_drop_ins_that_cannot_be_read_are_refused_and_not_passed_over(tmp_path: 
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.parametrize("name", [".#0.toml", ".ansible_tmp0.toml", "0.toml.dpkg-new", "0.toml~"])
+def test_files_of_editors_and_tools_beside_the_drop_ins_are_passed_over(
+    tmp_path: Path, name: str
+) -> None:
+    load(tmp_path, EXAMPLE, EXAMPLE)
+    (tmp_path / "agent.d" / name).write_text("[[rule", encoding="utf-8")
+    loaded = settings.load(tmp_path / "agent.toml", {"STATE_DIRECTORY": str(tmp_path)})
+    assert [file.name for file in loaded.files] == ["agent.toml", "0.toml"]
+
+
 def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     nowhere = {"XDG_CONFIG_HOME": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)}
     loaded = settings.load(None, nowhere)

@@ -244,6 +244,14 @@ def test_what_is_not_a_get_is_refused(sent: bytes, status_code: int) -> None:
     port.close()
 
 
+def test_a_port_that_the_system_refuses_for_any_reason_is_tried_again_later() -> None:
+    server = StatusServer(
+        ("fe80::1%gone", 0), lambda _path, _own: None, name="test", when_free=lambda: None
+    )
+    assert server.waits_for
+    server.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
 @pytest.mark.parametrize(
     ("address", "is_late"), [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False)]

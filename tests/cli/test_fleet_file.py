@@ -28,6 +28,14 @@ def told(folder: Path, message: str, text: str = TOML, **facts: str) -> str:
     return failed.message.replace(str(path), "FILE")
 
 
+@pytest.mark.parametrize("text", [TOML, '{"machine": [{"name": "a"}]}'])
+def test_a_byte_order_mark_is_no_part_of_a_fleet_file(tmp_path: Path, text: str) -> None:
+    for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig")):
+        (tmp_path / name).write_text(text, encoding=encoding)
+    plain, marked = (fleet.read_file(str(tmp_path / name)) for name in ("plain", "marked"))
+    assert marked.body == plain.body
+
+
 @pytest.mark.parametrize(
     ("where", "place", "shown"),
     [

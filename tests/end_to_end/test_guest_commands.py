@@ -246,6 +246,22 @@ def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: P
     assert told["event"]["resources"] == [*names, "web-0"]
 
 
+@pytest.mark.parametrize(
+    "redirected", [">/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-", "| true"]
+)
+def test_an_output_that_cannot_be_written_keeps_no_command_from_being_run(
+    redirected: str, tmp_path: Path
+) -> None:
+    facts = listed(Resources=["web-0"], Description="caf\u00e9 \u2192 b")
+    with serving(lambda *_: message(200, document(facts))) as server:
+        command = f'echo "$FOREWARN_DESCRIPTION" > {tmp_path}/said'
+        watch = f"'{sys.executable}' -m forewarn watch --once --endpoint {server.url} --name web-0"
+        line = f"{watch} --exec '{command}' {redirected}"
+        latin = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        subprocess.run(["bash", "-c", line], check=False, env=os.environ | latin)
+    assert (tmp_path / "said").read_text(encoding="utf-8") == "caf\u00e9 \u2192 b\n"
+
+
 def test_a_command_has_the_variables_of_the_agents_programs(tmp_path: Path) -> None:
     said = tmp_path / "said"
     facts = listed(Resources=["web-0", "web-1"])

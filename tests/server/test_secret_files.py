@@ -25,6 +25,11 @@ def test_a_secret_is_its_files_text_without_the_blanks_around_it(tmp_path: Path,
     assert secret_files.shared_secret(path) == SECRET.encode()
 
 
+def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    path = write(tmp_path, f"\ufeff{SECRET}\r\n".encode())
+    assert secret_files.shared_secret(path) == SECRET.encode()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o602, 0o777])
 def test_a_file_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:

@@ -91,6 +91,13 @@ def test_a_taken_port_is_told_in_one_line() -> None:
             sockets.open_tcp("127.0.0.1", port)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds to an address in advance")
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1"])
+def test_an_address_that_comes_later_is_listened_on_in_advance(address: str) -> None:
+    with sockets.open_tcp(address, 0) as opened:
+        assert opened.getsockname()[0] == address
+
+
 def test_removing_takes_sockets_only(tmp_path: Path) -> None:
     path = tmp_path / "operator.sock"
     sockets.open_unix(path).close()

@@ -1,9 +1,15 @@
 """What settings files have in common, and what a process does before it has threads."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import patience
+from forewarn import settings
+from forewarn.settings import SettingsError
 
 THREADS = """
 import enum, sys, threading
@@ -42,3 +48,20 @@ def test_threads_that_decode_one_type_at_once_do_not_end_the_process() -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_the_mark_and_the_line_ends_of_an_editor_on_windows_are_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_bytes(b"\xef\xbb\xbf[log]\r\nlevel = 'debug'\r\n")
+    assert settings.read(tmp_path / "x.toml") == {"log": {"level": "debug"}}
+
+
+def test_another_encoding_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("[log]", encoding="utf-16")
+    with pytest.raises(SettingsError, match="UTF-8"):
+        settings.read(tmp_path / "x.toml")
+
+
+def test_a_fifo_among_the_settings_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.toml")
+    with pytest.raises(SettingsError, match="ordinary file"):
+        settings.read(tmp_path / "x.toml")

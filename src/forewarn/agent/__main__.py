@@ -22,7 +22,6 @@ from forewarn.settings import SettingsError, prepare_types
 FAILED: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 6
-SOCKET_UNUSABLE: Final = 10
 """Exit statuses, as the command line counts them."""
 
 
@@ -52,12 +51,7 @@ def main(arguments: Sequence[str]) -> int:
                 number = getattr(signal, name, None)  # Windows has the first two only
                 if number is not None:
                     signal.signal(number, lambda got, _: daemon.signal(got))
-            try:
-                daemon.listen()
-            except OSError as error:
-                place = own.status.listen
-                message = f"cannot listen on status.listen {place}: {error.strerror}"
-                return _failed(SOCKET_UNUSABLE, message)
+            daemon.listen()
             daemon.run()
         except JournalError as error:
             return _failed(FAILED if error.for_now else UNAVAILABLE, str(error))

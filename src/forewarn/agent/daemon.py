@@ -7,7 +7,6 @@ to is carried out. For the status port it publishes immutable pages, which any t
 """
 
 import contextlib
-import errno
 import logging
 import os
 import queue
@@ -255,10 +254,8 @@ class Daemon:
         try:
             self._server = StatusServer(address, self.page, name="forewarn-agent", when_free=wait)
         except OSError as error:
-            if not self._dry or error.errno != errno.EADDRINUSE:
-                raise
-            # It tries rules beside the agent that has the port.
-            LOGGER.warning("%s is in use: this dry run has no status port", listen)
+            # It often tries rules beside the agent that has the port.
+            LOGGER.warning("this dry run has no status port %s: %s", listen, error.strerror)
             return
         if self._server.is_late:
             LOGGER.warning("this machine does not have the address of %s yet", listen)

@@ -262,7 +262,11 @@ NAME_SECONDS: Final = 10.0
 """How long the rules wait for this machine's name: a third of the shortest notice, 30 s."""
 
 GRACE_SECONDS: Final = 15.0
-"""How long a stopped action may take to end: a program has 10 s from SIGTERM to SIGKILL."""
+"""How long a stopped program may take to end: it has 10 s from SIGTERM to SIGKILL."""
+
+LEFT_SECONDS: Final = 1.0
+"""How long any other stopped action may: nothing runs that needs an orderly end. What hangs in the
+system, such as a read from a file server that is away, is left behind, and not waited for."""
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
@@ -288,6 +292,8 @@ class _Run(msgspec.Struct):
     undo: bool
     limit: float
     """When its own time limit ends."""
+    grace: float
+    """How long it may go on when it was told to stop."""
     deadline: float = math.inf
     """When the notice ends, if one limits it."""
     stopped: float | None = None
@@ -413,7 +419,7 @@ class Decider:
         self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
-            if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
+            if run.stopped is not None and now >= run.stopped + run.grace:
                 self._conclude(run, ActionFinished(run.number, ActionOutcome.CUT, NO_END), now)
         if not self._closing:
             mine_first = sorted(
@@ -544,7 +550,7 @@ class Decider:
             run.stopped, run.cut = now, unneeded or run.until < run.limit
             run.left = not unneeded and now < run.until
             self._out.append(StopAction(run.number))
-        self._wakes.append(until if run.stopped is None else run.stopped + GRACE_SECONDS)
+        self._wakes.append(until if run.stopped is None else run.stopped + run.grace)
 
     def _is_in_the_way(self, effect: state.Effect) -> bool:
         """Tell whether an undo keeps an event waiting, which may have only 30 s."""
@@ -653,8 +659,14 @@ class Decider:
         self._write(record)
         effect = self.state.effects[record.effect]
         self._number += 1
-        limit = now + effect.action.settings.time_limit_seconds
-        run = _Run(number=self._number, effect=effect.key, undo=record.undo, limit=limit)
+        terms = effect.action.settings
+        run = _Run(
+            number=self._number,
+            effect=effect.key,
+            undo=record.undo,
+            limit=now + terms.time_limit_seconds,
+            grace=GRACE_SECONDS if terms.runs_programs else LEFT_SECONDS,
+        )
         self._runs[effect.key] = run
         run.deadline = self._latest(run)
         self._out.append(

@@ -104,6 +104,11 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether there is something to undo when the event is over."""
         return not self.undo_field or bool(getattr(self, self.undo_field))
 
+    @property
+    def runs_programs(self) -> bool:
+        """Whether it runs a program, which has some time to end when it is stopped."""
+        return False
+
     def __post_init__(self) -> None:
         """Refuse what no type expresses."""
         for name in self.templates:
@@ -127,6 +132,10 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"command {json.dumps([self.run, self.undo])}" if self.shared else ""
+
+    @property
+    def runs_programs(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         if not self.run:
@@ -154,6 +163,10 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"service {'stop' if self.stop else 'start'} {self.unit}"
+
+    @property
+    def runs_programs(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         if bool(self.stop) == bool(self.start):
@@ -186,6 +199,10 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"signal {self.signal} {self.unit or self.pid_file}"
+
+    @property
+    def runs_programs(self) -> bool:
+        return bool(self.unit)
 
     def __post_init__(self) -> None:
         if bool(self.unit) == bool(self.pid_file):
@@ -342,6 +359,10 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     answer."""
     on_failure: Literal["continue", "hold"] = "continue"
     """By default continue: a machine is prepared without the message too."""
+
+    @property
+    def runs_programs(self) -> bool:
+        return bool(self.urls_file)
 
     def __post_init__(self) -> None:
         super().__post_init__()

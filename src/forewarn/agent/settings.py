@@ -1,6 +1,7 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
 docs/reference/agent-settings.md has what the fields say here and in `rules`.
+Hidden files beside the drop-ins belong to editors and tools, and are passed over.
 In the order of their names a later drop-in wins: its settings and its rules replace earlier ones of
 the same name; its other rules are tried first, so that the first match is the latest word.
 """
@@ -159,7 +160,14 @@ def load(
 def _drop_ins(path: Path) -> tuple[Path, ...]:
     folder = path.with_suffix(DROP_INS)
     try:
-        found = tuple(sorted(each for each in folder.iterdir() if each.suffix == ".toml"))
+        # A hidden one is what an editor or a tool has there while it writes another.
+        found = tuple(
+            sorted(
+                each
+                for each in folder.iterdir()
+                if each.suffix == ".toml" and not each.name.startswith(".")
+            )
+        )
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:

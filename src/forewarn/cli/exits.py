@@ -132,7 +132,7 @@ def read_text(file: str, most: int) -> str:
             else:
                 with Path(file).open("rb") as opened:
                     content = opened.read(most + 1)
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
         raise Failed(ExitStatus.USAGE, message) from error

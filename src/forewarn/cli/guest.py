@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -88,6 +89,12 @@ NAMED: Final = re.compile(r"[\w.+-]*/[\w./+-]*")
 """The look of a program in a folder, to shells, too: `./drain`, `/opt/drain`, `bin/drain`."""
 
 
+AGAIN_SECONDS: Final = 1.0
+"""Before the next try to run the command where the system cannot for now."""
+
+_NEVER: Final = threading.Event()
+
+
 @command(
     METADATA,
     option("--name NAME", "This machine's name in events. Default: ask the endpoint."),
@@ -123,13 +130,22 @@ def watch(
         for change in watching:
             now = clock.now()
             shown = json.dumps(change_tree(change, now), ensure_ascii=False)
-            output.say(change_line(change, now) if drawn else shown)
-            sys.stdout.flush()
+            _print(change_line(change, now) if drawn else shown, needed=not program)
             if program:
                 _run(program, change, shown, client.endpoint)
             if once:
                 watching.done()
                 return
+
+
+def _print(line: str, *, needed: bool) -> None:
+    """Print a change; where a command is run for it, a full disk or a closed pipe is only noted."""
+    try:
+        output.say(line)
+    except (BrokenPipeError, Failed) as error:
+        if needed:
+            raise
+        output.note(f"forewarn: cannot print a change, and runs the command: {error}")
 
 
 class Troubles:
@@ -151,13 +167,7 @@ def _run(program: str, change: "Change", shown: str, endpoint: str) -> None:
     process = None
     try:
         with handled(lambda number, _: asked.append(number), "SIGTERM", "SIGINT"):
-            process = subprocess.Popen(  # noqa: S602 - the operator's own line
-                program,
-                shell=True,
-                stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
-                env={**os.environ, **_variables(change, endpoint)},
-            )
+            process = _begun(program, _variables(change, endpoint))
         for number in asked:
             signal.raise_signal(number)
         process.communicate(shown.encode() + b"\n")
@@ -168,6 +178,25 @@ def _run(program: str, change: "Change", shown: str, endpoint: str) -> None:
     if process.returncode:
         what = output.printable(f"{change.kind} of {change.event.event_id}")
         output.note(f"forewarn: the command ended with {process.returncode} for {what}")
+
+
+def _begun(program: str, variables: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Begin the command, as soon as the system has a process and the files for it."""
+    told = False
+    while True:
+        try:
+            return subprocess.Popen(  # noqa: S602 - the operator's own line
+                program,
+                shell=True,
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr.fileno(),
+                env={**os.environ, **variables},
+            )
+        except OSError as error:
+            if not told:
+                output.note(f"forewarn: cannot run the command yet: {error.strerror or error}")
+            told = True
+        _NEVER.wait(AGAIN_SECONDS)
 
 
 def _variables(change: "Change", endpoint: str) -> dict[str, str]:

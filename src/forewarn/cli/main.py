@@ -159,7 +159,6 @@ def execute(arguments: Sequence[str]) -> int:
             return shell_complete(FOREWARN, {}, NAME, COMPLETE, asked)
         with FOREWARN.make_context(NAME, list(arguments)) as context:
             FOREWARN.invoke(context)
-        sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except Failed as failed:
@@ -172,8 +171,6 @@ def execute(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # The buffered rest has no reader: without this Python reports it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.BROKEN_PIPE
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
@@ -188,7 +185,10 @@ def execute(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """Run the command line of this process, and end the process."""
-    sys.exit(execute(sys.argv[1:]))
+    output.open_streams()
+    status = execute(sys.argv[1:])
+    output.close_streams()
+    sys.exit(status)
 
 
 def _usage(error: click.ClickException) -> str:

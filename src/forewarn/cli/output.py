@@ -3,6 +3,8 @@
 Results go to stdout, everything else to stderr.
 """
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forewarn import times
+from forewarn.cli.exits import ExitStatus, Failed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,17 +40,47 @@ def on_terminal() -> bool:
 
 def document(tree: object) -> None:
     """Print one JSON document, indented for people."""
-    click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
+    say(json.dumps(tree, indent=2, ensure_ascii=False))
 
 
 def say(line: str) -> None:
-    """Print one line of a result."""
-    click.echo(line)
+    """Print one line of a result; Failed if stdout cannot be written."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        message = f"cannot write to stdout: {error.strerror or error}"
+        raise Failed(ExitStatus.INTERNAL, message) from error
 
 
 def note(text: str) -> None:
-    """Print something that is not a result, on stderr."""
-    click.echo(text, err=True)
+    """Print something that is not a result, on stderr, if that can be written."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def open_streams() -> None:
+    """Have the three standard streams, each able to print any text.
+
+    One that was closed before the start (`>&-`) would be the number of the next file that is
+    opened; it leads nowhere instead, in the programs that are run too.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            os.set_inheritable(number, True)  # noqa: FBT003 - the name says it
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")  # it does not have every letter
+
+
+def close_streams() -> None:
+    """Drop what could not be written: Python would report it again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass(frozen=True)

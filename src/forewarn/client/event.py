@@ -1,5 +1,6 @@
 """The values that a handler gets: events, documents, changes, troubles, errors, the machine."""
 
+import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
@@ -81,7 +82,8 @@ def facts(event: Event) -> dict[str, str]:
 def environment(texts: Mapping[str, str]) -> dict[str, str]:
     """Return texts as variables of a program, without those that are too long for the kernel."""
     return {
-        VARIABLE_PREFIX + name.upper(): text.replace("\0", "")
+        # UTF-8 whatever the locale: one of ISO 8859-1 has no letter for many a description.
+        VARIABLE_PREFIX + name.upper(): os.fsdecode(text.replace("\0", "").encode())
         for name, text in texts.items()
         if len(text.encode()) <= MAX_VARIABLE
     }

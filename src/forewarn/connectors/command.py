@@ -677,7 +677,8 @@ def _order(task: Task, subject: str) -> dict[str, Any]:
 def _variables(order: dict[str, Any]) -> dict[str, str]:
     texts = {name: _text_of(value) for name, value in order.items()}
     short = {name: text for name, text in texts.items() if len(text.encode()) <= MAX_VARIABLE}
-    return {PREFIX + name.upper(): text for name, text in short.items()}
+    # UTF-8 whatever the locale: one of ISO 8859-1 has no letter for many a description.
+    return {PREFIX + name.upper(): os.fsdecode(text.encode()) for name, text in short.items()}
 
 
 def _text_of(value: object) -> str:

@@ -188,13 +188,7 @@ def _status_port(listen: str, loop: asyncio.AbstractEventLoop, relay: HostRelay)
     def when_free() -> None:
         _log.info("the status port is open", listen=listen)
 
-    try:
-        port = StatusServer(
-            address, _pages(loop, relay), name="forewarn-relay", when_free=when_free
-        )
-    except OSError as error:
-        why = sockets.obstacle(error, *address)
-        raise SocketUnusable(f"cannot listen on {listen} (status.listen): {why}") from error
+    port = StatusServer(address, _pages(loop, relay), name="forewarn-relay", when_free=when_free)
     if port.waits_for:  # the port serves the relay, and not the other way round
         message = "cannot listen on status.listen yet: the relay serves, and tries again"
         _log.warning(message, listen=listen, why=port.waits_for)

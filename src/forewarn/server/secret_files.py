@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import errno
 import hashlib
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
@@ -11,6 +10,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from forewarn import settings
 
 MAX_BYTES: Final = 4096
 """The most bytes of a secret's file: four times what any secret has."""
@@ -175,13 +176,9 @@ def _told(what: str, remedy: str) -> Iterator[None]:
 
 def _read(path: Path) -> tuple[int, str]:
     """Return a file's mode, and its text without the blanks around it."""
-    # A FIFO would hold the service up: it is opened without waiting, and then refused.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
-        return stat.S_IMODE(mode), file.read(MAX_BYTES).decode("utf-8", "replace").strip()
+    with settings.open_file(path) as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        return mode, file.read(MAX_BYTES).decode("utf-8-sig", "replace").strip()
 
 
 def _make(path: Path) -> None:

@@ -18,6 +18,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
+from forewarn import status_port
+
 MAX_PATH_BYTES: Final = 107
 """The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
 
@@ -33,6 +37,9 @@ TCP_CLOSE: Final = 7
 
 TCP_CLOSE_WAIT: Final = 8
 """The same after the peer's FIN."""
+
+
+_log = structlog.get_logger(__name__)
 
 
 class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
@@ -197,14 +204,21 @@ def _give_to(group: str, path: Path) -> None:
 
 def open_tcp(address: str, port: int, setting: str = "operator.listen") -> socket.socket:
     """Open the TCP socket of a setting; port 0 is any free one."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        opened = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        opened = listening((address, port), BACKLOG)
     except OSError as error:
         why = obstacle(error, address, port)
         message = f"cannot listen on {shown(address, port)} ({setting}): {why}"
         raise SocketUnusable(message) from error
     opened.settimeout(0)
+    return opened
+
+
+def listening(address: tuple[Any, ...], backlog: int) -> socket.socket:
+    """Return a socket that listens at an address, which the machine may get later; or OSError."""
+    opened, is_late = status_port.listening(address, backlog)
+    if is_late:
+        _log.warning("this machine does not have the address yet", address=address[0])
     return opened
 
 

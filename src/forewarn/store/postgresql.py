@@ -283,7 +283,7 @@ def _secret(path: Path) -> str:
         mode = stat.S_IMODE(path.stat().st_mode)
         # Its group may read it, as systemd hands a credential on.
         if os.name != "posix" or not mode & 0o037:
-            return path.read_text("utf-8").strip()
+            return path.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StoreUnusable(f"cannot read store.password_file {path}: {error}") from error
     raise StoreUnusable(

@@ -4,6 +4,7 @@ The two kinds that only concern the agent itself are here too: `ready` and `log`
 """
 
 import abc
+import codecs
 import contextlib
 import importlib
 import logging
@@ -16,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from forewarn import settings
 from forewarn.agent import decider
 from forewarn.agent.rules import ActionOutcome, ActionSettings, LogSettings, ReadySettings
 from forewarn.client import event
@@ -212,10 +214,13 @@ def load(run: ActionRun) -> Action[Any]:
 
 
 def contents(file: str) -> bytes:
-    """Return what a file of the settings holds, 64 KiB at most: a secret, addresses, a number."""
+    """Return what a file of the settings holds, 64 KiB at most: a secret, addresses, a number.
+
+    The mark that editors on Windows put before UTF-8 is no part of it.
+    """
     try:
-        with Path(file).open("rb") as opened:
-            return opened.read(MAX_FILE)
+        with settings.open_file(Path(file)) as opened:
+            return opened.read(MAX_FILE).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise ActionFailed(f"cannot read {file}: {error.strerror}") from error
 

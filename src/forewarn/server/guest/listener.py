@@ -267,7 +267,7 @@ def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
         family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
         with _refusal(listener):
             found = socket.getaddrinfo(listener.address, listener.port, family, socket.SOCK_STREAM)
-            opened = socket.create_server(found[0][4], family=family, backlog=BACKLOG)
+            opened = sockets.listening(found[0][4], BACKLOG)
     else:
         take_filter_off(opened)  # that of the process before
     # A connection has the buffer of the socket that it came to.
