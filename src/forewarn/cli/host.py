@@ -236,8 +236,7 @@ def _relay_facts(relay: "schemas.RelayView") -> list[tuple[str, object]]:
             ("runs since", times.shown(relay.started_at)),
             ("serves", f"{relay.machines} machines"),
         ]
-    what = "certificate" if relay.shows_certificate else "token"
-    return [*facts, (f"its {what} is of", f"{times.shown(relay.token_created_at)}{unused}")]
+    return [*facts, ("its token is of", f"{times.shown(relay.token_created_at)}{unused}")]
 
 
 def _move(move: "schemas.DrainMove | None") -> str:

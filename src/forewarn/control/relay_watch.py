@@ -145,16 +145,6 @@ class RelayWatch(Rounds):
             used.add_done_callback(lambda done: self._used(digest, done.exception()))
         return token.host
 
-    def show_certificate(self, host: str, valid_from: datetime) -> None:
-        """Note that a relay has shown this host's certificate: its absence holds the host, too."""
-        shown = relays.by_certificate(host, valid_from)
-        known = self.tokens.get(shown.digest)
-        if shown.digest in self._using or (known and known.created_at >= valid_from):
-            return
-        self._using.add(shown.digest)
-        noted = self._plane.order(show_certificate, shown)
-        noted.add_done_callback(lambda done: self._using.discard(shown.digest))
-
     def _used(self, digest: str, error: BaseException | None) -> None:
         if error is not None:  # on the writer's thread: its next use tries again
             self._using.discard(digest)
@@ -412,19 +402,10 @@ def use_token(unit: UnitOfWork, _: Decide, token: RelayToken) -> Work[None]:
     return Work(None, Changes(relay_tokens=(used,), void_relay_tokens=void))
 
 
-def show_certificate(unit: UnitOfWork, _: Decide, shown: RelayToken) -> Work[None]:
-    """Note that a host's relay has shown a certificate, as `relays.by_certificate` says it."""
-    known = unit.store.relay_tokens([shown.host]).get(shown.digest)
-    if known is not None and known.created_at >= shown.created_at:
-        return Work(None)
-    return Work(None, Changes(relay_tokens=(shown,)))
-
-
 def revoke_tokens(unit: UnitOfWork, decided: Decide, host: str) -> Work[int]:
     """Revoke all tokens of a host's relay; a hold for its absence goes, too.
 
-    A certificate is forgotten: if it is still valid, its next use notes it again. The answer is how
-    many there were.
+    The answer is how many there were.
     """
     void = tuple(unit.store.relay_tokens([host]))
     if not void:

@@ -30,20 +30,15 @@ MAX_TOKENS: Final = 2
 
 
 class RelayToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of the token of a host's relay; the token itself is shown once.
-
-    Or of the certificate that its relay has shown in place of a token (`by_certificate`).
-    """
+    """The record of the token of a host's relay; the token itself is shown once."""
 
     digest: str
-    """The SHA-256 of the token, in hex; for a certificate, a text that no token's digest can be."""
+    """The SHA-256 of the token, in hex."""
     host: str
     """As the fleet spells it."""
     created_by: str
     created_at: datetime
     used_at: datetime | None = None
-    is_certificate: bool = False
-    """It stands for the certificate that the host's relay shows, the latest one of them."""
 
 
 class Relay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -95,25 +90,13 @@ class RelayHolds(msgspec.Struct, frozen=True):
 # The tokens.
 
 
-def by_certificate(host: str, valid_from: datetime) -> RelayToken:
-    """Return the record of a certificate that a host's relay has shown."""
-    return RelayToken(
-        digest=f"certificate of {host}",
-        host=host,
-        created_by="",
-        created_at=valid_from,
-        used_at=valid_from,
-        is_certificate=True,
-    )
-
-
 def issue(known: Iterable[RelayToken], new: RelayToken) -> tuple[str, ...]:
     """Return the digests of the tokens that become void when a host is given a new one.
 
     The one that its relay uses stays valid, so that the new one can be brought there; of those
     that were never used, none does.
     """
-    own = [token for token in known if token.host == new.host and not token.is_certificate]
+    own = [token for token in known if token.host == new.host]
     used = [token for token in own if token.used_at is not None]
     keep = max(used or own, key=lambda token: (token.created_at, token.digest), default=None)
     return tuple(token.digest for token in own if token is not keep)
@@ -125,7 +108,6 @@ def use(known: Iterable[RelayToken], used: RelayToken) -> tuple[str, ...]:
         token.digest
         for token in known
         if token.host == used.host
-        and not token.is_certificate
         and token.digest != used.digest
         and token.created_at <= used.created_at
     )

@@ -38,15 +38,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     documents to the network."""
     token_file: FileName = ""
     """The file with this host's token, as `forewarn relay token HOST --output FILE` writes it; mode
-    0640 or stricter, and read again when it changes. Required, unless there is a `certificate`."""
-    certificate: FileName = ""
-    """The file with this host's own certificate, and those that signed it, in PEM, in place of a
-    token; the service needs `relay.client_ca`. Read again when it changes; the relay connects with
-    the new one within a minute, and no guest notices. Needs `https://` in all URLs."""
-    key: FileName = ""
-    """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
-    the certificate, so that both are replaced at once. With two files, the relay uses the old ones
-    until both new ones match."""
+    0640 or stricter, and read again when it changes. Required."""
     ca_file: FileName = ""
     """The file with the certificates that signed the replicas', in PEM. `""`: the system's."""
     max_stale_seconds: Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * 3600)] = 0.0
@@ -63,20 +55,10 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 replica(url)
             except ValueError as error:
                 raise FieldError("urls", str(error)) from None
-        if not self.token_file and not self.certificate:
+        if not self.token_file:
             raise FieldError("token_file", "required: the service recognizes this host by it")
-        if self.certificate:
-            self._check_certificate()
-        elif self.key:
-            raise FieldError("key", "needs certificate")
         if 0 < self.max_stale_seconds < MIN_STALE_SECONDS:
             raise FieldError("max_stale_seconds", f"must be 0, or at least {MIN_STALE_SECONDS:g}")
-
-    def _check_certificate(self) -> None:
-        if self.token_file:
-            raise FieldError("certificate", "a host has a token or a certificate, not both")
-        if not all(replica(url).tls for url in self.urls):
-            raise FieldError("certificate", "needs https:// in all upstream.urls")
 
 
 MIN_STALE_SECONDS: Final = 10.0

@@ -83,36 +83,21 @@ class Credentials:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
-        names = (settings.token_file, settings.certificate, settings.key, settings.ca_file)
+        names = (settings.token_file, settings.ca_file)
         self._files = [Path(name) for name in names if name]
         self._read_at: tuple[tuple[int, int, int], ...] = ()
         self._context: ssl.SSLContext | None = None
-        self._trouble = ""
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """Of each request."""
 
     def refresh(self) -> None:
-        """Read the files if any has changed; UpstreamFailed if one cannot be used.
-
-        A certificate goes on being used: its file and its key's are not replaced at one instant.
-        """
-        try:
-            self._refresh()
-        except UpstreamFailed as error:
-            if self._context is None or not self._settings.certificate:
-                raise
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                _log.warning("the relay keeps its old certificate", why=self._trouble)
-
-    def _refresh(self) -> None:
+        """Read the files if any has changed; UpstreamFailed if one cannot be used."""
         try:
             found = [path.stat() for path in self._files]
             marks = tuple((each.st_ctime_ns, each.st_size, each.st_ino) for each in found)
             if marks != self._read_at or self._context is None:
                 self._read()
                 self._read_at = marks
-                self._trouble = ""
         except SecretUnusable as error:
             raise UpstreamFailed(str(error)) from error
         except OSError as error:  # an SSLError is one too
@@ -124,15 +109,9 @@ class Credentials:
         settings = self._settings
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        headers: tuple[tuple[bytes, bytes], ...] = ()
-        if settings.certificate:
-            key = Path(settings.key) if settings.key else None
-            certificate = Path(settings.certificate)
-            secret_files.load_certificate(context, certificate, key, "upstream.certificate")
-        else:
-            token = secret_files.host_token(Path(settings.token_file))
-            headers = ((b"Authorization", b"Bearer " + token.encode()),)
-        self._context, self.headers = context, headers
+        token = secret_files.host_token(Path(settings.token_file))
+        self._context = context
+        self.headers = ((b"Authorization", b"Bearer " + token.encode()),)
 
     def context(self, replica: ReplicaAddress) -> ssl.SSLContext | None:
         """Return what connections to a replica are encrypted by; None for none."""

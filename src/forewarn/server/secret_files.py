@@ -107,24 +107,6 @@ def load_certificate(
         raise SecretUnusable(f"cannot use {named} ({setting}): {why}") from error
 
 
-def ask_for_certificates(context: ssl.SSLContext, ca: Path, revoked: Path | None) -> None:
-    """Verify the certificates that clients show, of these authorities, if they show one.
-
-    SecretUnusable if a file cannot be read; `revoked` has the authorities' revocation lists.
-    """
-    context.verify_mode = ssl.CERT_OPTIONAL
-    for setting, path in (("relay.client_ca", ca), ("relay.client_crl", revoked)):
-        if path is None:
-            continue
-        try:
-            context.load_verify_locations(path)
-        except OSError as error:  # of which TLS's own errors are some
-            why = error.strerror or error
-            raise SecretUnusable(f"cannot use {path} ({setting}): {why}") from error
-    if revoked is not None:
-        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
-
-
 def shared_secret(path: Path) -> bytes:
     """Return the secret that proxies share with the service.
 

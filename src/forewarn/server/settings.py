@@ -205,14 +205,6 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tls_key: FileName = ""
     """The file with the certificate's key, in PEM, without a password. `""`: it is in the file of
     the certificate."""
-    client_ca: FileName = ""
-    """The file with the authorities, in PEM, whose certificates relays may show in place of a
-    token: a certificate's first DNS name, or its CN if it has none, is the host as the fleet spells
-    it. `""`: tokens alone. Read again at SIGHUP."""
-    client_crl: FileName = ""
-    """The file with the revocation lists of all these authorities, in PEM: relays that show a
-    revoked certificate are refused, and all of them once a list has expired. Read again at SIGHUP,
-    when every relay that has shown a certificate shows it again. `""`: none is looked for."""
     connections: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     """Connections of relays at once: each host has one that waits, and for a moment another one,
     which passes an approval on or replaces the first."""
@@ -231,10 +223,6 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise FieldError("tls_certificate", "needs listen")
         if self.tls_key and not self.tls_certificate:
             raise FieldError("tls_key", "needs tls_certificate")
-        if self.client_ca and not self.tls_certificate:
-            raise FieldError("client_ca", "needs tls_certificate")
-        if self.client_crl and not self.client_ca:
-            raise FieldError("client_crl", "needs client_ca")
 
 
 class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ file, its mode and its queue are systemd's: connections wait in the queue while 
 import contextlib
 import errno
 import ipaddress
+import logging
 import os
 import socket
 import stat
@@ -17,8 +18,6 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import structlog
 
 from forewarn import status_port
 
@@ -37,9 +36,6 @@ TCP_CLOSE: Final = 7
 
 TCP_CLOSE_WAIT: Final = 8
 """The same after the peer's FIN."""
-
-
-_log = structlog.get_logger(__name__)
 
 
 class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
@@ -218,7 +214,8 @@ def listening(address: tuple[Any, ...], backlog: int) -> socket.socket:
     """Return a socket that listens at an address, which the machine may get later; or OSError."""
     opened, is_late = status_port.listening(address, backlog)
     if is_late:
-        _log.warning("this machine does not have the address yet", address=address[0])
+        # Not structlog: settings are read without what the server's extra installs.
+        logging.getLogger(__name__).warning("this machine does not have %s yet", address[0])
     return opened
 
 

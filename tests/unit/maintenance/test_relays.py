@@ -218,12 +218,3 @@ def test_a_token_that_is_used_first_voids_the_older_ones_of_its_host() -> None:
     assert relays.use(known, known[1]) == ("a",)
     assert relays.use(known, known[2]) == ("a", "b")
     assert relays.use(known, known[0]) == ()
-
-
-def test_a_certificate_and_the_tokens_of_its_host_leave_each_other_alone() -> None:
-    shown = relays.by_certificate("h1", NOW + 5 * MINUTE)
-    known = [token("a", 0, used=True), token("b", 1), shown]
-    assert relays.issue(known, token("new", 9)) == ("b",)
-    assert relays.use([*known, token("new", 9)], token("new", 9)) == ("a", "b")
-    assert (shown.host, shown.created_at, shown.is_certificate) == ("h1", NOW + 5 * MINUTE, True)
-    assert not set(shown.digest) <= set("0123456789abcdef"), "a token might have this digest"

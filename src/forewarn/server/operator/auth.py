@@ -27,7 +27,6 @@ import collections
 import contextlib
 import os
 import re
-import ssl
 import struct
 import urllib.parse
 from collections import OrderedDict
@@ -35,7 +34,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Future
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -85,9 +84,6 @@ PEER: Final = "forewarn.peer"
 
 LOST: Final = "forewarn.lost"
 """The key in the state of a connection of a future that is done once it is lost."""
-
-CERTIFICATE: Final = "forewarn.certificate"
-"""The key in the state of a connection of its `ShownCertificate`, if there was one."""
 
 REQUEST_ID: Final = b"x-request-id"
 """The header of each answer with the id that the audit log has."""
@@ -328,15 +324,6 @@ def cookie_token(scope: Mapping[str, Any]) -> bytes:
 
 class ClientLeftError(Exception):
     """The client closed the connection in the middle of its body: nobody is left to answer."""
-
-
-class ShownCertificate(NamedTuple):
-    """A client's certificate, which TLS has verified."""
-
-    told: Mapping[str, Any]
-    """As `ssl.SSLSocket.getpeercert` tells it."""
-    context: ssl.SSLContext
-    """What it was verified by."""
 
 
 class AuditLog:

@@ -130,9 +130,6 @@ class OperatorConnection(H11Protocol):
         self.app_state = {**self.app_state, auth.LOST: self.lost}
         if (peer := _peer_of(transport)) is not None:
             self.app_state[auth.PEER] = peer
-        if certificate := transport.get_extra_info("peercert"):
-            context = transport.get_extra_info("sslcontext")
-            self.app_state[auth.CERTIFICATE] = auth.ShownCertificate(certificate, context)
         self._begin_head()
         if not _make_room(self.config, self):
             self.reach(OperatorLimit.CONNECTIONS)  # uvicorn answers it 503

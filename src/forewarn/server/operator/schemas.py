@@ -379,10 +379,7 @@ class RelayView(Value, frozen=True, kw_only=True):
     machines: int
     """How many machines it serves."""
     token_created_at: datetime
-    """When the token that it uses was made, or else its newest; of a certificate, from when on it
-    is valid."""
-    shows_certificate: bool
-    """Whether that is a certificate, and no token."""
+    """When the token that it uses was made, or else its newest."""
     token_unused: bool
     """Whether a newer token was made, and it does not use it yet."""
 

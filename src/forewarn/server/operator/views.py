@@ -340,7 +340,6 @@ def relay(host: str, watch: RelayWatch | None) -> schemas.RelayView | None:
         started_at=heard.started_at if heard else None,
         machines=heard.machines if heard else 0,
         token_created_at=(used or own)[-1].created_at,
-        shows_certificate=(used or own)[-1].is_certificate,
         token_unused=bool(used) and own[-1].used_at is None,
     )
 

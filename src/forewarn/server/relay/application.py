@@ -1,15 +1,14 @@
 """What relays reach: a plain ASGI application, which knows five requests, and its socket.
 
-Who has no valid token learns nothing, and no token is ever logged. The token tells the host, or the
-certificate that the connection was made with; a request is about that host's machines alone, as the
-hub knows them now.
+Who has no valid token learns nothing, and no token is ever logged. The token tells the host; a
+request is about that host's machines alone, as the hub knows them now.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -24,7 +23,7 @@ from forewarn.control.relay_watch import RelayWatch
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance import model
 from forewarn.maintenance.alerts import Alert, AlertKind
-from forewarn.maintenance.model import MAX_TEXT, Refused, Sighting
+from forewarn.maintenance.model import Refused, Sighting
 from forewarn.protocol import codec
 from forewarn.server import relay_feed, secret_files, sockets
 from forewarn.server.guest.plane import GuestBackend
@@ -62,8 +61,6 @@ class _Answer(msgspec.Struct):
     status: int
     body: bytes = b""
     etag: str = ""
-    closes: bool = False
-    """It is the last of its connection."""
 
 
 class _Refused(Exception):  # noqa: N818 - an answer, not an error
@@ -73,13 +70,10 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error
         code: ErrorCode,
         message: str,
         event_id: str = "",
-        *,
-        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.body = relay_feed.RelayRefusal(code=code, message=message, event_id=event_id)
-        self.closes = closes
 
 
 class RelayApplication:
@@ -111,8 +105,6 @@ class RelayApplication:
         self._waits = waits
         self.unavailable = ""
         """Why relays are sent to another replica; `""` while they are answered."""
-        self.context: ssl.SSLContext | None = None
-        """By what new connections are encrypted; None for plain HTTP."""
         self._posts = {
             relay_feed.APPROVALS_PATH: self._approve,
             relay_feed.SIGHTINGS_PATH: self._see,
@@ -127,7 +119,7 @@ class RelayApplication:
         try:
             answer = await self._answer(scope, receive)
         except _Refused as refused:
-            answer = _Answer(refused.status, relay_feed.encode(refused.body), closes=refused.closes)
+            answer = _Answer(refused.status, relay_feed.encode(refused.body))
         except Exception:  # noqa: BLE001 - the relay gets an answer, the log the details
             _log.exception("could not answer a relay", path=scope["path"][:100])
             internal = relay_feed.RelayRefusal(code=ErrorCode.INTERNAL)
@@ -139,8 +131,6 @@ class RelayApplication:
             headers.append((b"content-type", b"application/json"))
         if answer.etag:
             headers.append((b"etag", f'"{answer.etag}"'.encode("ascii")))
-        if answer.closes:
-            headers.append((b"connection", b"close"))
         if answer.status == 503:
             headers.append((b"retry-after", str(RETRY_SECONDS).encode("ascii")))
         if answer.status == 401:
@@ -163,18 +153,9 @@ class RelayApplication:
 
     def _host_of(self, scope: auth.Message, headers: dict[bytes, bytes]) -> str:
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-        shown: auth.ShownCertificate | None = scope["state"].get(auth.CERTIFICATE)
         if kind.lower() == b"bearer":
             host = self._watch.host_of(secret_files.digest(token.strip()))
             if host is not None:
-                return host
-        elif shown is not None:
-            if shown.context is not self.context:
-                message = "connect again, and show your certificate"
-                raise _Refused(503, ErrorCode.UNAVAILABLE, message, closes=True)
-            if host := _host_in(shown.told):
-                valid_from = ssl.cert_time_to_seconds(shown.told["notBefore"])
-                self._watch.show_certificate(host, datetime.fromtimestamp(valid_from, UTC))
                 return host
         message = "no valid token: make one with 'forewarn relay token HOST'"
         raise _Refused(401, ErrorCode.UNAUTHORIZED, message)
@@ -275,18 +256,6 @@ class RelayApplication:
             raise _Refused(503, ErrorCode.UNAVAILABLE, self.unavailable)
 
 
-def _host_in(certificate: Mapping[str, Any]) -> str:
-    """Return the host that a certificate is for; `""` for none.
-
-    It is the first DNS name; only without any, the CN, which some authorities do not check.
-    """
-    names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
-    subject = [pair for part in certificate.get("subject", ()) for pair in part]
-    names = names or [name for kind, name in subject if kind == "commonName"]
-    host = str(names[0]) if names else ""
-    return host if len(host) <= MAX_TEXT and host.isprintable() else ""
-
-
 async def _body(receive: auth.Receive) -> bytes:
     parts, size = [], 0
     while True:
@@ -370,6 +339,8 @@ class RelayPlane:
         )
         self._reached = reached
         self._server: connections.Server | None = None
+        self._tls: ssl.SSLContext | None = None
+        """The encryption of new connections; None for plain HTTP."""
 
     def learn(self, changes: model.Changes) -> None:
         """Follow what changed, after the guest plane."""
@@ -391,7 +362,7 @@ class RelayPlane:
         tcp = self._handed_over.take(sockets.tcp_address(address, port))
         tcp = tcp or sockets.open_tcp(address, port, "relay.listen")
         transport.probe(tcp, PROBES)
-        tls = self._context if self._application.context is not None else None
+        tls = self._context if self._tls is not None else None
         most = self._settings.connections
         server = connections.Server(self._application, self._reached, most=most, tls=tls)
         self._server = server
@@ -399,25 +370,17 @@ class RelayPlane:
         return f"{scheme}://{sockets.shown(address, tcp.getsockname()[1])}", server.serve([tcp])
 
     def reload(self) -> None:
-        """Read the certificates again; if one cannot be used, the old ones stay (SecretUnusable).
-
-        Relays that have shown a certificate show it again, for it may be revoked.
-        """
+        """Read the certificate again; if it cannot be used, the old one stays (SecretUnusable)."""
         wanted = self._settings
         if not wanted.tls_certificate:
             return
         key = Path(wanted.tls_key) if wanted.tls_key else None
         certificate = Path(wanted.tls_certificate)
-        context = secret_files.tls_context(certificate, key, "relay.tls_certificate")
-        if wanted.client_ca:
-            revoked = Path(wanted.client_crl) if wanted.client_crl else None
-            secret_files.ask_for_certificates(context, Path(wanted.client_ca), revoked)
-        self._application.context = context
-        self.hub.wake_all()
+        self._tls = secret_files.tls_context(certificate, key, "relay.tls_certificate")
 
     def _context(self) -> ssl.SSLContext:
-        assert self._application.context is not None
-        return self._application.context
+        assert self._tls is not None
+        return self._tls
 
     def cut_off(self, *, cut_off: bool) -> None:
         """Send relays to another replica while this one does not reach the database."""
